@@ -1,0 +1,47 @@
+"""The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
+
+Everything public is re-exported here, eagerly: importing this package registers every class, so
+that `keras.models.load_model` finds them. Where Keras or its backend is missing the package stays
+importable, for `keras_transformer.export.runtime` serves exported models without either; asking
+it for a name that needs them says which extra to install.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__: list[str] = []
+
+# Packages that may be missing, all of them brought by the extra `tensorflow`. Any other missing
+# package is a broken installation, not a choice, and its error is let through.
+_OPTIONAL = {"jax", "keras", "sentencepiece", "tensorflow", "tensorflow_text", "torch"}
+_missing: list[str] = []
+
+
+@contextmanager
+def _where_installed() -> Iterator[None]:
+    """Import a group of modules, or note which optional package it lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _OPTIONAL:
+            raise
+        _missing.append(package)
+
+
+# One group a requirement: without TensorFlow the second stays behind, the first does not.
+with _where_installed():  # Keras on any of its backends
+    pass
+
+with _where_installed():  # TensorFlow proper
+    pass
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__ and _missing:
+        raise ImportError(
+            f"keras_transformer.{name} needs {_missing[0]}, which is not installed here. "
+            "Install it with: pip install 'keras-transformer-onnx[tensorflow]'",
+            name=_missing[0],
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
