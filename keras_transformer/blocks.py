@@ -1,0 +1,327 @@
+"""The encoder's and the decoder's layer (sections 3.1 and 3.3 of the paper).
+
+Shapes: B batch, T target length, S source length, D d_model, F d_ff,
+H heads, K key size, W hypotheses a sentence.
+"""
+
+import keras
+from keras import layers, ops
+
+from keras_transformer.attention import MultiHeadAttention
+
+
+def residual(x, sublayer, norm, dropout, norm_first, training=None):
+    """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
+
+    With `norm_first` the pre-norm variant x + Dropout(Sublayer(LayerNorm(x))).
+    """
+    if norm_first:
+        return x + dropout(sublayer(norm(x)), training=training)
+    return norm(x + dropout(sublayer(x), training=training))
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class FeedForward(layers.Layer):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
+
+    Weights: `hidden/kernel` (D, F), `hidden/bias` (F,), `output/kernel` (F, D),
+    `output/bias` (D,).
+
+    Args:
+        d_ff: F, size of the hidden layer (the paper: 2048).
+        activation: name of the activation, or a function. Defaults to "relu".
+
+    Call arguments:
+        inputs: (B, T, D).
+
+    Returns:
+        (B, T, D). A Keras mask passes through.
+
+    Example:
+
+    >>> FeedForward(d_ff=16)(keras.ops.ones((2, 3, 4))).shape
+    (2, 3, 4)
+    """
+
+    def __init__(self, d_ff, activation="relu", **kwargs):
+        super().__init__(**kwargs)
+        if d_ff < 1:
+            raise ValueError(f"d_ff must be at least 1, but {d_ff} was passed.")
+        self.d_ff = d_ff
+        self.activation = keras.activations.get(activation)
+        self.supports_masking = True
+        self.hidden = layers.Dense(
+            d_ff, activation=self.activation, dtype=self.dtype_policy, name="hidden"
+        )
+
+    def build(self, input_shape):
+        self.hidden.build(input_shape)
+        self.projection = layers.Dense(input_shape[-1], dtype=self.dtype_policy, name="output")
+        self.projection.build((*input_shape[:-1], self.d_ff))
+
+    def call(self, inputs):
+        return self.projection(self.hidden(inputs))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "d_ff": self.d_ff,
+            "activation": keras.activations.serialize(self.activation),
+        }
+
+
+class _Block(layers.Layer):
+    """What the two blocks share: their arguments, self-attention and feed-forward network."""
+
+    def __init__(
+        self,
+        num_heads,
+        d_ff,
+        dropout=0.1,
+        activation="relu",
+        norm_first=False,
+        *,
+        key_dim=None,
+        value_dim=None,
+        attention_dropout=0.0,
+        use_bias=True,
+        rotary=False,
+        epsilon=1e-5,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout = dropout
+        self.norm_first = norm_first
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.attention_dropout = attention_dropout
+        self.use_bias = use_bias
+        self.rotary = rotary
+        self.epsilon = epsilon
+        self.supports_masking = True
+        self.feed_forward = FeedForward(
+            d_ff, activation, dtype=self.dtype_policy, name="feed_forward"
+        )
+        self.dropout_layer = layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def _attention(self, name, d_model, rotary=False):
+        if self.key_dim is None and d_model % self.num_heads:
+            raise ValueError(
+                f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
+                "Change one of them, or set key_dim."
+            )
+        key_dim = self.key_dim or d_model // self.num_heads
+        return MultiHeadAttention(
+            self.num_heads,
+            key_dim,
+            self.value_dim,
+            self.attention_dropout,
+            self.use_bias,
+            rotary,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name, input_shape):
+        norm = layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+        norm.build(input_shape)
+        return norm
+
+    def build(self, input_shape):
+        if len(input_shape) != 3:
+            raise ValueError(
+                f"{type(self).__name__} takes (batch, length, d_model), but an input of shape "
+                f"{tuple(input_shape)} was passed."
+            )
+        self.self_attention = self._attention("self_attention", input_shape[-1], self.rotary)
+        self.self_attention.build(input_shape, input_shape)
+        self.self_attention_norm = self._norm("self_attention_norm", input_shape)
+        self.feed_forward.build(input_shape)
+        self.feed_forward_norm = self._norm("feed_forward_norm", input_shape)
+
+    def _residual(self, x, sublayer, norm, training=None):
+        return residual(x, sublayer, norm, self.dropout_layer, self.norm_first, training)
+
+    def _step_self_attention(self, x, cache, position):
+        """Self-attention of one new token (B, 1, D); returns its output and the longer cache."""
+        grown = []
+
+        def attend(x):
+            output, longer = self.self_attention.step(x, cache, position)
+            grown.extend(longer)
+            return output
+
+        return self._residual(x, attend, self.self_attention_norm), tuple(grown)
+
+    def initial_cache(self, rows):
+        """Empty keys (rows, H, 0, K) and values for `step`."""
+        attention = self.self_attention
+        heads = (rows, attention.num_heads, 0)
+        return tuple(
+            ops.zeros((*heads, size), self.compute_dtype)
+            for size in (attention.key_dim, attention.value_dim)
+        )
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.feed_forward.activation),
+            "norm_first": self.norm_first,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "attention_dropout": self.attention_dropout,
+            "use_bias": self.use_bias,
+            "rotary": self.rotary,
+            "epsilon": self.epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class EncoderBlock(_Block):
+    """Self-attention, then a feed-forward network (section 3.1, "Encoder").
+
+    Each of the two is wrapped as LayerNorm(x + Dropout(Sublayer(x))). With
+    `use_causal_mask` it is the block of a decoder-only model.
+
+    Weights: `self_attention/...` (see `MultiHeadAttention`), `feed_forward/...` (see
+    `FeedForward`), and `gamma`, `beta` (D,) of `self_attention_norm` and `feed_forward_norm`.
+
+    Args:
+        num_heads: h, number of heads.
+        d_ff: size of the feed-forward network's hidden layer.
+        dropout: rate on each sublayer's output. Defaults to 0.1.
+        activation: of the feed-forward network. Defaults to "relu".
+        norm_first: `False` for the paper's post-norm, `True` for pre-norm.
+        key_dim: d_k. Defaults to d_model / num_heads.
+        value_dim: d_v. Defaults to `key_dim`.
+        attention_dropout: rate on the attention weights. Defaults to 0.
+        use_bias: whether attention projections add biases. Defaults to `True`.
+        rotary: whether self-attention turns queries and keys by position.
+        epsilon: of the layer norms. Defaults to 1e-5.
+
+    Call arguments:
+        inputs: (B, T, D).
+        attention_mask: boolean (B, T) or (B, T, T), True = may attend; a Keras mask on
+            `inputs` counts beside it.
+        use_causal_mask: whether position i sees positions up to i only.
+        training: whether dropout is applied.
+
+    Returns:
+        (B, T, D). A Keras mask passes through.
+
+    Raises:
+        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set.
+
+    Example:
+
+    >>> x = keras.random.normal((3, 5, 8))
+    >>> EncoderBlock(num_heads=2, d_ff=16)(x).shape
+    (3, 5, 8)
+    """
+
+    def call(self, inputs, attention_mask=None, use_causal_mask=False, training=None):
+        def attend(x):
+            return self.self_attention(
+                x,
+                x,
+                attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask,
+                training=training,
+            )
+
+        x = self._residual(inputs, attend, self.self_attention_norm, training)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm, training)
+
+    def step(self, x, cache, position):
+        """One new token (B, 1, D) of a causal model; returns output and the longer cache."""
+        x, cache = self._step_self_attention(x, cache, position)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm), cache
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderBlock(_Block):
+    """Masked self-attention, attention to the encoder, feed-forward (section 3.1, "Decoder").
+
+    Each of the three is wrapped as LayerNorm(x + Dropout(Sublayer(x))). Self-attention is
+    causal: position i sees positions up to i only.
+
+    Weights: those of `EncoderBlock`, and `cross_attention/...`, `cross_attention_norm/...`.
+
+    Args: as `EncoderBlock`.
+
+    Call arguments:
+        inputs: (B, T, D), the target.
+        memory: (B, S, D'), the encoder's output.
+        attention_mask: boolean (B, T) or (B, T, T) for self-attention, beside the causal
+            mask; a Keras mask on `inputs` counts too.
+        memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. Defaults to
+            the Keras mask of `memory`.
+        training: whether dropout is applied.
+
+    Returns:
+        (B, T, D). The Keras mask of `inputs` passes through.
+
+    Raises:
+        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set.
+
+    Example:
+
+    >>> x, memory = keras.random.normal((3, 5, 8)), keras.random.normal((3, 7, 8))
+    >>> DecoderBlock(num_heads=2, d_ff=16)(x, memory).shape
+    (3, 5, 8)
+    """
+
+    def build(self, inputs_shape, memory_shape):
+        super().build(inputs_shape)
+        self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
+        self.cross_attention.build(inputs_shape, memory_shape)
+        self.cross_attention_norm = self._norm("cross_attention_norm", inputs_shape)
+
+    def call(self, inputs, memory, attention_mask=None, memory_mask=None, training=None):
+        def attend_self(x):
+            return self.self_attention(
+                x, x, attention_mask=attention_mask, use_causal_mask=True, training=training
+            )
+
+        def attend_memory(x):
+            return self.cross_attention(x, memory, attention_mask=memory_mask, training=training)
+
+        x = self._residual(inputs, attend_self, self.self_attention_norm, training)
+        x = self._residual(x, attend_memory, self.cross_attention_norm, training)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm, training)
+
+    def step(self, x, cache, position, memory, memory_mask):
+        """One new token of each of the W hypotheses of B sentences.
+
+        Args:
+            x: (B W, 1, D), rows of one sentence side by side.
+            cache: keys and values of the past, (B W, H, t, K) each.
+            position: t as an integer scalar.
+            memory: keys and values (B, H, S, K) of `cross_attention.project_key_value`,
+                shared by the W hypotheses, which attend as W queries of their sentence.
+            memory_mask: boolean (B, S).
+
+        Returns:
+            Output (B W, 1, D) and the longer cache.
+        """
+        x, cache = self._step_self_attention(x, cache, position)
+        d_model = x.shape[-1]
+
+        def attend_memory(x):
+            queries = ops.reshape(x, (ops.shape(memory_mask)[0], -1, d_model))  # (B, W, D)
+            output = self.cross_attention.attend(queries, *memory, mask=memory_mask)
+            return ops.reshape(output, (-1, 1, d_model))  # (B W, 1, D)
+
+        x = self._residual(x, attend_memory, self.cross_attention_norm)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm), cache

@@ -1,0 +1,100 @@
+"""Token embeddings, tied to the pre-softmax projection (section 3.4 of the paper).
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
+
+import keras
+from keras import layers, ops
+
+from keras_transformer.masks import padding_mask
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenEmbedding(layers.Layer):
+    """Turns ids into vectors, and vectors into logits, with one matrix E (V, D).
+
+    Section 3.4: the two embeddings and the pre-softmax linear transformation
+    share the matrix, and embeddings are multiplied by sqrt(d_model). E is drawn
+    from N(0, D^-1/2), so that a scaled embedding has unit variance, as the
+    position encodings that are added to it, and logits of a normalised vector
+    have unit variance too.
+
+    Args:
+        vocab_size: V, number of ids.
+        d_model: D, size of the vectors.
+
+    Call arguments:
+        inputs: (B, T) integer ids below V; or, with `logits=True`, (B, T, D) vectors.
+        logits: whether to project vectors to logits. Defaults to `False`.
+            `embedding.logits(x)` is the same and reads better.
+
+    Returns:
+        (B, T, D) vectors sqrt(D) E[id] in the compute dtype; or (B, T, V) float32
+        logits x E^T. Lookup also sets the Keras mask, True where id is not 0;
+        the projection passes its input's mask on.
+
+    Raises:
+        ValueError: sizes are not positive, or the vectors' last axis is not D.
+        TypeError: ids are not integers.
+
+    Example:
+
+    >>> embedding = TokenEmbedding(vocab_size=11, d_model=4)
+    >>> x = embedding(keras.ops.array([[5, 3, 0]]))
+    >>> x.shape, embedding.logits(x).shape
+    ((1, 3, 4), (1, 3, 11))
+    """
+
+    def __init__(self, vocab_size, d_model, **kwargs):
+        super().__init__(**kwargs)
+        for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, but {size} was passed.")
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.supports_masking = True
+
+    def build(self, input_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+        )
+
+    def call(self, inputs, logits=False):
+        if logits:
+            if inputs.shape[-1] != self.d_model:
+                raise ValueError(
+                    f"Vectors of size {inputs.shape[-1]} were passed, but this embedding has "
+                    f"d_model={self.d_model}. Project them to d_model first."
+                )
+            products = ops.matmul(inputs, ops.transpose(self.embeddings))  # (B, T, V)
+            return ops.cast(products, "float32")
+        if "int" not in keras.backend.standardize_dtype(inputs.dtype):
+            raise TypeError(
+                f"Token ids must be integers, but their dtype is {inputs.dtype}. Cast them, or "
+                "pass `logits=True` to project vectors."
+            )
+        vectors = ops.take(self.embeddings, inputs, axis=0)  # (B, T, D)
+        return vectors * ops.cast(self.d_model**0.5, vectors.dtype)
+
+    def logits(self, vectors):
+        """Projects vectors (B, T, D) to float32 logits (B, T, V): x E^T."""
+        return self(vectors, logits=True)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        if "int" in keras.backend.standardize_dtype(inputs.dtype):
+            return padding_mask(inputs)
+        return previous_mask
+
+    def compute_output_spec(self, inputs, logits=False):
+        if logits:
+            return keras.KerasTensor((*inputs.shape[:-1], self.vocab_size), "float32")
+        return keras.KerasTensor((*inputs.shape, self.d_model), self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+        }

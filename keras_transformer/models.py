@@ -1,0 +1,420 @@
+"""Whole models, built from the blocks as functional Keras models (section 3 of the paper).
+
+Weight paths are a contract that checkpoints and importers rely on. `D` is d_model,
+`F` d_ff, `V` the vocabulary, `H K` and `H W` heads times key and value size, `i` the
+block's number from 0:
+
+| path | shape |
+| --- | --- |
+| `token_embedding/embeddings` | (V, D) |
+| `source_embedding/embeddings`, `target_embedding/embeddings` | (V, D), instead, with `target_vocab_size` |
+| `source_positions/embeddings`, `target_positions/embeddings` | (max_length, D), learned positions |
+| `encoder_block_i/self_attention/query/kernel`, `.../key/kernel` | (D, H K) |
+| `encoder_block_i/self_attention/value/kernel` | (D, H W) |
+| `encoder_block_i/self_attention/output/kernel` | (H W, D) |
+| `.../query/bias`, `.../key/bias`, `.../value/bias`, `.../output/bias` | (columns of the kernel,), with `use_bias` |
+| `encoder_block_i/self_attention_norm/gamma`, `.../beta` | (D,) |
+| `encoder_block_i/feed_forward/hidden/kernel`, `.../hidden/bias` | (D, F), (F,) |
+| `encoder_block_i/feed_forward/output/kernel`, `.../output/bias` | (F, D), (D,) |
+| `encoder_block_i/feed_forward_norm/gamma`, `.../beta` | (D,) |
+| `decoder_block_i/...` | as the encoder's |
+| `decoder_block_i/cross_attention/...`, `decoder_block_i/cross_attention_norm/...` | as self-attention's |
+| `encoder_norm/gamma`, `encoder_norm/beta`, `decoder_norm/gamma`, `decoder_norm/beta` | (D,), with `norm_first` |
+
+`Transformer` has them all, `TransformerEncoder` the encoder's, `CausalTransformer` the
+decoder's without `cross_attention` (and its `token_embedding`, `target_positions`).
+
+Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W
+hypotheses a sentence.
+"""
+
+import keras
+from keras import layers, ops
+
+from keras_transformer.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.embeddings import TokenEmbedding
+from keras_transformer.masks import padding_mask
+from keras_transformer.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
+
+BEGIN_ID = 2
+
+
+class _TransformerModel(keras.Model):
+    """What the three models share: arguments, layers made from them, configuration."""
+
+    def _make(self, arguments, dtype):
+        """Keeps the constructor's arguments and makes the layers that all models have."""
+        self._arguments = {
+            name: value
+            for name, value in arguments.items()
+            if name not in ("self", "__class__", "kwargs", "dtype", "name")
+        }
+        self._dtype = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        positions = arguments["positions"]
+        if positions not in ("sinusoidal", "learned", "rotary"):
+            raise ValueError(
+                f'positions must be "sinusoidal", "learned" or "rotary", but {positions!r} '
+                "was passed."
+            )
+        if arguments["num_layers"] < 1:
+            raise ValueError(
+                f"num_layers must be at least 1, but {arguments['num_layers']} was passed."
+            )
+        self.max_length = arguments["max_length"] if positions == "learned" else None
+
+    def _embedding(self, name, vocab_size):
+        d_model = self._arguments["d_model"]
+        return TokenEmbedding(vocab_size, d_model, dtype=self._dtype, name=name)
+
+    def _positions(self, name):
+        """The position layer of one stack, or `None` where attention rotates instead."""
+        kind = self._arguments["positions"]
+        if kind == "learned":
+            return LearnedPositionEncoding(self.max_length, dtype=self._dtype, name=name)
+        if kind == "sinusoidal":
+            return SinusoidalPositionEncoding(dtype=self._dtype, name=name)
+        return None
+
+    def _blocks(self, cls, name):
+        arguments = self._arguments
+        names = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
+        names += ("value_dim", "attention_dropout", "use_bias")
+        chosen = {name: arguments[name] for name in names}
+        return [
+            cls(
+                **chosen,
+                rotary=arguments["positions"] == "rotary",
+                dtype=self._dtype,
+                name=f"{name}_{i}",
+            )
+            for i in range(arguments["num_layers"])
+        ]
+
+    def _final_norm(self, name):
+        """Pre-norm stacks end with a layer norm of their own; post-norm ones do not."""
+        if not self._arguments["norm_first"]:
+            return None
+        return layers.LayerNormalization(epsilon=1e-5, dtype=self._dtype, name=name)
+
+    def _dropout_layer(self, name):
+        return layers.Dropout(self._arguments["dropout"], dtype=self._dtype, name=name)
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "dtype": keras.dtype_policies.serialize(self._dtype),
+            **self._arguments,
+            "activation": keras.activations.serialize(
+                keras.activations.get(self._arguments["activation"])
+            ),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)
+
+
+def _embed(ids, embedding, positions, dropout=None, offset=0):
+    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4)."""
+    x = embedding(ids)
+    if positions is not None:
+        x = positions(x, offset=offset)
+    return x if dropout is None else dropout(x)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Transformer(_TransformerModel):
+    """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
+
+    Defaults are the paper's "base" model; every row of its Table 3 is a choice of
+    these arguments (dropout and label smoothing apart from the shape).
+
+    Args:
+        vocab_size: V, ids of the source and, unless `target_vocab_size` is
+            set, of the target; the three-way tied matrix of section 3.4.
+        num_layers: N, blocks in each stack. Defaults to 6.
+        d_model: D. Defaults to 512.
+        num_heads: h. Defaults to 8.
+        d_ff: size of the feed-forward networks. Defaults to 2048.
+        dropout: rate on sublayer outputs and on embeddings + positions. Defaults to 0.1.
+        key_dim: d_k. Defaults to d_model / num_heads.
+        value_dim: d_v. Defaults to `key_dim`.
+        attention_dropout: rate on attention weights. Defaults to 0.
+        activation: of the feed-forward networks. Defaults to "relu".
+        norm_first: `False` for the paper's post-norm, `True` for pre-norm.
+        positions: "sinusoidal" (the paper's), "learned" (Table 3, row E) or "rotary".
+        max_length: longest sequence, for learned positions only. Defaults to 1024.
+        target_vocab_size: size of a separate target vocabulary; its matrix also gives
+            the logits. Defaults to `None`, one shared vocabulary.
+        use_bias: whether attention projections have biases. Defaults to `False`.
+        dtype: dtype policy of the layers, such as "mixed_bfloat16".
+
+    Call arguments:
+        inputs: `{"source_ids": (B, S), "target_ids": (B, T)}` int32; id 0 is padding. The
+            target starts with the begin id 2 (the shift of section 3.1).
+
+    Returns:
+        (B, T, V) float32 logits. Padding, on either side, is attended to by nobody;
+        logits at padded target positions mean nothing.
+
+    Raises:
+        ValueError: a size is not positive, `num_heads` does not divide `d_model` while
+            `key_dim` is not set, an unknown `positions`, a sequence beyond `max_length`.
+        TypeError: ids are not integers.
+
+    Example:
+
+    >>> model = Transformer(vocab_size=23, num_layers=2, d_model=16, num_heads=2, d_ff=32)
+    >>> ids = keras.ops.array([[5, 7, 3, 0]])
+    >>> model({"source_ids": ids, "target_ids": ids}).shape
+    (1, 4, 23)
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        *,
+        key_dim=None,
+        value_dim=None,
+        attention_dropout=0.0,
+        activation="relu",
+        norm_first=False,
+        positions="sinusoidal",
+        max_length=1024,
+        target_vocab_size=None,
+        use_bias=False,
+        dtype=None,
+        name=None,
+    ):
+        self._make(locals(), dtype)
+        if target_vocab_size is None:
+            self.source_embedding = self._embedding("token_embedding", vocab_size)
+            self.target_embedding = self.source_embedding
+        else:
+            self.source_embedding = self._embedding("source_embedding", vocab_size)
+            self.target_embedding = self._embedding("target_embedding", target_vocab_size)
+        self.source_positions = self._positions("source_positions")
+        self.target_positions = self._positions("target_positions")
+        self.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
+        self.decoder_blocks = self._blocks(DecoderBlock, "decoder_block")
+        self.encoder_norm = self._final_norm("encoder_norm")
+        self.decoder_norm = self._final_norm("decoder_norm")
+
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        memory = self._encode(source_ids, self._dropout_layer("source_dropout"))
+        x = _embed(
+            target_ids,
+            self.target_embedding,
+            self.target_positions,
+            self._dropout_layer("target_dropout"),
+        )
+        for block in self.decoder_blocks:
+            x = block(x, memory)
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        super().__init__(
+            inputs={"source_ids": source_ids, "target_ids": target_ids},
+            outputs=self.target_embedding.logits(x),
+            name=name,
+        )
+
+    def _encode(self, source_ids, dropout=None):
+        x = _embed(source_ids, self.source_embedding, self.source_positions, dropout)
+        mask = padding_mask(source_ids)
+        for block in self.encoder_blocks:
+            x = block(x, attention_mask=mask)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def start_ids(self, source_ids):
+        """What precedes the first generated token: the begin id, (B, 1) int32."""
+        return ops.full((ops.shape(source_ids)[0], 1), BEGIN_ID, dtype="int32")
+
+    def encode(self, source_ids):
+        """Everything a search needs of the source, computed once.
+
+        Args:
+            source_ids: (B, S) int32.
+
+        Returns:
+            Dictionary with "mask" (B, S) boolean and "layers", one pair of
+            keys (B, H, S, K) and values (B, H, S, W) for each decoder block.
+        """
+        memory = self._encode(source_ids)
+        layers = [block.cross_attention.project_key_value(memory) for block in self.decoder_blocks]
+        return {"mask": padding_mask(source_ids), "layers": layers}
+
+    def initial_cache(self, rows):
+        """The decoder's empty cache: keys and values (rows, H, 0, K) for each block."""
+        return [block.initial_cache(rows) for block in self.decoder_blocks]
+
+    def decode_step(self, ids, position, memory, cache):
+        """Logits of the next token of W hypotheses for each of B sentences.
+
+        Args:
+            ids: (B, W) int32, the last token of each hypothesis.
+            position: integer scalar, number of tokens before it.
+            memory: result of `encode`, one row a sentence.
+            cache: of the tokens before, rows B W, those of one sentence side by side.
+
+        Returns:
+            Logits (B, W, V) float32 and the cache, one position longer.
+        """
+        rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
+        x = _embed(rows, self.target_embedding, self.target_positions, offset=position)
+        grown = []
+        for block, past, keys_values in zip(
+            self.decoder_blocks, cache, memory["layers"], strict=True
+        ):
+            x, past = block.step(x, past, position, keys_values, memory["mask"])
+            grown.append(past)
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        logits = self.target_embedding.logits(x)  # (B W, 1, V)
+        return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TransformerEncoder(_TransformerModel):
+    """The encoder alone: ids in, one vector a token out (section 3.1).
+
+    For classification, tagging, retrieval: put any head on its output.
+
+    Args: as `Transformer`, without `target_vocab_size`.
+
+    Call arguments:
+        inputs: (B, S) int32 `source_ids`; id 0 is padding.
+
+    Returns:
+        (B, S, D). Carries the Keras mask of the ids, so that pooling layers which
+        respect masks leave the padding out.
+
+    Raises:
+        ValueError, TypeError: as `Transformer`.
+
+    Example:
+
+    >>> encoder = TransformerEncoder(vocab_size=23, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    >>> encoder(keras.ops.array([[5, 7, 0]])).shape
+    (1, 3, 16)
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        *,
+        key_dim=None,
+        value_dim=None,
+        attention_dropout=0.0,
+        activation="relu",
+        norm_first=False,
+        positions="sinusoidal",
+        max_length=1024,
+        use_bias=False,
+        dtype=None,
+        name=None,
+    ):
+        self._make(locals(), dtype)
+        self.source_embedding = self._embedding("token_embedding", vocab_size)
+        self.source_positions = self._positions("source_positions")
+        self.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
+        self.encoder_norm = self._final_norm("encoder_norm")
+
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        dropout_layer = self._dropout_layer("source_dropout")
+        x = _embed(source_ids, self.source_embedding, self.source_positions, dropout_layer)
+        for block in self.encoder_blocks:
+            x = block(x)
+        x = x if self.encoder_norm is None else self.encoder_norm(x)
+        super().__init__(inputs=source_ids, outputs=x, name=name)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class CausalTransformer(_TransformerModel):
+    """The decoder alone, a language model: each position predicts the next token.
+
+    The decoder of section 3.1 without its attention to an encoder.
+
+    Args: as `Transformer`, without `target_vocab_size`.
+
+    Call arguments:
+        inputs: (B, T) int32 `target_ids`; id 0 is padding, on the right.
+
+    Returns:
+        (B, T, V) float32 logits of the tokens after each position.
+
+    Raises:
+        ValueError, TypeError: as `Transformer`.
+
+    Example:
+
+    >>> model = CausalTransformer(vocab_size=23, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    >>> model(keras.ops.array([[2, 5, 7]])).shape
+    (1, 3, 23)
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        *,
+        key_dim=None,
+        value_dim=None,
+        attention_dropout=0.0,
+        activation="relu",
+        norm_first=False,
+        positions="sinusoidal",
+        max_length=1024,
+        use_bias=False,
+        dtype=None,
+        name=None,
+    ):
+        self._make(locals(), dtype)
+        self.target_embedding = self._embedding("token_embedding", vocab_size)
+        self.target_positions = self._positions("target_positions")
+        self.decoder_blocks = self._blocks(EncoderBlock, "decoder_block")
+        self.decoder_norm = self._final_norm("decoder_norm")
+
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        dropout_layer = self._dropout_layer("target_dropout")
+        x = _embed(target_ids, self.target_embedding, self.target_positions, dropout_layer)
+        for block in self.decoder_blocks:
+            x = block(x, use_causal_mask=True)
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        super().__init__(inputs=target_ids, outputs=self.target_embedding.logits(x), name=name)
+
+    def start_ids(self, prompt_ids):
+        """What precedes the first generated token: the prompt, (B, P) int32."""
+        return ops.cast(prompt_ids, "int32")
+
+    def encode(self, prompt_ids):
+        """Nothing: a decoder-only model has no memory beside its cache."""
+        return {}
+
+    def initial_cache(self, rows):
+        """The empty cache: keys and values (rows, H, 0, K) for each block."""
+        return [block.initial_cache(rows) for block in self.decoder_blocks]
+
+    def decode_step(self, ids, position, memory, cache):
+        """Logits (B, W, V) of the next token, and the longer cache; see `Transformer`."""
+        rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
+        x = _embed(rows, self.target_embedding, self.target_positions, offset=position)
+        grown = []
+        for block, past in zip(self.decoder_blocks, cache, strict=True):
+            x, past = block.step(x, past, position)
+            grown.append(past)
+        x = x if self.decoder_norm is None else self.decoder_norm(x)
+        logits = self.target_embedding.logits(x)
+        return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown
