@@ -1,0 +1,223 @@
+"""Cross-entropy over the tokens of padded sequences, exact on any number of replicas.
+
+Shapes: B batch, T target length, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+
+def sum_over_replicas(values):
+    """Sums scalars over all replicas of a `tf.distribute` strategy.
+
+    Args:
+        values: list of scalar tensors.
+
+    Returns:
+        List of scalar tensors: the sums over the replicas that run this step together, on all
+        machines; `values` unchanged on other backends and outside `strategy.run`.
+    """
+    if replica_count() == 1:
+        return values
+    import tensorflow as tf  # here and not above: the other backends do without
+
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def replica_count():
+    """Number of replicas that run this very call together; 1 outside `tf.distribute`."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    if tf.distribute.in_cross_replica_context():  # in the scope, but not in `strategy.run`
+        return 1
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def token_weights(labels, sample_weight=None, pad_id=0):
+    """Weight of each target token: 0 for padding, else 1 or the sample weight.
+
+    Args:
+        labels: integer tensor (B, T).
+        sample_weight: float tensor (B,), (B, 1) or (B, T), or `None`.
+        pad_id: the id that fills up short rows. Defaults to 0.
+
+    Returns:
+        Float32 tensor (B, T).
+
+    Raises:
+        ValueError: `sample_weight` has another rank than 1 or 2.
+    """
+    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")  # (B, T)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
+    rank = len(sample_weight.shape)
+    if rank not in (1, 2):
+        raise ValueError(
+            "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
+            f"(B, T), but its shape is {tuple(sample_weight.shape)}."
+        )
+    return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
+
+
+def log_normalizer(logits):
+    """log of the sum of exp over the vocabulary: (B, T, V) -> (B, T, 1), without gradient.
+
+    Loss and metrics call this with the same logits; TensorFlow's graph optimiser and XLA see
+    equal subgraphs and compute them once, so that a metric costs no second pass over V.
+    """
+    logits = ops.stop_gradient(logits)
+    highest = ops.max(logits, axis=-1, keepdims=True)  # (B, T, 1)
+    return highest + ops.log(ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True))
+
+
+def label_logits(logits, labels):
+    """Each label's logit: (B, T, V), (B, T) -> (B, T, 1), without gradient."""
+    return ops.take_along_axis(ops.stop_gradient(logits), labels[..., None], axis=-1)
+
+
+def token_crossentropy(logits, labels, label_smoothing=0.0):
+    """Cross-entropy of each token against its smoothed label, with its gradient in closed form.
+
+    The target distribution is q = (1 - ε) onehot + ε / V, so that with z the logits and
+    n = log Σ exp z the loss is n - (1 - ε) z[label] - ε mean(z) and its gradient softmax(z) - q.
+    Written out because autodiff keeps several (B, T, V) tensors for the backward pass; this keeps
+    the logits alone and recomputes the softmax from n. It is faster, too, than TensorFlow's fused
+    kernel, which knows no smoothing (benchmarks say by how much).
+
+    Args:
+        logits: float32 tensor (B, T, V).
+        labels: int32 tensor (B, T), each in [0, V).
+        label_smoothing: ε. Defaults to 0.
+
+    Returns:
+        Float32 tensor (B, T).
+    """
+    labels = ops.reshape(labels, (-1,))  # (N,) with N = B T from here on
+    vocabulary = logits.shape[-1]
+    flat = ops.reshape(logits, (-1, vocabulary))  # (N, V)
+    normalizer = log_normalizer(flat)  # (N, 1)
+    label_logit = label_logits(flat, labels)  # (N, 1)
+    positions = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=-1)
+
+    @ops.custom_gradient
+    def crossentropy(z):
+        loss = normalizer - (1.0 - label_smoothing) * label_logit
+        if label_smoothing:
+            loss = loss - label_smoothing * ops.mean(z, axis=-1, keepdims=True)
+
+        def gradient(*args, upstream=None):  # the backends differ in how they call it
+            upstream = args[0] if upstream is None else upstream  # (N, 1)
+            at_label = ops.exp(label_logit - normalizer) - (1.0 - label_smoothing)
+            result = ops.exp(z - normalizer)  # (N, V)
+            result = ops.scatter_update(result, positions, at_label[:, 0])
+            if label_smoothing:
+                result = result - label_smoothing / vocabulary
+            return result * upstream
+
+        return loss, gradient
+
+    return ops.reshape(crossentropy(flat), ops.shape(logits)[:-1])  # (B, T)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SequenceCrossentropy(keras.losses.Loss):
+    """Cross-entropy with label smoothing: the mean over all target tokens of the global batch.
+
+    Use it where rows are padded and hold different numbers of tokens. Padding counts neither in
+    the sum nor in the divisor. Under `tf.distribute` the divisor is the number of target tokens
+    on *all* replicas, so that the summed gradient is that of one device with the whole batch; and
+    each replica reports the same value, so that Keras' own average over replicas is exact.
+
+    Section 5.4, label smoothing ε_ls = `label_smoothing`. Three formulas are in use for the mass on
+    the wrong tokens; here ε is spread over the whole vocabulary, label included: each token gets
+    ε / V, the label 1 - ε + ε / V (that is Keras' `CategoricalCrossentropy`, too).
+
+    Args:
+        label_smoothing: ε in [0, 1). Defaults to 0.
+        pad_id: the label that marks padding. Defaults to 0.
+        name: defaults to "sequence_crossentropy".
+
+    Call arguments:
+        y_true: integer tensor (B, T) of labels; `pad_id` marks padding.
+        y_pred: float tensor (B, T, V) of logits, of any float dtype; computed in float32.
+        sample_weight: float tensor (B,) or (B, T), or `None`. The mean is weighted then:
+            sum of weight times loss, over the sum of weights.
+
+    Returns:
+        Float32 scalar. A batch of padding alone gives 0, and zero gradients.
+
+    Masking: a Keras mask on `y_pred` is ignored, `y_true != pad_id` alone decides.
+
+    Raises:
+        ValueError: `label_smoothing` outside [0, 1), or shapes that do not fit together.
+
+    Example:
+
+    >>> loss = SequenceCrossentropy(label_smoothing=0.1)
+    >>> logits = keras.ops.zeros((1, 3, 4))
+    >>> round(float(loss([[1, 2, 0]], logits)), 4)  # log 4: all tokens are equally likely
+    1.3863
+    """
+
+    def __init__(self, label_smoothing=0.0, pad_id=0, name="sequence_crossentropy"):
+        super().__init__(name=name, dtype="float32")
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(
+                f"label_smoothing must be in [0, 1), but it is {label_smoothing}. "
+                "The paper takes 0.1; 0 turns it off."
+            )
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        # Not `call`: Keras would divide what that returns by the local batch's size.
+        labels, logits = labels_and_logits(y_true, y_pred)
+        weights = token_weights(labels, sample_weight, self.pad_id)  # (B, T)
+        losses = token_crossentropy(logits, labels, self.label_smoothing)  # (B, T)
+        # `where`, because 0 times an infinite loss at a padded position would be NaN.
+        total = ops.sum(ops.where(weights > 0, losses * weights, 0.0))
+        replicas = replica_count()
+        if replicas == 1:
+            return ops.divide_no_nan(total, ops.sum(weights))
+        global_total, global_count = sum_over_replicas([ops.stop_gradient(total), ops.sum(weights)])
+        loss = ops.divide_no_nan(total, global_count)
+        # Keras multiplies what it reports by the number of replicas and averages over them. So
+        # each replica's value is 1/R of the global mean; its gradient is that of its own tokens.
+        reported = ops.divide_no_nan(global_total, global_count * replicas)
+        return loss + ops.stop_gradient(reported - loss)
+
+    def call(self, y_true, y_pred):
+        """Loss of each token, (B, T), padding included."""
+        labels, logits = labels_and_logits(y_true, y_pred)
+        return token_crossentropy(logits, labels, self.label_smoothing)
+
+    def get_config(self):
+        return {
+            "label_smoothing": self.label_smoothing,
+            "pad_id": self.pad_id,
+            "name": self.name,
+        }
+
+
+def labels_and_logits(y_true, y_pred):
+    """Checks and converts what Keras hands to a loss or a metric.
+
+    Returns:
+        Labels int32 (B, T) and logits float32 (B, T, V).
+
+    Raises:
+        ValueError: the shapes are not (B, T) and (B, T, V).
+    """
+    labels = ops.cast(y_true, "int32")
+    logits = ops.cast(y_pred, "float32")
+    fits = len(logits.shape) == 3 and len(labels.shape) == 2
+    pairs = zip(labels.shape, logits.shape[:-1], strict=False)
+    if not fits or any(None not in (a, b) and a != b for a, b in pairs):
+        raise ValueError(
+            "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, but the "
+            f"shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
+        )
+    return labels, logits

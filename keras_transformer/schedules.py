@@ -1,0 +1,83 @@
+"""Learning rates that rise linearly and then fall with the square root of the step."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up, then decay with the inverse square root of the step (section 5.3).
+
+    The paper's formula, with its step_num counted from 1:
+
+        rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
+
+    Other toolkits name the rate at the end of the warm-up instead, and the rate before the first
+    step. That is the second way of construction: with `peak` given, and w = step / warmup_steps,
+
+        rate = initial + (peak - initial) * w    up to step = warmup_steps,
+        rate = peak * w^-0.5                     after it.
+
+    Both are the same curve when peak = scale * (d_model * warmup_steps)^-0.5 and initial = 0.
+    Keras counts optimizer iterations from 0: the first update has step 1 here. Updates count, not
+    batches: under gradient accumulation the rate moves once an update.
+
+    Args:
+        d_model: model width. Needed unless `peak` is given.
+        warmup_steps: number of updates up to the peak. Defaults to 4000.
+        scale: factor on the whole curve. Defaults to 1.
+        peak: the rate at step `warmup_steps`, in place of `d_model` and `scale`.
+        initial: the rate that the warm-up starts from, with `peak` only. Defaults to 0.
+
+    Call arguments:
+        step: integer scalar, the number of updates made before this one.
+
+    Returns:
+        Float32 scalar.
+
+    Raises:
+        ValueError: neither or both of `d_model` and `peak`, `warmup_steps` below 1, `initial`
+            without `peak`, or `scale` with it.
+
+    Example:
+
+    >>> schedule = InverseSquareRootWarmup(512, 4000)
+    >>> round(float(schedule(3999)), 7)  # the 4000th update: (512 * 4000)^-0.5
+    0.0006988
+    """
+
+    def __init__(self, d_model=None, warmup_steps=4000, scale=1.0, *, peak=None, initial=0.0):
+        super().__init__()
+        if (d_model is None) == (peak is None):
+            raise ValueError(
+                "Give either d_model (the paper's formula) or peak (the rate at the end of the "
+                f"warm-up), but d_model is {d_model} and peak is {peak}."
+            )
+        if warmup_steps < 1:
+            raise ValueError(f"warmup_steps must be at least 1, but it is {warmup_steps}.")
+        if peak is None and initial:
+            raise ValueError(f"initial={initial} has a meaning with peak only; give peak, too.")
+        if peak is not None and scale != 1.0:
+            raise ValueError(f"scale={scale} belongs to d_model; with peak, scale the peak itself.")
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+        self.peak = peak
+        self.initial = initial
+
+    def __call__(self, step):
+        peak = self.peak
+        if peak is None:
+            peak = self.scale * (self.d_model * self.warmup_steps) ** -0.5
+        progress = (ops.cast(step, "float32") + 1.0) / self.warmup_steps  # counted from 1
+        rising = self.initial + (peak - self.initial) * progress
+        return ops.where(progress < 1.0, rising, peak * ops.rsqrt(progress))
+
+    def get_config(self):
+        return {
+            "d_model": self.d_model,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+            "peak": self.peak,
+            "initial": self.initial,
+        }
