@@ -1,0 +1,195 @@
+"""What the tests of every layer share: random weights, gradients on any backend, and `check_layer`."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+
+POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
+
+
+def normal(*shape, scale=1.0, seed=0):
+    """Reproducible float32 numbers; another seed, other numbers."""
+    return (scale * np.random.default_rng(seed).normal(size=shape)).astype("float32")
+
+
+def integers(low, high, *shape, seed=0):
+    return np.random.default_rng(seed).integers(low, high, size=shape).astype("int32")
+
+
+def numpy64(x):
+    """A tensor of any backend and any dtype, bfloat16 too, as float64."""
+    return keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")).astype("float64")
+
+
+def largest_difference(ours, expected):
+    ours, expected = numpy64(ours), np.asarray(expected, "float64")
+    assert ours.shape == expected.shape, f"{ours.shape} is not {expected.shape}"
+    assert np.isfinite(ours).all()
+    return np.abs(ours - expected).max()
+
+
+def assert_close(ours, expected, atol=1e-5):
+    difference = largest_difference(ours, expected)
+    assert difference <= atol, f"max abs difference {difference:.2e} > {atol:.2e}"
+
+
+def randomise(layer, seed=0):
+    """Gives every weight, biases and norms too, numbers that a wrong place would betray."""
+    rng = np.random.default_rng(seed)
+    for variable in sorted(layer.trainable_variables, key=lambda v: v.path):
+        noise = rng.normal(size=variable.shape)
+        if variable.path.endswith("gamma"):
+            noise = 1.0 + 0.3 * noise
+        elif len(variable.shape) == 1:
+            noise = 0.3 * noise
+        else:  # unit variance in, unit variance out; embeddings are (V, D)
+            fan_in = variable.shape[variable.path.endswith("embeddings")]
+            noise = noise / np.sqrt(fan_in)
+        variable.assign(noise.astype("float32"))
+    return layer
+
+
+def weights_of(layer):
+    """{path below the layer's own name: float64 array}; whole paths for a model."""
+    model = isinstance(layer, keras.Model)
+    return {
+        v.path if model else v.path.split("/", 1)[1]: numpy64(v.value) for v in layer.variables
+    }
+
+
+def gradients(layer, cotangent, *args, **kwargs):
+    """d sum(cotangent * layer(*args)) / d each trainable weight, {path: array}, on TF and JAX."""
+    names = [v.path.split("/", 1)[1] for v in layer.trainable_variables]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = keras.ops.sum(layer(*args, **kwargs) * cotangent)
+        found = tape.gradient(loss, [v.value for v in layer.trainable_variables])
+        found = [tf.convert_to_tensor(g) for g in found]  # an embedding's comes as IndexedSlices
+    else:
+        import jax
+
+        fixed = [v.value for v in layer.non_trainable_variables]
+
+        def loss(trainable):
+            output, _ = layer.stateless_call(trainable, fixed, *args, **kwargs)
+            return keras.ops.sum(output * cotangent)
+
+        found = jax.grad(loss)([v.value for v in layer.trainable_variables])
+    return dict(zip(names, map(numpy64, found), strict=True))
+
+
+def check_gradients(found, weights, loss, step=1e-6, tolerance=1e-4):
+    """Holds gradients against central differences of a float64 loss, one random direction a weight.
+
+    A central difference errs by step^2 (1e-12) times a third derivative plus 1e-16 / step (1e-10)
+    of rounding, so what the tolerance, relative to |direction| |gradient|, allows is the float32
+    rounding of the backward pass: some hundred products of relative error 6e-8 each.
+    """
+    rng = np.random.default_rng(0)
+    assert sorted(found) == sorted(weights)
+    for path, weight in weights.items():
+        direction = rng.normal(size=weight.shape)
+        ahead = loss({**weights, path: weight + step * direction})
+        behind = loss({**weights, path: weight - step * direction})
+        slope = (ahead - behind) / (2 * step)
+        ours = np.sum(found[path] * direction)
+        size = np.linalg.norm(direction) * np.linalg.norm(found[path])
+        assert abs(ours - slope) <= tolerance * max(size, 1e-2), f"{path}: {ours} is not {slope}"
+
+
+def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, masked=True):
+    """Holds what every public layer promises.
+
+    Args:
+        cls: the layer class.
+        config: a value for *every* argument of its constructor, none of them the default.
+        inputs: list of NumPy arrays, the positional call arguments; batch and length come first.
+        tmp_path: folder for the saved model.
+        call: keyword arguments of the call.
+        output_dtype: dtype of the output whatever the policy; default the policy's compute dtype.
+        masked: whether a Keras mask of the first input must be found on the output.
+    """
+    call = call or {}
+    _check_config(cls, config)
+    _check_saving(cls, config, inputs, call, tmp_path)
+    for policy in POLICIES:
+        _check_policy(cls, config, inputs, call, policy, output_dtype)
+    if masked:
+        _check_mask_passes(cls, config, inputs, call)
+
+
+def _check_config(cls, config):
+    """get_config against the constructor's signature: a plain round trip misses a forgotten key."""
+    assert keras.saving.get_registered_name(cls) == f"keras_transformer>{cls.__name__}"
+    parameters = {
+        name: parameter.default
+        for name, parameter in inspect.signature(cls.__init__).parameters.items()
+        if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    assert set(config) == set(parameters), "the test must set every argument of the constructor"
+    for name, default in parameters.items():
+        assert config[name] != default, f"{name} must differ from its default to be seen"
+    found = cls(**config, name="given", trainable=False).get_config()
+    for name, value in config.items():
+        assert found[name] == value, f"get_config()[{name!r}] is {found[name]!r}, not {value!r}"
+    assert found["name"] == "given" and found["trainable"] is False
+    assert cls.from_config(json.loads(json.dumps(found))).get_config() == found
+
+
+def _functional(cls, config, inputs, call):
+    """The layer in a functional model whose lengths are free."""
+    ends = [
+        keras.Input((*[None] * min(x.ndim - 1, 1), *x.shape[2:]), dtype=x.dtype.name, name=f"input_{i}")
+        for i, x in enumerate(inputs)
+    ]
+    output = cls(**config)(*ends, **call)
+    return keras.Model(ends, output)
+
+
+def _check_saving(cls, config, inputs, call, tmp_path):
+    model = randomise(_functional(cls, config, inputs, call))
+    path = tmp_path / "layer.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    expected = keras.ops.convert_to_numpy(model(inputs, training=False))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(inputs, training=False)), expected)
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+
+    layer = cls(**config)
+    eager = layer(*inputs, **call)
+    shapes = [x.shape for x in inputs]
+    assert tuple(model.output_shape)[2:] == tuple(eager.shape)[2:] == expected.shape[2:]
+    assert len(model.output_shape) == eager.ndim
+    computed = layer.compute_output_shape(*shapes)
+    assert tuple(computed) == tuple(eager.shape) == expected.shape
+    spec = layer.compute_output_spec(*[keras.KerasTensor(x.shape, x.dtype.name) for x in inputs])
+    assert tuple(spec.shape) == tuple(eager.shape)
+
+
+def _check_policy(cls, config, inputs, call, policy, output_dtype):
+    layer = cls(**config, dtype=policy)
+    output = layer(*inputs, **call)
+    expected = output_dtype or keras.DTypePolicy(policy).compute_dtype
+    assert keras.backend.standardize_dtype(output.dtype) == expected
+    assert {keras.backend.standardize_dtype(v.dtype) for v in layer.weights} <= {"float32"}
+    assert np.isfinite(numpy64(output)).all()
+    symbolic = _functional(cls, {**config, "dtype": policy}, inputs, call).output
+    assert keras.backend.standardize_dtype(symbolic.dtype) == expected
+
+
+def _check_mask_passes(cls, config, inputs, call):
+    layer = cls(**config)
+    assert layer.supports_masking
+    ends = [keras.Input(x.shape[1:], dtype=x.dtype.name) for x in inputs]
+    masked = [keras.layers.Masking()(ends[0]), *ends[1:]]
+    output = layer(*masked, **call)
+    mask = keras.Model(ends, output._keras_mask)
+    zeroed = [np.array(x) for x in inputs]
+    zeroed[0][0, -1] = 0.0  # Masking hides what is all zeros
+    expected = np.ones(inputs[0].shape[:2], bool)
+    expected[0, -1] = False
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(mask(zeroed)), expected)

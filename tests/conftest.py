@@ -1,0 +1,68 @@
+"""Settings that every test shares: backend, threads, seeds, data sets, and what was skipped for want of files.
+
+`KERAS_BACKEND` chooses the backend (default tensorflow). `KERAS_TRANSFORMER_DATA` names the folder of
+data sets; tests that need one ask for it by the `data_set` fixture and are skipped where it is missing.
+"""
+
+import os
+
+# Before any framework is imported: one thread is fastest at these sizes, and the log stays readable.
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import pathlib  # noqa: E402
+
+import pytest  # noqa: E402
+
+DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
+DATA_SET_SKIP = "data set "
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "numeric: compares numbers with a reference; runs on every Keras backend"
+    )
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Every test draws the same numbers, alone or in company."""
+    try:
+        import keras
+    except ImportError:  # the tests of the framework-free parts run without it
+        return
+    keras.utils.set_random_seed(20170612)
+
+
+@pytest.fixture(scope="session")
+def data_set():
+    """A function from a data set's name to its folder or file; skips the test where it is missing."""
+
+    def find(name):
+        folder = os.environ.get(DATA_VARIABLE)
+        if not folder:
+            pytest.skip(f"{DATA_SET_SKIP}{name!r}: set {DATA_VARIABLE} to the folder that holds it")
+        path = pathlib.Path(folder) / name
+        if not path.exists():
+            pytest.skip(f"{DATA_SET_SKIP}{name!r}: not found in {folder}")
+        return path
+
+    return find
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say which data sets were skipped for want of files, and by how many tests."""
+    missing = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if reason.startswith(DATA_SET_SKIP) or DATA_VARIABLE in reason:
+            missing.setdefault(reason, []).append(report.nodeid)
+    terminalreporter.section("data sets skipped for want of files")
+    for reason, tests in sorted(missing.items()):
+        terminalreporter.write_line(f"{reason} ({len(tests)} skipped, first {tests[0]})")
+    if not missing:
+        terminalreporter.write_line("none")

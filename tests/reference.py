@@ -1,0 +1,241 @@
+"""The whole Transformer in NumPy float64, written from the formulas of "Attention Is All You Need".
+
+Nothing of `keras_transformer` is imported here: the tests hold the package against this file, and the
+gradients of the package against finite differences of this file. Weights arrive as a dictionary from
+path to array, the paths being those that the package documents; `scope(weights, "self_attention")`
+is the part of the dictionary below one name.
+
+Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
+F d_ff, V vocabulary. Masks are boolean and True means "may attend".
+"""
+
+import math
+
+import numpy as np
+
+PAD = 0
+
+
+def scope(weights, name):
+    """The weights whose path starts with `name/`, that prefix taken off."""
+    inside = {p[len(name) + 1 :]: w for p, w in weights.items() if p.startswith(name + "/")}
+    if not inside:
+        raise KeyError(f"no weight below {name!r} among {sorted(weights)}")
+    return inside
+
+
+# Masks
+
+
+def padding_mask(ids):
+    return ids != PAD  # (B, S)
+
+
+def causal_mask(length):
+    mask = np.zeros((length, length), bool)
+    for i in range(length):
+        mask[i, : i + 1] = True  # position i sees positions up to i
+    return mask  # (T, T)
+
+
+# Positions, section 3.5
+
+
+def sinusoids(length, d_model, offset=0):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same angle)."""
+    table = np.zeros((length, d_model))
+    for pos in range(length):
+        for dim in range(d_model):
+            angle = (pos + offset) / 10000.0 ** ((dim - dim % 2) / d_model)
+            table[pos, dim] = math.cos(angle) if dim % 2 else math.sin(angle)
+    return table  # (T, D)
+
+
+def rotate(x, offset=0):
+    """Rotary positions: the plane (2i, 2i+1) turns by pos / 10000^(2i/K). x: (..., T, K)."""
+    length, key_dim = x.shape[-2:]
+    out = np.empty_like(x)
+    for pos in range(length):
+        for i in range(key_dim // 2):
+            angle = (pos + offset) / 10000.0 ** (2 * i / key_dim)
+            turned = np.exp(1j * angle) * (x[..., pos, 2 * i] + 1j * x[..., pos, 2 * i + 1])
+            out[..., pos, 2 * i], out[..., pos, 2 * i + 1] = turned.real, turned.imag
+    return out
+
+
+# Attention, section 3.2
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis among the places that the mask allows; zeros where it allows none."""
+    allowed = np.ones(scores.shape, bool) if mask is None else np.broadcast_to(mask, scores.shape)
+    top = np.max(scores, axis=-1, keepdims=True, where=allowed, initial=-1e30)
+    powers = np.where(allowed, np.exp(np.minimum(scores - top, 0.0)), 0.0)
+    total = powers.sum(-1, keepdims=True)
+    return np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
+
+
+def attention(query, key, value, mask=None):
+    """softmax(Q K^T / sqrt(d_k)) V, and the weights. (..., T, K), (..., S, K), (..., S, U)."""
+    scores = query @ np.swapaxes(key, -1, -2) / math.sqrt(query.shape[-1])  # (..., T, S)
+    weights = masked_softmax(scores, mask)
+    return weights @ value, weights  # (..., T, U), (..., T, S)
+
+
+def dense(weights, x):
+    return x @ weights["kernel"] + weights.get("bias", 0.0)
+
+
+def multi_head_attention(weights, num_heads, query, value, key=None, mask=None, rotary=False):
+    """Concat(head_1, ..., head_h) W^O, head by head. mask: (B, T, S), (1, T, S) or (B, 1, S)."""
+    key = value if key is None else key
+    q, k, v = (
+        np.split(dense(scope(weights, name), x), num_heads, axis=-1)
+        for name, x in (("query", query), ("key", key), ("value", value))
+    )
+    if rotary:
+        q, k = [rotate(x) for x in q], [rotate(x) for x in k]
+    heads, maps = zip(*(attention(*head, mask) for head in zip(q, k, v, strict=True)), strict=True)
+    output = dense(scope(weights, "output"), np.concatenate(heads, axis=-1))
+    return output, np.stack(maps, axis=1)  # (B, T, D), (B, H, T, S)
+
+
+def additive_attention(weights, query, value, key, mask=None):
+    """softmax(v . tanh(W^Q q + W^K k)) V, pair by pair. mask: (B, T, S) or (B, 1, S)."""
+    hidden = query @ weights["query/kernel"], key @ weights["key/kernel"]  # (B, T, U), (B, S, U)
+    scores = np.zeros((query.shape[0], query.shape[1], key.shape[1]))
+    for t in range(query.shape[1]):
+        for s in range(key.shape[1]):
+            energy = np.tanh(hidden[0][:, t] + hidden[1][:, s])  # (B, U)
+            scores[:, t, s] = energy @ weights["score/kernel"][:, 0]
+    return masked_softmax(scores, mask) @ value  # (B, T, D)
+
+
+# Blocks, sections 3.1 and 3.3
+
+ACTIVATIONS = {
+    "linear": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "gelu": lambda x: 0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
+    "silu": lambda x: x / (1.0 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+def feed_forward(weights, x, activation="relu"):
+    """max(0, x W1 + b1) W2 + b2."""
+    hidden = ACTIVATIONS[activation](dense(scope(weights, "hidden"), x))  # (B, T, F)
+    return dense(scope(weights, "output"), hidden)  # (B, T, D)
+
+
+def layer_norm(weights, x, epsilon=1e-5):
+    centred = x - x.mean(-1, keepdims=True)
+    spread = np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    return centred / spread * weights["gamma"] + weights["beta"]
+
+
+def residual(weights, x, sublayer, norm_first, epsilon=1e-5):
+    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) where norm_first."""
+    if norm_first:
+        return x + sublayer(layer_norm(weights, x, epsilon))
+    return layer_norm(weights, x + sublayer(x), epsilon)
+
+
+def encoder_block(weights, x, mask, *, num_heads, activation="relu", norm_first=False, rotary=False):
+    """mask: (B, S) or (B, T, S), or None."""
+    mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
+
+    def self_attention(x):
+        part = scope(weights, "self_attention")
+        return multi_head_attention(part, num_heads, x, x, mask=mask, rotary=rotary)[0]
+
+    def transform(x):
+        return feed_forward(scope(weights, "feed_forward"), x, activation)
+
+    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first)
+    return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first)
+
+
+def decoder_block(
+    weights, x, memory, mask, memory_mask, *, num_heads, activation="relu", norm_first=False, rotary=False
+):
+    """mask: (B, T) or (B, T, T); memory_mask: (B, S) or (B, T, S); or None."""
+    mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
+    if memory_mask is not None and memory_mask.ndim == 2:
+        memory_mask = memory_mask[:, None, :]
+    past = causal_mask(x.shape[1])[None]  # (1, T, T)
+    past = past if mask is None else past & mask  # (B, T, T)
+
+    def self_attention(x):
+        part = scope(weights, "self_attention")
+        return multi_head_attention(part, num_heads, x, x, mask=past, rotary=rotary)[0]
+
+    def cross_attention(x):
+        part = scope(weights, "cross_attention")
+        return multi_head_attention(part, num_heads, x, memory, mask=memory_mask)[0]
+
+    def transform(x):
+        return feed_forward(scope(weights, "feed_forward"), x, activation)
+
+    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first)
+    x = residual(scope(weights, "cross_attention_norm"), x, cross_attention, norm_first)
+    return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first)
+
+
+# Whole models, sections 3.1 and 3.4. `config` is the model's constructor arguments as a dictionary.
+
+
+def embed(weights, config, ids, side):
+    """Embeddings times sqrt(d_model), and positions. side: "source" or "target"."""
+    table = weights[f"{embedding_name(weights, side)}/embeddings"]  # (V, D)
+    x = table[ids] * math.sqrt(table.shape[1])  # (B, T, D)
+    if config.get("positions", "sinusoidal") == "sinusoidal":
+        x = x + sinusoids(x.shape[1], x.shape[2])
+    if config.get("positions") == "learned":
+        x = x + weights[f"{side}_positions/embeddings"][: x.shape[1]]
+    return x
+
+
+def embedding_name(weights, side):
+    """One shared matrix, or one a language."""
+    return "token_embedding" if "token_embedding/embeddings" in weights else f"{side}_embedding"
+
+
+def block_arguments(config):
+    names = ("num_heads", "activation", "norm_first")
+    arguments = {name: config[name] for name in names if name in config}
+    return {**arguments, "rotary": config.get("positions") == "rotary"}
+
+
+def final_norm(weights, config, name, x):
+    """Pre-norm stacks end with one norm more."""
+    return layer_norm(scope(weights, name), x) if config.get("norm_first") else x
+
+
+def transformer_encoder(weights, config, source_ids):
+    x = embed(weights, config, source_ids, "source")
+    for i in range(config["num_layers"]):
+        block = scope(weights, f"encoder_block_{i}")
+        x = encoder_block(block, x, padding_mask(source_ids), **block_arguments(config))
+    return final_norm(weights, config, "encoder_norm", x)  # (B, S, D)
+
+
+def transformer(weights, config, source_ids, target_ids):
+    memory = transformer_encoder(weights, config, source_ids)
+    x = embed(weights, config, target_ids, "target")
+    masks = padding_mask(target_ids), padding_mask(source_ids)
+    for i in range(config["num_layers"]):
+        block = scope(weights, f"decoder_block_{i}")
+        x = decoder_block(block, x, memory, *masks, **block_arguments(config))
+    x = final_norm(weights, config, "decoder_norm", x)
+    return x @ weights[f"{embedding_name(weights, 'target')}/embeddings"].T  # (B, T, V)
+
+
+def causal_transformer(weights, config, target_ids):
+    x = embed(weights, config, target_ids, "target")
+    mask = causal_mask(target_ids.shape[1]) & padding_mask(target_ids)[:, None]  # (B, T, T)
+    for i in range(config["num_layers"]):
+        block = scope(weights, f"decoder_block_{i}")
+        x = encoder_block(block, x, mask, **block_arguments(config))
+    x = final_norm(weights, config, "decoder_norm", x)
+    return x @ weights["token_embedding/embeddings"].T  # (B, T, V)
