@@ -16,7 +16,7 @@ class FakeModel:
     """Logits from a random table by source, whole history, last token and position.
 
     The history comes from the cache alone, which holds one number a fed token: a cache whose rows
-    were reordered wrongly, or not at all, gives other logits. NumPy goes the same way in `log_probs`.
+    were reordered wrongly, or not at all, gives other logits. `log_probs` is the same in NumPy.
     """
 
     def __init__(self, vocab_size, *, end_bias=0.0, max_length=None, causal=False, seed=0):
