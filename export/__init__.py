@@ -7,7 +7,10 @@ The exporters are imported when first asked for: they need TensorFlow, while
 from importlib import import_module
 
 # Public name -> module of this package that defines it.
-_EXPORTERS: dict[str, str] = {}
+_EXPORTERS = {
+    "export_onnx": "onnx_model",
+    "export_saved_model": "saved_model",
+}
 
 __all__ = sorted(_EXPORTERS)
 

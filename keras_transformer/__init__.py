@@ -9,7 +9,22 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__: list[str] = []
+__all__ = [
+    "AdditiveAttention",
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "LearnedPositionEncoding",
+    "MultiHeadAttention",
+    "RotaryPositionEncoding",
+    "SinusoidalPositionEncoding",
+    "TokenEmbedding",
+    "Tokenizer",
+    "causal_mask",
+    "combine_masks",
+    "padding_mask",
+    "scaled_dot_product_attention",
+]
 
 # Packages that may be missing, all of them brought by the extra `tensorflow`. Any other missing
 # package is a broken installation, not a choice, and its error is let through.
@@ -29,9 +44,25 @@ def _where_installed() -> Iterator[None]:
         _missing.append(package)
 
 
-# One group a requirement: without TensorFlow the second stays behind, the first does not.
-with _where_installed():  # Keras on any of its backends
-    pass
+# One group a requirement, so that what is missing holds nothing else back. A new module is one
+# line here and its public names in `__all__`.
+with _where_installed():  # sentencepiece
+    from keras_transformer.text import Tokenizer
+
+with _where_installed():  # Keras, on any of its backends
+    from keras_transformer.attention import (
+        AdditiveAttention,
+        MultiHeadAttention,
+        scaled_dot_product_attention,
+    )
+    from keras_transformer.blocks import DecoderBlock, EncoderBlock, FeedForward
+    from keras_transformer.embeddings import TokenEmbedding
+    from keras_transformer.masks import causal_mask, combine_masks, padding_mask
+    from keras_transformer.positions import (
+        LearnedPositionEncoding,
+        RotaryPositionEncoding,
+        SinusoidalPositionEncoding,
+    )
 
 with _where_installed():  # TensorFlow proper
     pass

@@ -1,4 +1,4 @@
-"""The package as a whole: what imports without a framework, what the wheel holds, what the README says."""
+"""The package as a whole: imports without a framework, content of the wheel, truth of the README."""
 
 import email
 import pathlib
@@ -150,7 +150,7 @@ def test_readme_commands_name_files_that_exist():
 
 
 def test_ci_runs_the_test_command_of_the_readme():
-    """`.ci/run` takes the first line of the README that calls pytest; it must be the full command."""
+    """`.ci/run` takes the README's first line that calls pytest; it must be the full command."""
     first = next(line for line in README.splitlines() if "-m pytest" in line)
     assert re.fullmatch(
         r"python3\.11 -m venv (\S+) && .*pip install .* && \1/bin/python -m pytest", first
@@ -160,14 +160,14 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 # What the README's workflow is made smaller by, so that it runs here in seconds.
 SMALLER = {
-    "vocab_size=8000": "vocab_size=300",
+    "vocab_size=8000": "vocab_size=270",
     "epochs=20": "epochs=1",
     "num_layers=4": "num_layers=1",
 }
 
 
 def test_readme_code_runs(tmp_path):
-    """Every Python block, in order, each in a process of its own, in a folder with the files it names."""
+    """Every Python block, in order, each in its own process, in a folder with the files it names."""
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     serving = [block for block in blocks if "export.runtime" in block]
     assert len(blocks) == 3 and len(serving) == 1
