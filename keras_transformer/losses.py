@@ -1,6 +1,6 @@
 """Cross-entropy over the tokens of padded sequences, exact on any number of replicas.
 
-Shapes: B batch, T target length, V vocabulary.
+Shapes: B batch, T target length, N = B T tokens in one row, V vocabulary.
 """
 
 import keras
@@ -35,47 +35,67 @@ def replica_count():
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def token_weights(labels, sample_weight=None, pad_id=0):
-    """Weight of each target token: 0 for padding, else 1 or the sample weight.
+def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
+    """Checks what Keras hands to a loss or a metric, and lays the tokens in one row.
+
+    Loss and metrics share this, and the two functions below: TensorFlow's graph optimiser and XLA
+    see equal subgraphs and compute them once, so that a metric costs no second pass over V.
 
     Args:
-        labels: integer tensor (B, T).
+        y_true: integer tensor (B, T) of labels.
+        y_pred: float tensor (B, T, V) of logits.
         sample_weight: float tensor (B,), (B, 1) or (B, T), or `None`.
-        pad_id: the id that fills up short rows. Defaults to 0.
+        pad_id: the label that marks padding. Defaults to 0.
 
     Returns:
-        Float32 tensor (B, T).
+        Labels int32 (N,), logits float32 (N, V) and weights float32 (N,), with N = B T. A weight
+        is 0 for padding, else 1 or the sample weight.
 
     Raises:
-        ValueError: `sample_weight` has another rank than 1 or 2.
+        ValueError: the shapes are not (B, T) and (B, T, V), or `sample_weight` has another rank
+            than 1 or 2.
     """
-    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")  # (B, T)
-    if sample_weight is None:
-        return weights
-    sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
-    rank = len(sample_weight.shape)
-    if rank not in (1, 2):
+    labels = ops.cast(y_true, "int32")
+    logits = ops.cast(y_pred, "float32")
+    fits = len(logits.shape) == 3 and len(labels.shape) == 2
+    pairs = zip(labels.shape, logits.shape[:-1], strict=False)
+    if not fits or any(None not in (a, b) and a != b for a, b in pairs):
         raise ValueError(
-            "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
-            f"(B, T), but its shape is {tuple(sample_weight.shape)}."
+            "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, but the "
+            f"shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
         )
-    return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
+    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")  # (B, T)
+    if sample_weight is not None:
+        sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
+        if len(sample_weight.shape) not in (1, 2):
+            raise ValueError(
+                "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
+                f"(B, T), but its shape is {tuple(sample_weight.shape)}."
+            )
+        weights *= sample_weight[:, None] if len(sample_weight.shape) == 1 else sample_weight
+    logits = ops.reshape(logits, (-1, logits.shape[-1]))  # (N, V)
+    return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
 
 def log_normalizer(logits):
-    """log of the sum of exp over the vocabulary: (B, T, V) -> (B, T, 1), without gradient.
+    """log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
 
-    Loss and metrics call this with the same logits; TensorFlow's graph optimiser and XLA see
-    equal subgraphs and compute them once, so that a metric costs no second pass over V.
+    The largest probability is exp(highest) over that sum, and never below 1 / V: so the softmax,
+    which is one fused kernel and which the loss's gradient needs anyway, also gives the sum.
     """
     logits = ops.stop_gradient(logits)
-    highest = ops.max(logits, axis=-1, keepdims=True)  # (B, T, 1)
-    return highest + ops.log(ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True))
+    highest = ops.max(logits, axis=-1, keepdims=True)  # (N, 1)
+    return highest - ops.log(ops.max(ops.softmax(logits), axis=-1, keepdims=True))
 
 
 def label_logits(logits, labels):
-    """Each label's logit: (B, T, V), (B, T) -> (B, T, 1), without gradient."""
-    return ops.take_along_axis(ops.stop_gradient(logits), labels[..., None], axis=-1)
+    """Each label's logit: (N, V), (N,) -> (N, 1), without gradient."""
+    return ops.take_along_axis(ops.stop_gradient(logits), labels[:, None], axis=-1)
+
+
+def weighted_sum(values, weights):
+    """Sum of values (N,) times weights (N,), where a weight of 0 beats infinite values, too."""
+    return ops.sum(ops.where(weights > 0, values * weights, 0.0))
 
 
 def token_crossentropy(logits, labels, label_smoothing=0.0):
@@ -83,43 +103,39 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
 
     The target distribution is q = (1 - ε) onehot + ε / V, so that with z the logits and
     n = log Σ exp z the loss is n - (1 - ε) z[label] - ε mean(z) and its gradient softmax(z) - q.
-    Written out because autodiff keeps several (B, T, V) tensors for the backward pass; this keeps
-    the logits alone and recomputes the softmax from n. It is faster, too, than TensorFlow's fused
-    kernel, which knows no smoothing (benchmarks say by how much).
+    Written out because autodiff keeps several (N, V) tensors for the backward pass; this keeps one,
+    the softmax. It is faster than TensorFlow's fused kernel, too, which knows no smoothing.
 
     Args:
-        logits: float32 tensor (B, T, V).
-        labels: int32 tensor (B, T), each in [0, V).
+        logits: float32 tensor (N, V).
+        labels: int32 tensor (N,), each in [0, V).
         label_smoothing: ε. Defaults to 0.
 
     Returns:
-        Float32 tensor (B, T).
+        Float32 tensor (N,).
     """
-    labels = ops.reshape(labels, (-1,))  # (N,) with N = B T from here on
     vocabulary = logits.shape[-1]
-    flat = ops.reshape(logits, (-1, vocabulary))  # (N, V)
-    normalizer = log_normalizer(flat)  # (N, 1)
-    label_logit = label_logits(flat, labels)  # (N, 1)
+    constant = ops.stop_gradient(logits)
+    loss = log_normalizer(constant) - (1.0 - label_smoothing) * label_logits(constant, labels)
+    loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
+    probabilities = ops.softmax(constant)  # (N, V)
     positions = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=-1)
+    at_label = ops.take_along_axis(probabilities, labels[:, None], axis=-1) - (
+        1.0 - label_smoothing * (1.0 - 1.0 / vocabulary)
+    )  # (N, 1)
 
     @ops.custom_gradient
     def crossentropy(z):
-        loss = normalizer - (1.0 - label_smoothing) * label_logit
-        if label_smoothing:
-            loss = loss - label_smoothing * ops.mean(z, axis=-1, keepdims=True)
+        del z  # all values are known already: only the way back is of interest
 
         def gradient(*args, upstream=None):  # the backends differ in how they call it
             upstream = args[0] if upstream is None else upstream  # (N, 1)
-            at_label = ops.exp(label_logit - normalizer) - (1.0 - label_smoothing)
-            result = ops.exp(z - normalizer)  # (N, V)
-            result = ops.scatter_update(result, positions, at_label[:, 0])
-            if label_smoothing:
-                result = result - label_smoothing / vocabulary
-            return result * upstream
+            result = (probabilities - label_smoothing / vocabulary) * upstream  # (N, V)
+            return ops.scatter_update(result, positions, (at_label * upstream)[:, 0])
 
         return loss, gradient
 
-    return ops.reshape(crossentropy(flat), ops.shape(logits)[:-1])  # (B, T)
+    return crossentropy(logits)[:, 0]
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -174,15 +190,13 @@ class SequenceCrossentropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         # Not `call`: Keras would divide what that returns by the local batch's size.
-        labels, logits = labels_and_logits(y_true, y_pred)
-        weights = token_weights(labels, sample_weight, self.pad_id)  # (B, T)
-        losses = token_crossentropy(logits, labels, self.label_smoothing)  # (B, T)
-        # `where`, because 0 times an infinite loss at a padded position would be NaN.
-        total = ops.sum(ops.where(weights > 0, losses * weights, 0.0))
+        labels, logits, weights = flat_tokens(y_true, y_pred, sample_weight, self.pad_id)
+        losses = token_crossentropy(logits, labels, self.label_smoothing)  # (N,)
+        total, count = weighted_sum(losses, weights), ops.sum(weights)
         replicas = replica_count()
         if replicas == 1:
-            return ops.divide_no_nan(total, ops.sum(weights))
-        global_total, global_count = sum_over_replicas([ops.stop_gradient(total), ops.sum(weights)])
+            return ops.divide_no_nan(total, count)
+        global_total, global_count = sum_over_replicas([ops.stop_gradient(total), count])
         loss = ops.divide_no_nan(total, global_count)
         # Keras multiplies what it reports by the number of replicas and averages over them. So
         # each replica's value is 1/R of the global mean; its gradient is that of its own tokens.
@@ -191,8 +205,9 @@ class SequenceCrossentropy(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         """Loss of each token, (B, T), padding included."""
-        labels, logits = labels_and_logits(y_true, y_pred)
-        return token_crossentropy(logits, labels, self.label_smoothing)
+        labels, logits, _ = flat_tokens(y_true, y_pred)
+        losses = token_crossentropy(logits, labels, self.label_smoothing)  # (N,)
+        return ops.reshape(losses, ops.shape(y_true))  # (B, T)
 
     def get_config(self):
         return {
@@ -200,24 +215,3 @@ class SequenceCrossentropy(keras.losses.Loss):
             "pad_id": self.pad_id,
             "name": self.name,
         }
-
-
-def labels_and_logits(y_true, y_pred):
-    """Checks and converts what Keras hands to a loss or a metric.
-
-    Returns:
-        Labels int32 (B, T) and logits float32 (B, T, V).
-
-    Raises:
-        ValueError: the shapes are not (B, T) and (B, T, V).
-    """
-    labels = ops.cast(y_true, "int32")
-    logits = ops.cast(y_pred, "float32")
-    fits = len(logits.shape) == 3 and len(labels.shape) == 2
-    pairs = zip(labels.shape, logits.shape[:-1], strict=False)
-    if not fits or any(None not in (a, b) and a != b for a, b in pairs):
-        raise ValueError(
-            "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, but the "
-            f"shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
-        )
-    return labels, logits

@@ -1,17 +1,17 @@
 """Token accuracy and perplexity, weighted by tokens and exact over batches and replicas.
 
-Shapes: B batch, T target length, V vocabulary.
+Shapes: B batch, T target length, N = B T tokens in one row, V vocabulary.
 """
 
 import keras
 from keras import ops
 
 from keras_transformer.losses import (
+    flat_tokens,
     label_logits,
-    labels_and_logits,
     log_normalizer,
     sum_over_replicas,
-    token_weights,
+    weighted_sum,
 )
 
 
@@ -27,10 +27,8 @@ class _TokenMean(keras.metrics.Metric):
         self.count = self.add_variable((), "zeros", dtype=exact, name="count")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels, logits = labels_and_logits(y_true, y_pred)
-        weights = token_weights(labels, sample_weight, self.pad_id)  # (B, T)
-        values = self.token_values(labels, logits)  # (B, T)
-        total = ops.sum(ops.where(weights > 0, values * weights, 0.0))
+        labels, logits, weights = flat_tokens(y_true, y_pred, sample_weight, self.pad_id)
+        total = weighted_sum(self.token_values(logits, labels), weights)
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.count.assign_add(ops.cast(ops.sum(weights), self.count.dtype))
 
@@ -49,7 +47,8 @@ class TokenAccuracy(_TokenMean):
     """Share of target tokens that got the highest logit, padding aside.
 
     The mean is over all tokens since the last reset, not over batches or replicas: it does not
-    depend on how sentences were batched or spread. No token at all gives 0.
+    depend on how sentences were batched or spread. No token at all gives 0. A label whose logit
+    ties with the highest counts as right.
 
     Args:
         pad_id: the label that marks padding. Defaults to 0.
@@ -77,9 +76,10 @@ class TokenAccuracy(_TokenMean):
     def __init__(self, pad_id=0, name="token_accuracy", dtype=None):
         super().__init__(pad_id, name, dtype)
 
-    def token_values(self, labels, logits):
-        guesses = ops.argmax(logits, axis=-1)  # (B, T)
-        return ops.cast(ops.equal(ops.cast(guesses, "int32"), labels), "float32")
+    def token_values(self, logits, labels):
+        # Not `argmax`, which takes several times as long as the maximum that the loss shares.
+        highest = ops.max(ops.stop_gradient(logits), axis=-1)  # (N,)
+        return ops.cast(label_logits(logits, labels)[:, 0] >= highest, "float32")
 
     def result(self):
         return self.mean()
@@ -90,7 +90,7 @@ class Perplexity(_TokenMean):
     """exp of the mean cross-entropy of the target tokens, without label smoothing.
 
     The mean is over all tokens since the last reset, as in `TokenAccuracy`. Inside a compiled
-    training step the normaliser is shared with `SequenceCrossentropy`, see `log_normalizer`.
+    training step it shares the pass over the vocabulary with `SequenceCrossentropy`.
     No token at all gives 1.
 
     Args:
@@ -119,8 +119,8 @@ class Perplexity(_TokenMean):
     def __init__(self, pad_id=0, name="perplexity", dtype=None):
         super().__init__(pad_id, name, dtype)
 
-    def token_values(self, labels, logits):
-        return (log_normalizer(logits) - label_logits(logits, labels))[..., 0]
+    def token_values(self, logits, labels):
+        return (log_normalizer(logits) - label_logits(logits, labels))[:, 0]  # (N,)
 
     def result(self):
         return ops.exp(self.mean())
