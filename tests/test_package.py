@@ -1,4 +1,4 @@
-"""The package as a whole: imports without a framework, content of the wheel, truth of the README."""
+"""The package as a whole: imports without a framework, content of the wheel, the README's truth."""
 
 import email
 import pathlib
@@ -167,7 +167,7 @@ SMALLER = {
 
 
 def test_readme_code_runs(tmp_path):
-    """Every Python block, in order, each in its own process, in a folder with the files it names."""
+    """Every Python block, in order, each in its own process, beside the files that it names."""
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     serving = [block for block in blocks if "export.runtime" in block]
     assert len(blocks) == 3 and len(serving) == 1
