@@ -113,7 +113,7 @@ class MultiHeadAttention(layers.Layer):
 
     Raises:
         ValueError: sizes are not positive, inputs are not of rank 3, a mask of
-            another rank.
+            another rank or size.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -187,7 +187,7 @@ class MultiHeadAttention(layers.Layer):
         value_mask=None,
         key_mask=None,
     ):
-        mask = self._mask(query, attention_mask, use_causal_mask, value_mask, key_mask)
+        mask = self._mask(query, value, attention_mask, use_causal_mask, value_mask, key_mask)
         keys, values = self.project_key_value(value, key)
         output, _ = self._attend(self._project_query(query), keys, values, mask, training)
         return output
@@ -199,7 +199,7 @@ class MultiHeadAttention(layers.Layer):
 
         Takes the arguments of a call (masks explicit). Returns (B, H, T, S).
         """
-        mask = self._mask(query, attention_mask, use_causal_mask)
+        mask = self._mask(query, value, attention_mask, use_causal_mask)
         keys, values = self.project_key_value(value, key)
         return self._attend(self._project_query(query), keys, values, mask)[1]
 
@@ -224,7 +224,9 @@ class MultiHeadAttention(layers.Layer):
         Returns:
             (B, T, D).
         """
-        return self._attend(self._project_query(query), keys, values, attention_shape(mask))[0]
+        scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
+        mask = attention_shape(mask, scores_shape)
+        return self._attend(self._project_query(query), keys, values, mask)[0]
 
     def step(self, query, cache, position):
         """Self-attention of one new token a row to itself and its cached past.
@@ -243,10 +245,11 @@ class MultiHeadAttention(layers.Layer):
         output, _ = self._attend(self._project_query(query, offset=position), keys, values)
         return output, (keys, values)
 
-    def _mask(self, query, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
+    def _mask(self, query, value, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
         causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None
         masks = (attention_mask, causal, value_mask, key_mask)
-        return combine_masks(*map(attention_shape, masks))
+        scores_shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        return combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
 
     def _project_query(self, query, offset=0):
         queries = self._split_heads(self.query_projection(query))  # (B, H, T, K)
@@ -300,8 +303,12 @@ class AdditiveAttention(layers.Layer):
         attention_mask: boolean (B, S) or (B, T, S), True = may attend.
 
     Returns:
-        (B, T, W): weighted means of `value`. A Keras mask on `value` is respected.
-        A query that may attend to nothing gets zeros.
+        (B, T, W): weighted means of `value`. A Keras mask on `value` or `key` is
+        respected. A query that may attend to nothing gets zeros.
+
+    Raises:
+        ValueError: `units` is not positive, a mask of another rank or size.
+        TypeError: a mask that is not boolean.
 
     Example:
 
@@ -329,11 +336,13 @@ class AdditiveAttention(layers.Layer):
         self.key_projection.build(value_shape if key_shape is None else key_shape)
         self.score.build((*query_shape[:-1], self.units))
 
-    def call(self, query, value, key=None, attention_mask=None, value_mask=None):
+    def call(self, query, value, key=None, attention_mask=None, value_mask=None, key_mask=None):
         queries = self.query_projection(query)[:, :, None, :]  # (B, T, 1, U)
         keys = self.key_projection(value if key is None else key)[:, None, :, :]  # (B, 1, S, U)
         scores = self.score(ops.tanh(queries + keys))[..., 0]  # (B, T, S)
-        mask = combine_masks(attention_shape(attention_mask), attention_shape(value_mask))
+        scores_shape = (query.shape[0], 1, query.shape[1], value.shape[1])
+        masks = (attention_mask, value_mask, key_mask)
+        mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         weights = masked_softmax(scores, None if mask is None else mask[:, 0])
         return ops.matmul(ops.cast(weights, value.dtype), value)  # (B, T, W)
 

@@ -301,6 +301,9 @@ class DecoderBlock(_Block):
         x = self._residual(x, attend_memory, self.cross_attention_norm, training)
         return self._residual(x, self.feed_forward, self.feed_forward_norm, training)
 
+    def compute_output_shape(self, inputs_shape, memory_shape=None):
+        return inputs_shape
+
     def step(self, x, cache, position, memory, memory_mask):
         """One new token of each of the W hypotheses of B sentences.
 

@@ -87,10 +87,12 @@ class TokenEmbedding(layers.Layer):
             return padding_mask(inputs)
         return previous_mask
 
+    def compute_output_shape(self, input_shape, logits=False):
+        return (*input_shape[:-1], self.vocab_size) if logits else (*input_shape, self.d_model)
+
     def compute_output_spec(self, inputs, logits=False):
-        if logits:
-            return keras.KerasTensor((*inputs.shape[:-1], self.vocab_size), "float32")
-        return keras.KerasTensor((*inputs.shape, self.d_model), self.compute_dtype)
+        shape = self.compute_output_shape(inputs.shape, logits)
+        return keras.KerasTensor(shape, "float32" if logits else self.compute_dtype)
 
     def get_config(self):
         return {

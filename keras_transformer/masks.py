@@ -64,20 +64,22 @@ def combine_masks(*masks):
     return combined
 
 
-def attention_shape(mask):
+def attention_shape(mask, scores_shape=None):
     """Brings a mask to the rank of attention scores (B, H, T, S).
 
     Args:
         mask: boolean tensor (B, S), which keys hold a token; (B, T, S), which
             query may attend to which key; or (B, H, T, S), the same for each
             head. Any axis but the last may be 1. `None` passes through.
+        scores_shape: static (B, H, T, S), sizes that are not known as `None`, to
+            hold the mask against. Defaults to `None`: any size will do.
 
     Returns:
         Boolean tensor of rank 4 that broadcasts to (B, H, T, S), or `None`.
 
     Raises:
         TypeError: the mask is not boolean.
-        ValueError: its rank is not 2, 3 or 4.
+        ValueError: its rank is not 2, 3 or 4, or it does not fit the scores.
     """
     if mask is None:
         return None
@@ -88,14 +90,31 @@ def attention_shape(mask):
             f"An attention mask must be boolean (True = may attend), but its dtype is "
             f"{ops.dtype(mask)}. Pass `mask != 0`, or `mask == 0` if 1 marked what to hide."
         )
-    rank = len(mask.shape)
-    if rank == 2:
+    if len(mask.shape) not in (2, 3, 4):
+        raise ValueError(
+            f"An attention mask must have shape (B, S), (B, T, S) or (B, H, T, S), but it has rank "
+            f"{len(mask.shape)}: {tuple(mask.shape)}."
+        )
+    if scores_shape is not None:
+        check_fits(mask, scores_shape)
+    if len(mask.shape) == 2:
         return mask[:, None, None, :]  # (B, 1, 1, S)
-    if rank == 3:
+    if len(mask.shape) == 3:
         return mask[:, None, :, :]  # (B, 1, T, S)
-    if rank == 4:
-        return mask
-    raise ValueError(
-        f"An attention mask must have shape (B, S), (B, T, S) or (B, H, T, S), but it has rank "
-        f"{rank}: {tuple(mask.shape)}."
-    )
+    return mask
+
+
+def check_fits(mask, scores_shape):
+    """Refuses a mask of rank 2, 3 or 4 whose static sizes are not those of the scores."""
+    batch, _, targets, sources = scores_shape
+    names = {2: "(B, S)", 3: "(B, T, S)", 4: "(B, H, T, S)"}[len(mask.shape)]
+    expected = {2: (batch, sources), 3: (batch, targets, sources), 4: scores_shape}
+    expected = tuple(expected[len(mask.shape)])
+    for axis, (size, wanted) in enumerate(zip(mask.shape, expected, strict=True)):
+        spread = size == 1 and axis < len(expected) - 1  # one row for all
+        if None not in (size, wanted) and size != wanted and not spread:
+            raise ValueError(
+                f"An attention mask of shape {tuple(mask.shape)} was passed, but here {names} is "
+                f"{expected}: S counts the positions of `value`, T those of `query`. Any axis but "
+                "the last may be 1."
+            )

@@ -55,7 +55,7 @@ def weights_of(layer):
     """{path below the layer's own name: float64 array}; whole paths for a model."""
     model = isinstance(layer, keras.Model)
     return {
-        v.path if model else v.path.split("/", 1)[1]: numpy64(v.value) for v in layer.variables
+        v.path if model else v.path.split("/", 1)[1]: numpy64(v.value) for v in layer.weights
     }
 
 

@@ -387,8 +387,38 @@ def test_masks_that_do_not_fit_are_refused():
         layer(x, memory, attention_mask=np.ones((B, S, T), bool))
 
 
+@pytest.mark.parametrize("shape", [(B, 1), (B, T, 1), (B, 2, T, S), (B, H, S, S)])
+def test_masks_that_broadcast_wrongly_are_refused(shape):
+    layer, x, memory = attention.MultiHeadAttention(H, K), normal(B, T, D), normal(B, S, D)
+    with pytest.raises(ValueError, match="Any axis but the last may be 1"):
+        layer(x, memory, attention_mask=np.ones(shape, bool))
+    keys, values = layer.project_key_value(memory)
+    with pytest.raises(ValueError, match="Any axis but the last may be 1"):
+        layer.attend(x, keys, values, np.ones(shape, bool))
+
+
+def test_additive_attention_refuses_masks_that_do_not_fit():
+    layer, x, memory = attention.AdditiveAttention(U), normal(B, T, D), normal(B, S, E)
+    with pytest.raises(TypeError, match="boolean.*float32"):
+        layer(x, memory, attention_mask=np.ones((B, S), "float32"))
+    for shape in [(B, T), (B, H, T, S)]:
+        with pytest.raises(ValueError, match="Any axis but the last may be 1"):
+            layer(x, memory, attention_mask=np.ones(shape, bool))
+
+
+def test_a_mask_may_be_an_input_of_a_functional_model():
+    layer, query, value = attention.MultiHeadAttention(H, K), normal(B, T, D), normal(B, S, E)
+    ends = keras.Input((None, D)), keras.Input((None, E)), keras.Input((None,), dtype="bool")
+    model = keras.Model(ends, layer(ends[0], ends[1], attention_mask=ends[2]))
+    mask = source_ids("left") != 0
+    eager = numpy64(layer(query, value, attention_mask=mask))
+    assert_close(model([query, value, mask]), eager, 1e-6)
+
+
 def test_padding_mask_feeds_attention_as_it_is():
     layer, x = attention.MultiHeadAttention(H, K), normal(B, S, D)
-    weights = numpy64(layer.attention_weights(x, x, attention_mask=padding_mask(source_ids("left"))))
+    layer.build(x.shape, x.shape)
+    mask = padding_mask(source_ids("left"))
+    weights = numpy64(layer.attention_weights(x, x, attention_mask=mask))
     assert weights.shape == (B, H, S, S)
     assert not weights[0, :, :, :3].any() and weights[0, :, :, 3:].all()
