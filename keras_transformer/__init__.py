@@ -11,19 +11,31 @@ from contextlib import contextmanager
 
 __all__ = [
     "AdditiveAttention",
+    "BeamSearch",
+    "CausalTransformer",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "GreedySearch",
+    "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
     "MultiHeadAttention",
+    "Perplexity",
     "RotaryPositionEncoding",
+    "SearchResult",
+    "SequenceCrossentropy",
     "SinusoidalPositionEncoding",
+    "TokenAccuracy",
     "TokenEmbedding",
     "Tokenizer",
+    "Transformer",
+    "TransformerEncoder",
+    "TranslationBatches",
     "causal_mask",
     "combine_masks",
     "padding_mask",
     "scaled_dot_product_attention",
+    "translation_batches",
 ]
 
 # Packages that may be missing, all of them brought by the extra `tensorflow`. Any other missing
@@ -57,15 +69,20 @@ with _where_installed():  # Keras, on any of its backends
     )
     from keras_transformer.blocks import DecoderBlock, EncoderBlock, FeedForward
     from keras_transformer.embeddings import TokenEmbedding
+    from keras_transformer.losses import SequenceCrossentropy
     from keras_transformer.masks import causal_mask, combine_masks, padding_mask
+    from keras_transformer.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.positions import (
         LearnedPositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
+    from keras_transformer.schedules import InverseSquareRootWarmup
 
 with _where_installed():  # TensorFlow proper
-    pass
+    from keras_transformer.data import TranslationBatches, translation_batches
+    from keras_transformer.search import BeamSearch, GreedySearch, SearchResult
 
 
 def __getattr__(name: str) -> object:
