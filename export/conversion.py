@@ -1,0 +1,176 @@
+"""From a Keras function to an ONNX graph, before any rewriting of it.
+
+The function is traced with the model's weights as *arguments* (`keras.StatelessScope` puts them in
+the place of the variables) and not as captured variables. So the graph that the converter sees
+holds no large constants, whatever the model's size; afterwards each weight becomes an initializer
+that bears its Keras path.
+"""
+
+import logging
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import onnx
+import onnx_ir as ir
+import tensorflow as tf
+
+# tf2onnx.tfonnx needs tf2onnx.convert's imports to have run: its registry of operators is filled there.
+import tf2onnx.convert  # noqa: F401
+from tf2onnx import tf_loader, tfonnx
+
+
+class ExportError(Exception):
+    """An export that did not succeed: says which check failed, by how much, and how to go on."""
+
+
+def trace(function, variables, specs):
+    """The concrete function of `function(**inputs)` with `variables` as its first inputs.
+
+    Args:
+        function: takes tensors by keyword, one for each of `specs`; returns a dict of tensors.
+        variables: Keras variables that it reads.
+        specs: dict from input names to `tf.TensorSpec`.
+
+    Returns:
+        A concrete function whose inputs are the variables' values, then the inputs.
+
+    Raises:
+        ExportError: the function reads a TensorFlow resource, such as a lookup table.
+    """
+
+    def stateless(values, inputs):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return function(**inputs)
+
+    weights = [
+        tf.TensorSpec(variable.shape, variable.dtype, name=f"weight_{i}")
+        for i, variable in enumerate(variables)
+    ]
+    traced = tf.function(stateless, autograph=False).get_concrete_function(weights, specs)
+    captured = [tensor.name for _, tensor in traced.graph.captures]
+    if captured:
+        raise ExportError(
+            f"Captured by the traced model, but neither weight nor input: {captured}. Hold such "
+            "state as Keras weights, or as NumPy constants made inside the call."
+        )
+    return traced
+
+
+def convert(traced, variables, opset):
+    """An ONNX model of a concrete function from `trace`, weights not yet filled in.
+
+    Args:
+        traced: result of `trace`.
+        variables: those that were traced.
+        opset: version of ONNX's own operators.
+
+    Returns:
+        A pair: `onnx_ir.Model` whose graph inputs are the weights, named by their paths and made
+        unique, then the inputs; and a dict from these names to the variables.
+
+    Raises:
+        ExportError: an operator has no counterpart in ONNX; all of them are named.
+    """
+    inputs = [tensor.name for tensor in traced.inputs]
+    names = _unique(variable.path for variable in variables)
+    names_of_inputs = [name for name in traced.structured_input_signature[0][1]]
+    order = [tensor.name.partition(":")[0] for tensor in traced.inputs[len(names) :]]
+    if sorted(order) != sorted(names_of_inputs):
+        raise ExportError(f"Inputs {names_of_inputs} were traced as {order}.")
+    renamed = dict(zip(inputs, names + order, strict=True))
+    renamed.update({tensor.name: name for name, tensor in traced.structured_outputs.items()})
+    outputs = [tensor.name for tensor in traced.structured_outputs.values()]
+    with _Problems() as problems, tf.device("/cpu:0"):
+        frozen = tf_loader.from_function(traced, inputs, outputs)
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(frozen, name="")
+            try:
+                converted = tfonnx.process_tf_graph(
+                    graph,
+                    opset=opset,
+                    input_names=inputs,
+                    output_names=outputs,
+                    tensors_to_rename=renamed,
+                    custom_op_handlers={"Erfc": (_erfc, [])},
+                ).make_model("keras_transformer")
+            except Exception as error:
+                details = "; ".join(problems.lines) or "no details"
+                raise ExportError(
+                    f"The graph could not be converted to ONNX: {error} ({details}). Replace the "
+                    "operation in the model, or report it with the model's configuration."
+                ) from error
+    _check_operators(converted)
+    return ir.from_proto(converted), dict(zip(names, variables, strict=True))
+
+
+def _unique(paths):
+    """Paths made unique: a shared model may hold two weights of one path."""
+    seen, names = {}, []
+    for path in paths:
+        seen[path] = seen.get(path, 0) + 1
+        names.append(path if seen[path] == 1 else f"{path}#{seen[path]}")
+    return names
+
+
+def _erfc(context, node, name, arguments):
+    """Erfc(x) = 1 - Erf(x), for exact GELU. For tails it is less exact than Erfc, by 1e-7."""
+    dtype = context.get_dtype(node.output[0])
+    shape = context.get_shape(node.output[0])
+    inputs, outputs = list(node.input), list(node.output)
+    context.remove_node(node.name)
+    one = context.make_const(
+        tf2onnx.utils.make_name(name), tf2onnx.utils.map_onnx_to_numpy_type(dtype)(1)
+    )
+    erf = context.make_node("Erf", inputs, dtypes=[dtype], shapes=[shape])
+    context.make_node(
+        "Sub", [one.output[0], erf.output[0]], outputs=outputs, name=name, dtypes=[dtype],
+        shapes=[shape],
+    )
+
+
+class _Problems(logging.Handler):
+    """Keeps what tf2onnx logs as errors, and keeps all its lines off the terminal."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.lines = []
+        self._logger = logging.getLogger("tf2onnx")
+
+    def emit(self, record):
+        self.lines.append(record.getMessage().partition("\n")[0])
+
+    def __enter__(self):
+        self._before = self._logger.handlers, self._logger.propagate, self._logger.level
+        self._logger.handlers, self._logger.propagate = [self], False
+        self._logger.setLevel(logging.ERROR)
+        return self
+
+    def __exit__(self, *exception):
+        self._logger.handlers, self._logger.propagate = self._before[:2]
+        self._logger.setLevel(self._before[2])
+
+
+def _check_operators(model):
+    """Raises `ExportError` that names every operator that is not ONNX's."""
+    versions = {item.domain: item.version for item in model.opset_import}
+    unmapped = {}
+
+    def visit(graph):
+        for node in graph.node:
+            try:
+                onnx.defs.get_schema(node.op_type, versions[""], node.domain)
+            except onnx.defs.SchemaError:
+                unmapped.setdefault(node.op_type, node.name)
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    visit(attribute.g)
+
+    visit(model.graph)
+    if unmapped:
+        found = ", ".join(f"{name} (at {place})" for name, place in sorted(unmapped.items()))
+        raise ExportError(
+            f"Operators without a counterpart in ONNX opset {versions['']}: {found}. Replace "
+            "them in the model by others, or export a SavedModel, which holds them as they are."
+        )
