@@ -16,25 +16,30 @@ UNKNOWN_ID = 1
 BEGIN_ID = 2
 END_ID = 3
 
+MODEL_TYPES = ("unigram", "bpe")
+NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+
 
 class Tokenizer:
     """Subword tokenizer: one SentencePiece model, held as bytes, stored as one `.model` file.
 
-    Sentences are segmented as the paper does with byte-pair encoding and word pieces (section 5.1), with one
-    vocabulary for source and target, so that both embeddings and the output can share a matrix (section 3.4).
-    `encode` adds neither begin nor end marks: the data pipeline and the search do.
+    Sentences are segmented as the paper does with byte-pair encoding and word pieces (section 5.1),
+    with one vocabulary for source and target, so that both embeddings and the output can share a
+    matrix (section 3.4). `encode` adds neither begin nor end marks: the data pipeline and the
+    search do.
 
-    What round-trips: with the defaults (`normalization="identity"`, `byte_fallback=True`) `decode(encode(text))`
-    gives back every character, emoji, control character and run of spaces, also those never seen in training
-    (these become bytes). The one exception is U+2581 "▁", which SentencePiece uses for the space and which
-    therefore comes back as a space. Tokenised text such as `"a man 's hat , red ."` comes back exactly.
+    What round-trips: with the defaults (`normalization="identity"`, `byte_fallback=True`)
+    `decode(encode(text))` gives back every character, emoji, control character and run of spaces,
+    also those never seen in training (these become bytes). The one exception is U+2581 "▁", which
+    SentencePiece uses for the space and which therefore comes back as a space. Tokenised text such
+    as `"a man 's hat , red ."` comes back exactly.
 
-    The Python side (`encode`, `decode`) and the graph side (`tf_encode`, `tf_decode`) give the same ids and text.
-    Tokenizers can be pickled and copied, and are equal when their models are.
+    The Python side (`encode`, `decode`) and the graph side (`tf_encode`, `tf_decode`) give the same
+    ids and text. Tokenizers can be pickled and copied, and are equal when their models are.
 
     Args:
-        model: bytes, a serialised SentencePiece model whose ids 0-3 are pad, unknown, begin and end. Models
-            come from `Tokenizer.train` or `Tokenizer.load`.
+        model: bytes, a serialised SentencePiece model whose ids 0-3 are pad, unknown, begin and
+            end. Models come from `Tokenizer.train` or `Tokenizer.load`.
 
     Raises:
         TypeError: if `model` is not bytes.
@@ -42,7 +47,7 @@ class Tokenizer:
 
     Example:
 
-    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."] * 3, vocab_size=280)
+    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=274)
     >>> tokenizer.decode(tokenizer.encode("a red hat 😀"))
     'a red hat 😀'
     """
@@ -50,8 +55,8 @@ class Tokenizer:
     def __init__(self, model):
         if not isinstance(model, bytes):
             raise TypeError(
-                f"Tokenizer expects the bytes of a SentencePiece model, got {type(model).__name__}. "
-                "Read a .model file with `Tokenizer.load(path)`."
+                f"Tokenizer expects the bytes of a SentencePiece model, got "
+                f"{type(model).__name__}. Read a .model file with `Tokenizer.load(path)`."
             )
         processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -60,15 +65,16 @@ class Tokenizer:
             loaded = False
         if not loaded:
             raise ValueError(
-                f"these {len(model)} bytes are not a SentencePiece model; expected the content of a .model file "
-                "written by `Tokenizer.save`."
+                f"these {len(model)} bytes are not a SentencePiece model; expected the content of "
+                "a .model file written by `Tokenizer.save`."
             )
         found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         expected = (PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID)
         if found != expected:
             raise ValueError(
-                f"expected a SentencePiece model with pad, unknown, begin, end = {expected}, got {found}. "
-                "Train it with `Tokenizer.train`, or with pad_id=0, unk_id=1, bos_id=2, eos_id=3."
+                f"expected a SentencePiece model with pad, unknown, begin, end = {expected}, got "
+                f"{found}. Train it with `Tokenizer.train`, or with pad_id=0, unk_id=1, bos_id=2, "
+                "eos_id=3."
             )
         self._model = model
         self._processor = processor
@@ -93,32 +99,40 @@ class Tokenizer:
         Args:
             lines: iterable of str, one sentence each. Empty ones are passed over.
             vocab_size: int, number of ids, the four special ones and the 256 bytes included.
-            model_type: `"unigram"` (default; can sample segmentations by their probability) or `"bpe"`
-                (samples by dropping merges).
-            normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is and keeps runs of
-                spaces; `"nmt_nfkc"` (SentencePiece's own default), `"nfkc"`, `"nmt_nfkc_cf"`, `"nfkc_cf"` fold
-                compatibility characters (and case) and collapse spaces, so text does not round-trip.
-            byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids) and not as unknown.
-            character_coverage: float, share of the characters of `lines` that get an id of their own.
-            hard_vocab_limit: bool. If False, `vocab_size` is an upper bound: little text gives fewer ids
-                (unigram only).
+            model_type: `"unigram"` (default; can sample segmentations by their probability) or
+                `"bpe"` (samples by dropping merges).
+            normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is and
+                keeps runs of spaces; `"nmt_nfkc"` (SentencePiece's own default), `"nfkc"`,
+                `"nmt_nfkc_cf"`, `"nfkc_cf"` fold compatibility characters (and case) and collapse
+                spaces, so text does not round-trip.
+            byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids) and not
+                as unknown.
+            character_coverage: float, share of the characters of `lines` that get an id of their
+                own.
+            hard_vocab_limit: bool. If False, `vocab_size` is an upper bound: little text gives
+                fewer ids (unigram only).
 
         Returns:
             A `Tokenizer`.
 
         Raises:
             TypeError: if `lines` is one string, or holds something that is not a string.
-            ValueError: if there is no text, or `vocab_size` does not fit to it (the message says what would).
+            ValueError: if there is no text, or `vocab_size` does not fit to it (the message says
+                what would).
         """
         if isinstance(lines, (str, bytes)):
             raise TypeError(
-                f"`lines` must be an iterable of strings, got one {type(lines).__name__}. Pass a list of "
-                "sentences; `read_lines(path)` reads them from a file."
+                f"`lines` must be an iterable of strings, got one {type(lines).__name__}. Pass "
+                "a list of sentences; `read_lines(path)` reads them from a file."
             )
+        _check_choice("model_type", model_type, MODEL_TYPES)
+        _check_choice("normalization", normalization, NORMALIZATIONS)
         lines = [_checked(line, "lines", number) for number, line in enumerate(lines)]
         if not any(line.strip() for line in lines):
-            raise ValueError(f"cannot train a tokenizer: none of the {len(lines)} lines holds text.")
-        # SentencePiece silently leaves out lines longer than its limit, so the limit follows the text.
+            raise ValueError(
+                f"cannot train a tokenizer: none of the {len(lines)} lines holds text."
+            )
+        # SentencePiece silently leaves out longer lines than its limit: let that follow the text.
         longest = max(4 * len(line) for line in lines) + 1
         model = io.BytesIO()
         try:
@@ -150,7 +164,7 @@ class Tokenizer:
             return cls(file.read())
 
     def save(self, path):
-        """Writes the tokenizer to one file, by custom `NAME.model`. The file is whole or not there."""
+        """Writes one file, by custom `NAME.model`, which is whole whenever it is there."""
         path = os.fspath(path)
         aside = f"{path}.{os.getpid()}.part"
         with open(aside, "wb") as file:
@@ -167,18 +181,19 @@ class Tokenizer:
         """Number of ids, special ones included."""
         return self._processor.get_piece_size()
 
-    def encode(self, text, sample=False, alpha=0.1, nbest_size=-1, seed=None):
+    def encode(self, text, sample=False, alpha=0.2, nbest_size=-1, seed=None):
         """Turns text into ids, without begin and end marks.
 
         Args:
             text: str or sequence of str.
-            sample: bool. If True, draws a segmentation at random (subword regularisation) and does not take
-                the best one. The text that the ids stand for stays the same.
-            alpha: float, inverse temperature of the draw: small is more varied (unigram). For BPE the
-                probability of dropping a merge.
+            sample: bool. If True, draws a segmentation at random (subword regularisation) and does
+                not take the best one. The text that the ids stand for stays the same.
+            alpha: float, inverse temperature of the draw: small is more varied (unigram; on
+                Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times as long). For BPE
+                the probability of dropping a merge.
             nbest_size: int, draw among the n best segmentations, or among all with -1 (default).
-            seed: int or None. The same seed, text and tokenizer give the same draw; None goes on with the
-                thread's generator.
+            seed: int or None. The same seed, text and tokenizer give the same draw; None goes on
+                with the thread's generator.
 
         Returns:
             List of int for a string; list of such lists for a sequence.
@@ -193,7 +208,8 @@ class Tokenizer:
         if sample:
             if seed is not None:
                 sentencepiece.set_random_generator_seed(int(seed) % 2**32)
-            # One thread: each has a generator of its own, and the draw must not depend on their number.
+            # One thread: each has a generator of its own, and the draw must not depend on their
+            # number.
             ids = self._processor.encode(
                 lines, enable_sampling=True, alpha=alpha, nbest_size=nbest_size, num_threads=1
             )
@@ -205,12 +221,12 @@ class Tokenizer:
         """Turns ids into text: stops at the first end mark, leaves out pad and begin marks.
 
         Args:
-            ids: sequence of int for one sentence, or sequence of such sequences; lists, or an integer array of
-                shape (T,) or (B, T).
+            ids: sequence of int for one sentence, or sequence of such sequences; lists, or an
+                integer array of shape (T,) or (B, T).
 
         Returns:
-            str for one sentence; list of str for several. Bytes that are not UTF-8 become U+FFFD, the unknown
-            id becomes " ⁇ ".
+            str for one sentence; list of str for several. Bytes that are not UTF-8 become U+FFFD,
+            the unknown id becomes " ⁇ ".
 
         Raises:
             ValueError: if an id is not within the vocabulary.
@@ -226,26 +242,29 @@ class Tokenizer:
         for i in row:
             if not 0 <= i < self.vocab_size:
                 raise ValueError(
-                    f"id {i} is not within this vocabulary of {self.vocab_size} ids. Were the ids made by "
-                    "another tokenizer?"
+                    f"id {i} is not within this vocabulary of {self.vocab_size} ids. Were "
+                    "the ids made by another tokenizer?"
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
 
     @property
     def tf_tokenizer(self):
-        """The same model as a `tensorflow_text.SentencepieceTokenizer`, made once, outside of any graph.
+        """The same model as a `tensorflow_text.SentencepieceTokenizer`, made once, outside of any
+        graph.
 
-        The model's bytes live in the object, no file is needed. To save `tf_encode` or `tf_decode` within a
-        SavedModel, hang this object on the saved module (`module.tokenizer = tokenizer.tf_tokenizer`): then
-        TensorFlow tracks the model and writes it into the SavedModel. Whoever loads such a model imports
-        `tensorflow_text` first.
+        The model's bytes live in the object, no file is needed. To save `tf_encode` or `tf_decode`
+        within a SavedModel, hang this object on the saved module (`module.tokenizer =
+        tokenizer.tf_tokenizer`): then TensorFlow tracks the model and writes it into the
+        SavedModel. Whoever loads such a model imports `tensorflow_text` first.
         """
         if self._tf_tokenizer is None:
             import tensorflow as tf
             import tensorflow_text
 
             with tf.init_scope():
-                self._tf_tokenizer = tensorflow_text.SentencepieceTokenizer(self._model, out_type=tf.int32)
+                self._tf_tokenizer = tensorflow_text.SentencepieceTokenizer(
+                    self._model, out_type=tf.int32
+                )
         return self._tf_tokenizer
 
     def tf_encode(self, text):
@@ -253,7 +272,10 @@ class Tokenizer:
         return self.tf_tokenizer.tokenize(text)
 
     def tf_decode(self, ids):
-        """`decode` for graphs: ints (B, T), dense or ragged, or (B, beam, T) -> strings (B,) or (B, beam)."""
+        """`decode` for graphs: ints (B, T) -> strings (B,), or (B, beam, T) -> (B, beam).
+
+        Ids may be dense, filled up with padding, or ragged; (T,) gives a scalar.
+        """
         import tensorflow as tf
 
         if isinstance(ids, tf.RaggedTensor):
@@ -262,8 +284,8 @@ class Tokenizer:
         rows = tf.reshape(ids, [-1, tf.shape(ids)[-1]])
         before_end = tf.cumsum(tf.cast(rows == END_ID, tf.int32), axis=1) == 0
         kept = before_end & (rows != PAD_ID) & (rows != BEGIN_ID)
-        # tensorflow_text strips every leading space of a text, Python one only (that which `encode` put there).
-        # So an unknown token goes first and is cut off again, with that one space.
+        # tensorflow_text strips every leading space of a text, Python one only (that which `encode`
+        # put there). So an unknown token goes first and is cut off again, with that one space.
         kept = tf.pad(kept, [[0, 0], [1, 0]], constant_values=True)
         rows = tf.pad(rows, [[0, 0], [1, 0]], constant_values=UNKNOWN_ID)
         text = self.tf_tokenizer.detokenize(tf.ragged.boolean_mask(rows, kept))
@@ -294,17 +316,23 @@ def _checked(line, name, number):
         line.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"item {number} of `{name}` holds half a surrogate pair at character {error.start}, which has no "
-            "UTF-8 form. Read files with `read_lines`, or encode with errors='replace'."
+            f"item {number} of `{name}` holds half a surrogate pair at character {error.start}, "
+            "which has no UTF-8 form. Read files with `read_lines`, which decodes strictly."
         ) from error
     return line
+
+
+def _check_choice(name, choice, choices):
+    if choice not in choices:
+        raise ValueError(f"{name} must be one of {choices}, got {choice!r}.")
 
 
 def _with_exact_scores(model):
     """Rounds a model's piece scores to 1/1024, so that float32 adds them without rounding.
 
-    "000" can be "0 00" or "00 0", equally probable. Which one wins would hang on the rounding of the sums, and
-    releases of SentencePiece (Python's, tensorflow_text's) sum in different orders. Exact sums tie exactly.
+    "000" can be "0 00" or "00 0", equally probable. Which one wins would hang on the rounding of
+    the sums, and releases of SentencePiece (Python's, tensorflow_text's) sum in different orders.
+    Exact sums tie exactly.
     """
     from sentencepiece import sentencepiece_model_pb2  # needs protobuf: for training only
 
@@ -319,13 +347,15 @@ def _training_problem(message, vocab_size):
     too_high = re.search(r"Vocabulary size too high.*<= (\d+)", message)
     if too_high:
         return (
-            f"vocab_size={vocab_size} is too large for this text: the largest that works is {too_high[1]}. "
-            "Ask for that, pass hard_vocab_limit=False to take what the text gives, or train on more text."
+            f"vocab_size={vocab_size} is too large for this text: the largest that works is "
+            f"{too_high[1]}. Ask for that, pass hard_vocab_limit=False to take what the text gives "
+            "(unigram), or train on more text."
         )
     too_low = re.search(r"smaller than required_chars\. *\d+ vs (\d+)", message)
     if too_low:
         return (
-            f"vocab_size={vocab_size} is too small: special tokens, bytes and single characters alone need "
-            f"{too_low[1]}. Ask for more, or lower character_coverage, or pass byte_fallback=False."
+            f"vocab_size={vocab_size} is too small: special tokens, bytes and single characters "
+            f"alone need {too_low[1]}. Ask for more, or lower character_coverage, or pass "
+            "byte_fallback=False."
         )
     return f"SentencePiece could not train with vocab_size={vocab_size}: {message}"
