@@ -171,6 +171,8 @@ class MultiHeadAttention(layers.Layer):
         self.query_projection.build(query_shape)
         self.key_projection.build(key_shape)
         self.value_projection.build(value_shape)
+        if self.rotary:
+            self.rotation.build((*query_shape[:-1], self.key_dim))
         self.output_projection = layers.Dense(
             query_shape[-1], use_bias=self.use_bias, dtype=self.dtype_policy, name="output"
         )

@@ -110,12 +110,12 @@ class _Block(layers.Layer):
         self.dropout_layer = layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def _attention(self, name, d_model, rotary=False):
-        if self.key_dim is None and d_model % self.num_heads:
+        if self.key_dim is None and (self.num_heads < 1 or d_model % self.num_heads):
             raise ValueError(
                 f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
                 "Change one of them, or set key_dim."
             )
-        key_dim = self.key_dim or d_model // self.num_heads
+        key_dim = d_model // self.num_heads if self.key_dim is None else self.key_dim
         return MultiHeadAttention(
             self.num_heads,
             key_dim,

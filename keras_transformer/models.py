@@ -1,28 +1,47 @@
 """Whole models, built from the blocks as functional Keras models (section 3 of the paper).
 
-Weight paths are a contract that checkpoints and importers rely on. `D` is d_model,
-`F` d_ff, `V` the vocabulary, `H K` and `H W` heads times key and value size, `i` the
-block's number from 0:
+Weight paths and shapes are a contract that checkpoints and importers rely on. D is d_model, F
+d_ff, V the vocabulary of that side, K and W the heads times key and value size; `i` is the block's
+number from 0; `*` is `encoder` or `decoder` for blocks and norms, `source` or `target` for
+embeddings and positions.
 
-| path | shape |
-| --- | --- |
-| `token_embedding/embeddings` | (V, D) |
-| `source_embedding/embeddings`, `target_embedding/embeddings` | (V, D), instead, with `target_vocab_size` |
-| `source_positions/embeddings`, `target_positions/embeddings` | (max_length, D), learned positions |
-| `encoder_block_i/self_attention/query/kernel`, `.../key/kernel` | (D, H K) |
-| `encoder_block_i/self_attention/value/kernel` | (D, H W) |
-| `encoder_block_i/self_attention/output/kernel` | (H W, D) |
-| `.../query/bias`, `.../key/bias`, `.../value/bias`, `.../output/bias` | (columns of the kernel,), with `use_bias` |
-| `encoder_block_i/self_attention_norm/gamma`, `.../beta` | (D,) |
-| `encoder_block_i/feed_forward/hidden/kernel`, `.../hidden/bias` | (D, F), (F,) |
-| `encoder_block_i/feed_forward/output/kernel`, `.../output/bias` | (F, D), (D,) |
-| `encoder_block_i/feed_forward_norm/gamma`, `.../beta` | (D,) |
-| `decoder_block_i/...` | as the encoder's |
-| `decoder_block_i/cross_attention/...`, `decoder_block_i/cross_attention_norm/...` | as self-attention's |
-| `encoder_norm/gamma`, `encoder_norm/beta`, `decoder_norm/gamma`, `decoder_norm/beta` | (D,), with `norm_first` |
+| path | shape | where |
+| --- | --- | --- |
+| `token_embedding/embeddings` | (V, D) | one vocabulary; the logits' matrix too |
+| `*_embedding/embeddings` | (V, D) | with `target_vocab_size`; the target's gives logits too |
+| `*_positions/embeddings` | (max_length, D) | learned positions |
+| `*_block_i/self_attention/query/kernel` | (D, K) | |
+| `*_block_i/self_attention/key/kernel` | (D, K) | |
+| `*_block_i/self_attention/value/kernel` | (D, W) | |
+| `*_block_i/self_attention/output/kernel` | (W, D) | |
+| `*_block_i/self_attention/query/bias` | (K,) | with `use_bias` |
+| `*_block_i/self_attention/key/bias` | (K,) | with `use_bias` |
+| `*_block_i/self_attention/value/bias` | (W,) | with `use_bias` |
+| `*_block_i/self_attention/output/bias` | (D,) | with `use_bias` |
+| `*_block_i/self_attention_norm/gamma` | (D,) | |
+| `*_block_i/self_attention_norm/beta` | (D,) | |
+| `decoder_block_i/cross_attention/query/kernel` | (D, K) | `Transformer` |
+| `decoder_block_i/cross_attention/key/kernel` | (D, K) | `Transformer` |
+| `decoder_block_i/cross_attention/value/kernel` | (D, W) | `Transformer` |
+| `decoder_block_i/cross_attention/output/kernel` | (W, D) | `Transformer` |
+| `decoder_block_i/cross_attention/query/bias` | (K,) | `Transformer`, with `use_bias` |
+| `decoder_block_i/cross_attention/key/bias` | (K,) | `Transformer`, with `use_bias` |
+| `decoder_block_i/cross_attention/value/bias` | (W,) | `Transformer`, with `use_bias` |
+| `decoder_block_i/cross_attention/output/bias` | (D,) | `Transformer`, with `use_bias` |
+| `decoder_block_i/cross_attention_norm/gamma` | (D,) | `Transformer` |
+| `decoder_block_i/cross_attention_norm/beta` | (D,) | `Transformer` |
+| `*_block_i/feed_forward/hidden/kernel` | (D, F) | |
+| `*_block_i/feed_forward/hidden/bias` | (F,) | |
+| `*_block_i/feed_forward/output/kernel` | (F, D) | |
+| `*_block_i/feed_forward/output/bias` | (D,) | |
+| `*_block_i/feed_forward_norm/gamma` | (D,) | |
+| `*_block_i/feed_forward_norm/beta` | (D,) | |
+| `*_norm/gamma` | (D,) | with `norm_first` |
+| `*_norm/beta` | (D,) | with `norm_first` |
 
-`Transformer` has them all, `TransformerEncoder` the encoder's, `CausalTransformer` the
-decoder's without `cross_attention` (and its `token_embedding`, `target_positions`).
+Head h owns columns hK/H .. (h+1)K/H - 1 of query and key, and likewise of value and the rows of
+output. `TransformerEncoder` has what is called encoder and source here, `CausalTransformer` what
+is called decoder and target but for cross-attention, `Transformer` has all.
 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W
 hypotheses a sentence.
@@ -61,6 +80,16 @@ class _TransformerModel(keras.Model):
                 f"num_layers must be at least 1, but {arguments['num_layers']} was passed."
             )
         self.max_length = arguments["max_length"] if positions == "learned" else None
+
+    def call(self, inputs, training=None, mask=None):
+        # A functional model would cut floats down to its inputs' int32 without a word.
+        for ids in keras.tree.flatten(inputs):
+            if "int" not in keras.backend.standardize_dtype(ids.dtype):
+                raise TypeError(
+                    f"Token ids must be integers, but their dtype is {ids.dtype}. Cast them, or "
+                    "feed vectors to the blocks themselves."
+                )
+        return super().call(inputs, training=training, mask=mask)
 
     def _embedding(self, name, vocab_size):
         d_model = self._arguments["d_model"]

@@ -51,17 +51,21 @@ def randomise(layer, seed=0):
     return layer
 
 
+def path_of(variable, layer):
+    """Its path below the layer's own name; whole for a model, whose name is in no path."""
+    if isinstance(layer, keras.Model):
+        return variable.path
+    return variable.path.split("/", 1)[1]
+
+
 def weights_of(layer):
-    """{path below the layer's own name: float64 array}; whole paths for a model."""
-    model = isinstance(layer, keras.Model)
-    return {
-        v.path if model else v.path.split("/", 1)[1]: numpy64(v.value) for v in layer.weights
-    }
+    """{path: float64 array} of all weights."""
+    return {path_of(v, layer): numpy64(v.value) for v in layer.weights}
 
 
 def gradients(layer, cotangent, *args, **kwargs):
     """d sum(cotangent * layer(*args)) / d each trainable weight, {path: array}, on TF and JAX."""
-    names = [v.path.split("/", 1)[1] for v in layer.trainable_variables]
+    names = [path_of(v, layer) for v in layer.trainable_variables]
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -114,7 +118,7 @@ def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, 
         masked: whether a Keras mask of the first input must be found on the output.
     """
     call = call or {}
-    _check_config(cls, config)
+    check_config(cls, config)
     _check_saving(cls, config, inputs, call, tmp_path)
     for policy in POLICIES:
         _check_policy(cls, config, inputs, call, policy, output_dtype)
@@ -122,7 +126,7 @@ def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, 
         _check_mask_passes(cls, config, inputs, call)
 
 
-def _check_config(cls, config):
+def check_config(cls, config):
     """get_config against the constructor's signature: a plain round trip misses a forgotten key."""
     assert keras.saving.get_registered_name(cls) == f"keras_transformer>{cls.__name__}"
     parameters = {
@@ -133,10 +137,13 @@ def _check_config(cls, config):
     assert set(config) == set(parameters), "the test must set every argument of the constructor"
     for name, default in parameters.items():
         assert config[name] != default, f"{name} must differ from its default to be seen"
-    found = cls(**config, name="given", trainable=False).get_config()
-    for name, value in config.items():
-        assert found[name] == value, f"get_config()[{name!r}] is {found[name]!r}, not {value!r}"
-    assert found["name"] == "given" and found["trainable"] is False
+    found = cls(**{"name": "given", **config}).get_config()
+    for name, value in {"name": "given", **config}.items():
+        if name == "dtype":  # serialised as a policy
+            found_name = keras.dtype_policies.get(found["dtype"]).name
+            assert found_name == value, f"dtype policy {found_name} is not {value}"
+        else:
+            assert found[name] == value, f"get_config()[{name!r}] is {found[name]!r}, not {value!r}"
     assert cls.from_config(json.loads(json.dumps(found))).get_config() == found
 
 
