@@ -1,0 +1,288 @@
+"""Graph passes that change no number: what is left is what a run has to compute.
+
+tf2onnx hands every weight to a `Loop` as state and leaves it there, computes shapes that are known,
+and repeats in each step what could be done once. Here weights come back into the loop's body as
+constants of the outer scope (only so can a runtime prepack or quantise them), shapes become
+constants, and what depends on nothing in the loop moves out of it.
+"""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx_ir.passes import common
+
+from keras_transformer.export.shapes import Known, Size, attribute
+
+# Results of folding beyond this many elements would make the file larger than what they replace.
+LARGEST_FOLDED = 1 << 16
+# Operators that give something else each time.
+RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
+
+
+def simplify(model):
+    """Applies all passes to an `onnx_ir.Model` in place, until nothing changes."""
+    for step in (
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.LiftSubgraphInitializersToMainGraphPass(),
+        common.IdentityEliminationPass(),
+    ):
+        step(model)
+    keep_loop_state(model.graph)
+    while True:
+        clean(model)
+        known = Known(model.graph)
+        changed = fold_constants(model, known)
+        changed += constant_reshapes(model.graph, known)
+        changed += remove_no_ops(model.graph, known)
+        changed += hoist(model.graph)
+        if not changed:
+            break
+    clean(model)
+
+
+def clean(model):
+    """Removes what nobody reads and what is there twice."""
+    for step in (
+        common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.DeduplicateInitializersPass(),
+        common.RemoveUnusedNodesPass(),
+    ):
+        step(model)
+    keep_loop_state(model.graph)
+
+
+def all_nodes(graph):
+    """Nodes of a graph and of all graphs inside, in order, as a list that survives changes."""
+    return list(ir.traversal.RecursiveGraphIterator(graph))
+
+
+def keep_loop_state(graph):
+    """Takes out of every loop's state what never changes, or what nobody reads."""
+    for node in list(graph):
+        if node.op_type == "Loop":
+            _shrink_loop(node)
+
+
+def _shrink_loop(node):
+    body = node.attributes["body"].value
+    slots = list(zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False))
+    same = [slot for slot in slots if slot[2] in slot[:2] and not slot[3].is_graph_output()]
+    unread = [slot for slot in slots if not (slot[1].uses() or slot[3].uses() or slot[3].is_graph_output())]
+    keep = [slot for slot in slots if slot not in same and slot not in unread]
+    if len(keep) == len(slots):
+        return
+    results = [body.outputs[0], *(slot[2] for slot in keep), *body.outputs[1 + len(slots) :]]
+    outputs = [slot[3] for slot in keep] + list(node.outputs[len(slots) :])
+    inputs = [*body.inputs[:2], *(slot[1] for slot in keep)]
+    body.inputs.clear()
+    body.inputs.extend(inputs)
+    body.outputs.clear()
+    body.outputs.extend(results)
+    for first, state, _, output in same:
+        state.replace_all_uses_with(first)
+        output.replace_all_uses_with(first)
+    smaller = ir.Node(
+        node.domain,
+        "Loop",
+        [*node.inputs[:2], *(slot[0] for slot in keep)],
+        num_outputs=len(outputs),
+        name=node.name,
+    )
+    node.graph.insert_after(node, smaller)
+    for old, new in zip(outputs, smaller.outputs, strict=True):
+        new.name, new.type, new.shape = old.name, old.type, old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    del node.attributes["body"]
+    node.graph.remove(node, safe=True)
+    smaller.attributes["body"] = ir.AttrGraph("body", body)
+
+
+def fold_constants(model, known):
+    """Puts constants in the place of what depends on constants only."""
+    changed, main = 0, model.graph
+    for node in all_nodes(main):
+        if node.op_type in RANDOM or len(node.outputs) != 1 or _has_graphs(node):
+            continue
+        output = node.outputs[0]
+        array = None
+        contents = known.data.get(output)
+        if contents is not None and not any(isinstance(item, Size) for item in contents.flat):
+            array = np.array(contents.tolist(), dtype=_integer_type(node, output))
+        elif all(value is None or _constant(value) is not None for value in node.inputs):
+            array = _evaluate(node, model)
+        if array is None or output.is_graph_output():
+            continue
+        constant = ir.Value(name=f"{output.name}/constant", const_value=ir.tensor(array))
+        constant.dtype, constant.shape = constant.const_value.dtype, constant.const_value.shape
+        main.register_initializer(constant)
+        output.replace_all_uses_with(constant)
+        node.graph.remove(node, safe=True)
+        changed += 1
+    return changed
+
+
+def _has_graphs(node):
+    return any(item.type == ir.AttributeType.GRAPH for item in node.attributes.values())
+
+
+def _integer_type(node, output):
+    if output.dtype is not None:
+        return output.dtype.numpy()
+    if node.op_type == "Cast":
+        return ir.DataType(node.attributes["to"].value).numpy()
+    return np.int64 if node.op_type in ("Shape", "Size") else _dtype_of(node)
+
+
+def _dtype_of(node):
+    first = next(value for value in node.inputs if value is not None)
+    return np.int64 if first.dtype is None else first.dtype.numpy()
+
+
+def _constant(value):
+    return value.const_value if value.is_initializer() else None
+
+
+def _evaluate(node, model):
+    """The output of a node with constant inputs as an array, or `None` where it is too large."""
+    inputs = {value.name: _constant(value) for value in node.inputs if value is not None}
+    if any(tensor.size > LARGEST_FOLDED for tensor in inputs.values()):
+        return None
+    if node.op_type in ("Expand", "ConstantOfShape", "Tile", "Range"):
+        return None
+    proto = onnx.helper.make_graph(
+        [ir.to_proto(node)],
+        "fold",
+        [onnx.helper.make_tensor_value_info(name, int(tensor.dtype), list(tensor.shape))
+         for name, tensor in inputs.items()],
+        [onnx.helper.make_empty_tensor_value_info(node.outputs[0].name)],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid(*item) for item in model.opset_imports.items()]
+    evaluator = ReferenceEvaluator(onnx.helper.make_model(proto, opset_imports=opsets))
+    (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    return np.asarray(result)
+
+
+def constant_reshapes(graph, known):
+    """Writes targets of Reshape as constants where at most one size is not the input's own."""
+    changed = 0
+    for node in all_nodes(graph):
+        if node.op_type != "Reshape" or _constant(node.inputs[1]) is not None:
+            continue
+        dims, target = known.dims.get(node.inputs[0]), known.dims.get(node.outputs[0])
+        if dims is None or target is None or attribute(node, "allowzero", 0):
+            continue
+        sizes = [
+            0 if i < len(dims) and dims[i] == size else size if isinstance(size, int) else -1
+            for i, size in enumerate(target)
+        ]
+        sizes = [target[i] if size == 0 and isinstance(target[i], int) else size
+                 for i, size in enumerate(sizes)]  # fmt: skip
+        if sizes.count(-1) <= 1 and 0 not in [size for size in target if isinstance(size, int)]:
+            node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
+            changed += 1
+    return changed
+
+
+def constant(graph, name, numbers, dtype=np.int64):
+    """A new initializer of `graph`."""
+    tensor = ir.tensor(np.array(numbers, dtype=dtype))
+    base, number = name, 0
+    while name in graph.initializers:
+        number += 1
+        name = f"{base}_{number}"
+    value = ir.Value(name=name, const_value=tensor, shape=tensor.shape)
+    value.dtype = tensor.dtype
+    graph.register_initializer(value)
+    return value
+
+
+def remove_no_ops(graph, known):
+    """Steps over nodes that pass on their input: same type, same shape, same order."""
+    changed = 0
+    for node in all_nodes(graph):
+        if not node.outputs or node.outputs[0].is_graph_output() or not node.inputs:
+            continue
+        value, output = node.inputs[0], node.outputs[0]
+        if _is_no_op(node, known):
+            output.replace_all_uses_with(value)
+            node.graph.remove(node, safe=True)
+            changed += 1
+        elif node.op_type == "Gather" and _negative_index(node) is not None:
+            # Indices below 0 count from the end in Gather itself.
+            node.replace_input_with(1, _negative_index(node))
+            changed += 1
+        elif node.op_type in ("Reshape", "Cast") and value.producer() is not None:
+            before = value.producer()
+            if before.op_type == node.op_type == "Reshape" and _free_of_zeros(node):
+                node.replace_input_with(0, before.inputs[0])
+                changed += 1
+    return changed
+
+
+def _free_of_zeros(node):
+    target = _constant(node.inputs[1])
+    return target is not None and 0 not in target.numpy()
+
+
+def _is_no_op(node, known):
+    value, output = node.inputs[0], node.outputs[0]
+    before, after = known.dims.get(value), known.dims.get(output)
+    if node.op_type == "Cast":
+        return value.dtype is not None and value.dtype == node.attributes["to"].value
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm", None)
+        return order is not None and list(order) == sorted(order)
+    if node.op_type in ("Reshape", "Expand", "Unsqueeze", "Squeeze"):
+        return before is not None and before == after
+    if node.op_type == "Concat":
+        return len(node.inputs) == 1
+    if node.op_type in ("Add", "Mul", "Div", "Sub") and before is not None and before == after:
+        return _is_all(node.inputs[1], 0 if node.op_type in ("Add", "Sub") else 1)
+    return False
+
+
+def _is_all(value, number):
+    tensor = _constant(value)
+    return tensor is not None and tensor.size == 1 and tensor.numpy().flat[0] == number
+
+
+def _negative_index(node):
+    """`i` where the indices of a Gather are `Where(i < 0, i + size, i)`, else `None`."""
+    where = node.inputs[1].producer()
+    if where is None or where.op_type != "Where":
+        return None
+    condition, wrapped, index = (value.producer() for value in where.inputs)
+    plain = where.inputs[2]
+    if condition is None or wrapped is None or condition.op_type != "Less":
+        return None
+    if wrapped.op_type != "Add" or wrapped.inputs[0] is not plain:
+        return None
+    compared = condition.inputs[0]
+    if compared is not plain and (compared.producer() is None or compared.producer().inputs[0] is not plain):
+        return None
+    return plain if _is_all(condition.inputs[1], 0) else None
+
+
+def hoist(graph):
+    """Moves out of each loop what depends on nothing in it."""
+    changed = 0
+    for loop in list(graph):
+        if loop.op_type != "Loop":
+            continue
+        body = loop.attributes["body"].value
+        for node in list(body):
+            inside = any(
+                value is not None and value.graph is body for value in node.inputs
+            )
+            if inside or node.op_type in RANDOM or _has_graphs(node) or not node.inputs:
+                continue
+            for index, output in enumerate(body.outputs):
+                if output in node.outputs:
+                    break
+            else:
+                body.remove(node)
+                graph.insert_before(loop, node)
+                changed += 1
+    return changed
