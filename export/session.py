@@ -1,0 +1,109 @@
+"""An ONNX Runtime session on the provider that was asked for, or an error: no silent fallback."""
+
+import onnxruntime
+
+from keras_transformer.export import signature
+from keras_transformer.export.artefact import ArtefactError
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+_PRECISIONS_FOR_CUDA = ("float32", "float16")
+
+
+class ProviderError(ValueError):
+    """An execution provider is not to be had, or is the wrong one for the artefact's precision."""
+
+
+def open_session(artefact, providers=None, *, threads=None, arena=True, spinning=True):
+    """An `onnxruntime.InferenceSession` of an `Artefact`, on the provider that was asked for.
+
+    Args:
+        artefact: Artefact, from `read_artefact`.
+        providers, threads, arena, spinning: as `Translator` says.
+
+    Raises:
+        ArtefactError: onnxruntime refuses the model, or it has other inputs and outputs than the
+            artefact says.
+        ProviderError: a provider is missing, did not come up, or does not suit the precision.
+        ValueError: `threads` is not a positive number.
+    """
+    options = _session_options(threads, arena, spinning)
+    providers = _chosen_providers(providers, artefact.manifest["precision"])
+    name = _name(providers[0])
+    if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
+    try:
+        session = onnxruntime.InferenceSession(
+            artefact.model, options, providers=providers, enable_fallback=0
+        )
+    except Exception as error:  # onnxruntime's errors have no common base below Exception
+        raise ArtefactError(
+            f"onnxruntime {onnxruntime.__version__} cannot run {artefact.model} on {name}: {error} "
+            f"It was exported with {artefact.manifest['versions']}; a release of onnxruntime at "
+            "least as new should run it."
+        ) from error
+    if session.get_providers()[0] != name:
+        raise ProviderError(
+            f"{name} was asked for, but onnxruntime {onnxruntime.__version__} fell back to "
+            f"{session.get_providers()[0]}. Mend the CUDA libraries (the extra 'serve-gpu' brings "
+            f"them; the driver must be as new as they are), or pass providers=[{CPU!r}]."
+        )
+    _check_names(artefact, "inputs", session.get_inputs())
+    _check_names(artefact, "outputs", session.get_outputs())
+    return session
+
+
+def _session_options(threads, arena, spinning):
+    if threads is not None and threads < 1:
+        raise ValueError(f"`threads` must be at least 1, or None for every core; got {threads}.")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what fails also raises; warnings concern nobody here
+    options.intra_op_num_threads = threads or 0
+    options.enable_cpu_mem_arena = arena
+    # A pattern is kept for each shape ever seen, and here almost every batch has another one.
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    return options
+
+
+def _check_names(artefact, what, found):
+    found = [value.name for value in found]
+    expected = [value["name"] for value in artefact.manifest[what]]
+    if found != expected:
+        raise ArtefactError(
+            f"{artefact.model} has the {what} {found}, and {signature.MANIFEST_FILE} says "
+            f"{expected}. The files belong to different artefacts: export the model again."
+        )
+
+
+def _name(provider):
+    return provider if isinstance(provider, str) else provider[0]
+
+
+def _chosen_providers(providers, precision):
+    """`providers`, or the default for None; raises if one is missing or unfit for `precision`."""
+    available = onnxruntime.get_available_providers()
+    if providers is None:
+        cuda = CUDA in available and precision in _PRECISIONS_FOR_CUDA
+        providers = [CUDA] if cuda else [CPU]
+    if isinstance(providers, str) or not providers:
+        raise ProviderError(f"`providers` must be a list such as [{CPU!r}], got {providers!r}.")
+    for name in map(_name, providers):
+        if name not in available:
+            raise ProviderError(
+                f"{name} is not in this onnxruntime {onnxruntime.__version__}, which has "
+                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in an "
+                "environment of its own, without the package onnxruntime."
+            )
+    first = _name(providers[0])
+    if precision == "float16" and first == CPU:
+        raise ProviderError(
+            f"this artefact has precision 'float16', which {CPU} only emulates, slower than "
+            "float32. Serve it on CUDA, or export it with precision='float32' or 'int8'."
+        )
+    if precision not in _PRECISIONS_FOR_CUDA and first == CUDA:
+        raise ProviderError(
+            f"this artefact has precision {precision!r}, whose integer products {CUDA} leaves to "
+            f"the CPU. Pass providers=[{CPU!r}], or export it with precision='float16'."
+        )
+    return list(providers)
