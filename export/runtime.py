@@ -238,7 +238,7 @@ def _checked_line(number, line):
 
 
 def _text(line):
-    """A line as a string without its line ending; raises `ValueError` where that is not to be had."""
+    """A line as a string without its line ending; raises `ValueError` if it is no Unicode."""
     if isinstance(line, bytes):
         try:
             line = line.decode("utf-8")
@@ -258,7 +258,7 @@ def _text_or_warning(number, translation):
 
 
 def _batches(sources, batch_tokens):
-    """Groups the keys of `sources` (key -> ids) by length, each group's padded size within bounds."""
+    """Groups the keys of `sources` (key -> ids) by length, within `batch_tokens` once padded."""
     batch = []
     for key in sorted(sources, key=lambda key: len(sources[key])):
         # The longest so far is this one.
