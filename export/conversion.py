@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
+import numpy as np
 import onnx
 import onnx_ir as ir
 import tensorflow as tf
@@ -20,9 +21,7 @@ import tensorflow as tf
 import tf2onnx.convert  # noqa: F401
 from tf2onnx import tf_loader, tfonnx
 
-
-class ExportError(Exception):
-    """An export that did not succeed: says which check failed, by how much, and how to go on."""
+from keras_transformer.export.staging import ExportError
 
 
 def trace(function, variables, specs):
@@ -174,3 +173,49 @@ def _check_operators(model):
             f"Operators without a counterpart in ONNX opset {versions['']}: {found}. Replace "
             "them in the model by others, or export a SavedModel, which holds them as they are."
         )
+
+
+def fill_weights(model, variables):
+    """Turns the weights among the graph's inputs into initializers with their values.
+
+    Weights that the graph never reads, such as the state of dropout's random numbers, go.
+    """
+    graph = model.graph
+    for value in [value for value in graph.inputs if value.name in variables]:
+        graph.inputs.remove(value)
+        if value.uses():
+            array = keras.ops.convert_to_numpy(variables[value.name])
+            value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+            graph.register_initializer(value)
+
+
+def as_float32(model):
+    """`model` itself where all of it is float32, else a copy that computes in float32.
+
+    Converters and CPUs know little of bfloat16, and rounding twice helps nobody: lower precisions
+    are made from float32 weights.
+    """
+    config = keras.saving.serialize_keras_object(model)
+    plain = _with_float32(config)
+    if plain == config:
+        return model
+    copy = keras.saving.deserialize_keras_object(plain)
+    copy.set_weights([np.asarray(weight, np.float32) if weight.dtype.kind not in "iub" else weight
+                      for weight in model.get_weights()])  # fmt: skip
+    return copy
+
+
+def _with_float32(config):
+    """A configuration in which every dtype of reduced precision has become float32."""
+    if isinstance(config, dict):
+        if config.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
+            name = config["config"]["name"]
+            reduced = name.startswith("mixed_") or name in ("bfloat16", "float16")
+            return "float32" if reduced else config
+        return {
+            key: "float32" if key == "dtype" and value in ("bfloat16", "float16") else _with_float32(value)
+            for key, value in config.items()
+        }
+    if isinstance(config, (list, tuple)):
+        return type(config)(_with_float32(item) for item in config)
+    return config
