@@ -1,0 +1,209 @@
+"""Pictures: what heads attend to (the paper's appendix), and how a run learned.
+
+Matplotlib is imported by the functions that draw. They make `matplotlib.figure.Figure` objects
+without pyplot: no display is needed, nothing is kept open, and `figure.savefig(path)` writes them.
+
+Shapes: N layers, H heads, T target (query) length, S source (key) length.
+"""
+
+import math
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.blocks import residual
+from keras_transformer.masks import padding_mask
+from keras_transformer.text import BEGIN_ID, END_ID, PAD_ID
+
+MARKS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
+
+
+def attention_maps(model, source_ids=None, target_ids=None):
+    """Attention weights of every head and layer for one sentence, without dropout.
+
+    Args:
+        model: `Transformer`, `TransformerEncoder` or `CausalTransformer`.
+        source_ids: S integers, for models with an encoder.
+        target_ids: T integers that start with the begin id 2, for models with a decoder.
+
+    Returns:
+        Dict of float32 arrays, those of the model's three uses of attention (section 3.2.3) that
+        it has: "encoder" (N, H, S, S), "decoder" (N, H, T, T), "cross" (N, H, T, S). Row i says
+        where query i looks; rows sum to 1. Padding is attended to by nobody.
+
+    Raises:
+        ValueError: if ids are missing that the model needs, or are not one sentence.
+
+    Example:
+
+    >>> model = Transformer(vocab_size=23, num_layers=2, d_model=16, num_heads=4, d_ff=32)
+    >>> attention_maps(model, [5, 7, 3], [2, 11])["cross"].shape
+    (2, 4, 2, 3)
+    """
+    maps, memory, memory_mask = {}, None, None
+    if hasattr(model, "encoder_blocks"):
+        source_ids = _one_row(source_ids, "source_ids")  # (1, S)
+        memory_mask = padding_mask(source_ids)
+        memory = _embedded(source_ids, model.source_embedding, model.source_positions)
+        maps["encoder"] = []
+        for block in model.encoder_blocks:
+            memory = _attending(block, memory, maps["encoder"], attention_mask=memory_mask)
+        memory = memory if model.encoder_norm is None else model.encoder_norm(memory)
+    if hasattr(model, "decoder_blocks"):
+        target_ids = _one_row(target_ids, "target_ids")  # (1, T)
+        x = _embedded(target_ids, model.target_embedding, model.target_positions)
+        masks = {"attention_mask": padding_mask(target_ids), "use_causal_mask": True}
+        maps["decoder"] = []
+        if memory is not None:
+            maps["cross"] = []
+        for block in model.decoder_blocks:
+            x = _attending(
+                block, x, maps["decoder"], maps.get("cross"), memory, memory_mask, **masks
+            )
+    return {name: np.concatenate(weights) for name, weights in maps.items()}
+
+
+def _one_row(ids, name):
+    ids = np.asarray([] if ids is None else ids)
+    if ids.ndim != 1 or not ids.size:
+        raise ValueError(
+            f"{name} must be the ids of one sentence, a sequence of integers, but its shape is "
+            f"{ids.shape}. For a row of a batch pass ids[i]."
+        )
+    return ops.convert_to_tensor(ids[None], "int32")
+
+
+def _embedded(ids, embedding, positions):
+    x = embedding(ids)
+    return x if positions is None else positions(x)
+
+
+def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks):
+    """One block's output (1, T, D); adds its weights (1, H, T, S) to the lists."""
+
+    def attend_self(x):
+        own.append(_as_float32(block.self_attention.attention_weights(x, x, **masks)))
+        return block.self_attention(x, x, **masks)
+
+    def attend_memory(x):
+        weights = block.cross_attention.attention_weights(x, memory, attention_mask=memory_mask)
+        cross.append(_as_float32(weights))
+        return block.cross_attention(x, memory, attention_mask=memory_mask)
+
+    # The block's own forward pass, its sublayers exchanged for such that look on.
+    dropout, norm_first = block.dropout_layer, block.norm_first
+    x = residual(x, attend_self, block.self_attention_norm, dropout, norm_first)
+    if memory is not None:
+        x = residual(x, attend_memory, block.cross_attention_norm, dropout, norm_first)
+    return residual(x, block.feed_forward, block.feed_forward_norm, dropout, norm_first)
+
+
+def _as_float32(weights):
+    return ops.convert_to_numpy(ops.cast(weights, "float32"))
+
+
+def token_labels(tokenizer, ids):
+    """What each id stands for, as labels of an axis: spaces shown as "·", marks by name."""
+    texts = tokenizer.decode([[int(i)] for i in ids])
+    return [MARKS.get(int(i), text or "·") for i, text in zip(ids, texts, strict=True)]
+
+
+def plot_attention(weights, row_labels, column_labels, title=None):
+    """Draws attention weights as a grid of heat maps, a row a layer and a column a head.
+
+    Args:
+        weights: (N, H, T, S), one array of `attention_maps`.
+        row_labels: T strings, the queries, from top to bottom.
+        column_labels: S strings, the keys, from left to right.
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: if `weights` has another rank, or its shape does not fit to the labels.
+
+    Example:
+
+    >>> figure = plot_attention(np.full((2, 4, 2, 3), 1 / 3), ["<s>", "eine"], ["a", "cat", "</s>"])
+    >>> len(figure.axes)
+    8
+    """
+    from matplotlib.figure import Figure
+
+    weights = np.asarray(weights)
+    if weights.ndim != 4 or weights.shape[2:] != (len(row_labels), len(column_labels)):
+        raise ValueError(
+            f"weights must have shape (layers, heads, {len(row_labels)}, {len(column_labels)}), "
+            f"the last two as there are labels, but its shape is {weights.shape}."
+        )
+    layers, heads, rows, columns = weights.shape
+    size = (heads * (1 + 0.17 * columns), layers * (0.8 + 0.17 * rows) + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
+    for layer, head in np.ndindex(layers, heads):
+        panel = panels[layer, head]
+        panel.imshow(weights[layer, head], vmin=0, vmax=1, cmap="Blues", aspect="auto")
+        panel.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=7)
+        # "$" would begin a formula.
+        panel.set_xticks(range(columns), [_plain(t) for t in column_labels], rotation=90)
+        panel.set_yticks(range(rows), [_plain(t) for t in row_labels])
+        panel.tick_params(labelsize=6, length=0)
+    figure.suptitle(title)
+    return figure
+
+
+def _plain(text):
+    return text.replace("$", r"\$")
+
+
+def plot_learning_curve(history, title=None):
+    """Draws each quantity of a run over its epochs, training and validation in one panel.
+
+    Args:
+        history: dict from name to a list with one number an epoch, as `History.history` of
+            `model.fit`. `"val_loss"` is drawn beside `"loss"`; lists may differ in length,
+            and numbers that are `None` or not finite leave a gap.
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`, one panel a quantity.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+
+    Example:
+
+    >>> len(plot_learning_curve({"loss": [5.0, 4.0], "val_loss": [4.5, 4.2], "bleu": [1, 9]}).axes)
+    2
+    """
+    from matplotlib.figure import Figure
+
+    curves = {name: _finite(numbers) for name, numbers in history.items() if len(numbers)}
+    quantities = list(dict.fromkeys(name.removeprefix("val_") for name in curves))
+    if not quantities:
+        raise ValueError(
+            f"history must hold a list of numbers for at least one name, got {history!r}. Was no "
+            "epoch finished?"
+        )
+    figure = Figure(figsize=(4.5 * len(quantities), 3.5), layout="constrained")
+    panels = figure.subplots(1, len(quantities), squeeze=False)[0]
+    for panel, quantity in zip(panels, quantities, strict=True):
+        for name, label in ((quantity, "training"), (f"val_{quantity}", "validation")):
+            if name in curves:
+                epochs = range(1, len(curves[name]) + 1)
+                # A marker where a line would show nothing.
+                panel.plot(epochs, curves[name], "." if len(epochs) == 1 else "-", label=label)
+        if quantity == "perplexity":
+            panel.set_yscale("log")
+        panel.set_xlabel("epoch")
+        panel.set_title(quantity)
+        panel.legend()
+    figure.suptitle(title)
+    return figure
+
+
+def _finite(numbers):
+    """Numbers as floats, NaN for what matplotlib cannot draw."""
+    numbers = [math.nan if number is None else float(number) for number in numbers]
+    return [number if math.isfinite(number) else math.nan for number in numbers]

@@ -1,0 +1,158 @@
+"""Attention maps are those of the forward pass; figures show what they are given."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("matplotlib")
+
+import keras_transformer as kt  # noqa: E402
+from keras_transformer import attention, plots  # noqa: E402
+
+SOURCE, TARGET = [5, 7, 11, 13, 3], [2, 17, 19]
+SIZES = dict(vocab_size=23, num_layers=2, d_model=12, num_heads=3, d_ff=17)
+
+
+def recorded(monkeypatch, model, inputs):
+    """The weights of every attention in the model's own forward pass, in its order."""
+    weights = []
+    original = attention.scaled_dot_product_attention
+
+    def recording(*args, **kwargs):
+        output, w = original(*args, **kwargs)
+        weights.append(np.asarray(w))
+        return output, w
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "scaled_dot_product_attention", recording)
+        model(inputs)
+    return weights
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_maps_are_the_weights_of_the_forward_pass(monkeypatch, norm_first, positions):
+    model = kt.Transformer(**SIZES, norm_first=norm_first, positions=positions, dropout=0.5)
+    source, target = np.array([[*SOURCE, 0, 0]]), np.array([TARGET])
+    maps = plots.attention_maps(model, source[0], target[0])
+    assert {name: w.shape for name, w in maps.items()} == {
+        "encoder": (2, 3, 7, 7),
+        "decoder": (2, 3, 3, 3),
+        "cross": (2, 3, 3, 7),
+    }
+    inputs = {"source_ids": source, "target_ids": target}
+    own = recorded(monkeypatch, model, inputs)
+    expected = [*own[:2], own[2], own[4], own[3], own[5]]  # decoder blocks: self, cross
+    found = [w[None] for name in ("encoder", "decoder", "cross") for w in maps[name]]
+    for w, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(w, e, atol=1e-6)
+    for w in maps.values():
+        np.testing.assert_allclose(w.sum(-1), 1, atol=1e-6)
+    assert not maps["encoder"][..., 5:].any() and not maps["cross"][..., 5:].any()  # padding
+    assert not np.triu(maps["decoder"], 1).any()
+
+
+def test_half_a_model_has_its_own_maps_only(monkeypatch):
+    encoder = kt.TransformerEncoder(**SIZES)
+    maps = plots.attention_maps(encoder, source_ids=SOURCE)
+    assert list(maps) == ["encoder"]
+    own = recorded(monkeypatch, encoder, np.array([SOURCE]))
+    np.testing.assert_allclose(maps["encoder"], np.concatenate(own), atol=1e-6)
+
+    decoder = kt.CausalTransformer(**SIZES)
+    maps = plots.attention_maps(decoder, target_ids=TARGET)
+    assert list(maps) == ["decoder"]
+    own = recorded(monkeypatch, decoder, np.array([TARGET]))
+    np.testing.assert_allclose(maps["decoder"], np.concatenate(own), atol=1e-6)
+
+
+def test_low_precision_maps_are_float32():
+    model = kt.Transformer(**SIZES, dtype="mixed_bfloat16")
+    assert {w.dtype.name for w in plots.attention_maps(model, SOURCE, TARGET).values()} == {
+        "float32"
+    }
+
+
+@pytest.mark.parametrize(
+    "ids, problem",
+    [({"target_ids": TARGET}, "source_ids"), ({"source_ids": SOURCE}, "target_ids")],
+)
+def test_missing_ids_are_named(ids, problem):
+    with pytest.raises(ValueError, match=f"{problem} must be the ids of one sentence"):
+        plots.attention_maps(kt.Transformer(**SIZES), **ids)
+
+
+def test_batch_is_no_sentence():
+    with pytest.raises(ValueError, match=r"its shape is \(1, 5\)"):
+        plots.attention_maps(kt.Transformer(**SIZES), [SOURCE], TARGET)
+
+
+def test_labels_name_marks_and_show_spaces():
+    tokenizer = kt.Tokenizer.train(["a b a b"], vocab_size=270, hard_vocab_limit=False)
+    ids = [2, *tokenizer.encode("a b"), 3, 0]
+    labels = plots.token_labels(tokenizer, ids)
+    assert len(labels) == len(ids)
+    assert (labels[0], *labels[-2:]) == ("<s>", "</s>", "<pad>")
+    assert {"a", "b"} <= set("".join(labels[1:-2])) and all(labels)
+
+
+def test_grid_has_a_row_a_layer_and_a_column_a_head(tmp_path):
+    weights = np.random.default_rng(3).random((2, 3, 5, 7))
+    columns = list("abcde") + ["$x", "ü"]
+    figure = plots.plot_attention(weights, list("vwxyz"), columns, title="cross")
+    panels = figure.axes
+    assert [panel.get_title() for panel in panels] == [
+        f"layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)
+    ]
+    for panel, w in zip(panels, weights.reshape(6, 5, 7), strict=True):
+        np.testing.assert_array_equal(panel.images[0].get_array(), w)
+    figure.savefig(tmp_path / "attention.png")
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert figure.get_suptitle() == "cross"
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (2, 3, 7, 5)])
+def test_weights_and_labels_must_fit(shape):
+    with pytest.raises(ValueError, match=r"must have shape \(layers, heads, 5, 7\)"):
+        plots.plot_attention(np.zeros(shape), list("vwxyz"), list("abcdefg"))
+
+
+def test_training_and_validation_share_a_panel():
+    history = {"loss": [5, 3, 2], "perplexity": [9], "val_loss": [4, None], "val_bleu": [np.inf, 7]}
+    figure = plots.plot_learning_curve(history)
+    shown = {
+        panel.get_title(): {line.get_label(): list(line.get_ydata()) for line in panel.lines}
+        for panel in figure.axes
+    }
+    assert list(shown) == ["loss", "perplexity", "bleu"]
+    assert shown["loss"]["training"] == [5, 3, 2]
+    assert shown["perplexity"] == {"training": [9]}
+    np.testing.assert_array_equal(shown["loss"]["validation"], [4, np.nan])
+    np.testing.assert_array_equal(shown["bleu"]["validation"], [np.nan, 7])
+    assert figure.axes[1].get_yscale() == "log"
+
+
+@pytest.mark.parametrize("history", [{}, {"loss": []}])
+def test_no_curve_without_an_epoch(history):
+    with pytest.raises(ValueError, match="Was no epoch finished"):
+        plots.plot_learning_curve(history)
+
+
+def test_module_does_without_matplotlib_until_it_draws():
+    code = """
+import sys
+sys.modules["matplotlib"] = None
+from keras_transformer import plots
+try:
+    plots.plot_learning_curve({"loss": [1.0]})
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert "matplotlib" in done.stdout
