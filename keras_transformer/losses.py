@@ -35,6 +35,33 @@ def replica_count():
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
+def token_weights(labels, sample_weight=None, pad_id=0):
+    """Weight of each target token: 0 for padding, else 1 or the sample weight.
+
+    Args:
+        labels: integer tensor (B, T).
+        sample_weight: float tensor (B,), (B, 1) or (B, T), or `None`.
+        pad_id: the id that fills up short rows. Defaults to 0.
+
+    Returns:
+        Float32 tensor (B, T).
+
+    Raises:
+        ValueError: `sample_weight` has another rank than 1 or 2.
+    """
+    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")  # (B, T)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
+    rank = len(sample_weight.shape)
+    if rank not in (1, 2):
+        raise ValueError(
+            "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
+            f"(B, T), but its shape is {tuple(sample_weight.shape)}."
+        )
+    return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
+
+
 def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
     """Checks what Keras hands to a loss or a metric, and lays the tokens in one row.
 
@@ -52,8 +79,7 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
         is 0 for padding, else 1 or the sample weight.
 
     Raises:
-        ValueError: the shapes are not (B, T) and (B, T, V), or `sample_weight` has another rank
-            than 1 or 2.
+        ValueError: the shapes are not (B, T) and (B, T, V), or see `token_weights`.
     """
     labels = ops.cast(y_true, "int32")
     logits = ops.cast(y_pred, "float32")
@@ -64,15 +90,7 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
             "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, but the "
             f"shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
         )
-    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")  # (B, T)
-    if sample_weight is not None:
-        sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
-        if len(sample_weight.shape) not in (1, 2):
-            raise ValueError(
-                "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
-                f"(B, T), but its shape is {tuple(sample_weight.shape)}."
-            )
-        weights *= sample_weight[:, None] if len(sample_weight.shape) == 1 else sample_weight
+    weights = token_weights(labels, sample_weight, pad_id)  # (B, T)
     logits = ops.reshape(logits, (-1, logits.shape[-1]))  # (N, V)
     return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
@@ -208,6 +226,14 @@ class SequenceCrossentropy(keras.losses.Loss):
         labels, logits, _ = flat_tokens(y_true, y_pred)
         losses = token_crossentropy(logits, labels, self.label_smoothing)  # (N,)
         return ops.reshape(losses, ops.shape(y_true))  # (B, T)
+
+    def batch_weight(self, y_true, sample_weight=None):
+        """The divisor of this batch's mean: its number (or weight) of target tokens, float32.
+
+        Gradient accumulation weights micro-batches by it.
+        """
+        labels = ops.cast(y_true, "int32")
+        return ops.sum(token_weights(labels, sample_weight, self.pad_id))
 
     def get_config(self):
         return {
