@@ -124,6 +124,8 @@ class TokenBatches:
         for (rows, length), unit, count in zip(members, units, counts, strict=True):
             if self._shuffle:
                 rows = rng.permutation(rows)
+            else:
+                rows = rows[np.argsort(lengths[rows], kind="stable")]
             # Near-equal batches, not full ones and a small rest; cut at multiples only.
             cuts = np.arange(1, count) * unit // count * self._multiple
             order += [(part, length) for part in np.split(rows, cuts)]

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import re
 import urllib.request
 import zlib
 
@@ -184,4 +185,4 @@ def read_parallel(source, target, undo_bpe=False):
 
 def without_bpe(line):
     """Joins what subword-nmt has cut: `"a gir@@ affe"` becomes `"a giraffe"`."""
-    return (line + " ").replace("@@ ", "")[:-1] if line.endswith("@@") else line.replace("@@ ", "")
+    return re.sub("@@( |$)", "", line)

@@ -57,6 +57,7 @@ def translation_batches(
     Empty lines, over-long pairs and duplicates are counted in `dataset.batches.report`, which is
     logged once: as a warning if pairs were left out, else as information.
 
+    Keras warns of `fit`'s default `shuffle=True` for datasets of any kind: pass `shuffle=False`.
     Under `tf.distribute` the dataset holds global batches, which `fit` splits between replicas.
 
     Args:
@@ -66,7 +67,7 @@ def translation_batches(
         tokens_per_batch: int, limit of source and of target tokens of a batch, padding included.
         max_length: int or None, pairs with more tokens on either side (mark included) are left
             out. `tokens_per_batch // batch_multiple` and the last bucket boundary are limits too.
-        shuffle: bool. If False, every epoch has the same order, short pairs first.
+        shuffle: bool. If False (validation), every epoch has the same order, short pairs first.
         seed: int, not negative.
         initial_epoch: int, epoch of the first pass.
         sampling_alpha: float or None. If given, all sentences are segmented anew at the begin of

@@ -8,6 +8,7 @@ Ids: 0 pad, 1 unknown, 2 begin, 3 end. Shapes: `B` batch, `T` tokens of the long
 import io
 import os
 import re
+import threading
 
 import sentencepiece
 
@@ -18,6 +19,8 @@ END_ID = 3
 
 MODEL_TYPES = ("unigram", "bpe")
 NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+
+_sampling = threading.Lock()
 
 
 class Tokenizer:
@@ -78,7 +81,7 @@ class Tokenizer:
             )
         self._model = model
         self._processor = processor
-        self._tf_tokenizer = None
+        self._functions = None
 
     @classmethod
     def train(
@@ -192,8 +195,8 @@ class Tokenizer:
                 Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times as long). For BPE
                 the probability of dropping a merge.
             nbest_size: int, draw among the n best segmentations, or among all with -1 (default).
-            seed: int or None. The same seed, text and tokenizer give the same draw; None goes on
-                with the thread's generator.
+            seed: int or None. The same seed, text and tokenizer give the same draw; None draws
+                anew each time.
 
         Returns:
             List of int for a string; list of such lists for a sequence.
@@ -206,13 +209,14 @@ class Tokenizer:
         lines = [text] if single else list(text)
         lines = [_checked(line, "text", number) for number, line in enumerate(lines)]
         if sample:
-            if seed is not None:
-                sentencepiece.set_random_generator_seed(int(seed) % 2**32)
-            # One thread: each has a generator of its own, and the draw must not depend on their
-            # number.
-            ids = self._processor.encode(
-                lines, enable_sampling=True, alpha=alpha, nbest_size=nbest_size, num_threads=1
-            )
+            seed = int.from_bytes(os.urandom(4)) if seed is None else int(seed) % 2**32
+            # The seed is the whole process' own, and each thread that SentencePiece starts takes
+            # it over: so nobody else may set it meanwhile, and there is one such thread.
+            with _sampling:
+                sentencepiece.set_random_generator_seed(seed)
+                ids = self._processor.encode(
+                    lines, enable_sampling=True, alpha=alpha, nbest_size=nbest_size, num_threads=1
+                )
         else:
             ids = self._processor.encode(lines)
         return ids[0] if single else ids
@@ -247,50 +251,37 @@ class Tokenizer:
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
 
-    @property
-    def tf_tokenizer(self):
-        """The same model as a `tensorflow_text.SentencepieceTokenizer`, made once, outside of any
-        graph.
-
-        The model's bytes live in the object, no file is needed. To save `tf_encode` or `tf_decode`
-        within a SavedModel, hang this object on the saved module (`module.tokenizer =
-        tokenizer.tf_tokenizer`): then TensorFlow tracks the model and writes it into the
-        SavedModel. Whoever loads such a model imports `tensorflow_text` first.
-        """
-        if self._tf_tokenizer is None:
-            import tensorflow as tf
-            import tensorflow_text
-
-            with tf.init_scope():
-                self._tf_tokenizer = tensorflow_text.SentencepieceTokenizer(
-                    self._model, out_type=tf.int32
-                )
-        return self._tf_tokenizer
-
     def tf_encode(self, text):
-        """`encode` for graphs: string tensor (B,) -> ragged int32 (B, T); a scalar gives (T,)."""
-        return self.tf_tokenizer.tokenize(text)
+        """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).
+
+        Works eagerly, in `tf.data` and in SavedModels. The model's bytes are written into the
+        graph: nothing has to be tracked and no file to be kept beside it. Whoever loads such a
+        SavedModel imports `tensorflow_text` first, for its operations.
+        """
+        import tensorflow as tf
+
+        text = tf.convert_to_tensor(text, tf.string)
+        ids = self._tf_functions()[0](tf.reshape(text, [-1]))
+        return ids[0] if text.shape.rank == 0 else ids
 
     def tf_decode(self, ids):
         """`decode` for graphs: ints (B, T) -> strings (B,), or (B, beam, T) -> (B, beam).
 
-        Ids may be dense, filled up with padding, or ragged; (T,) gives a scalar.
+        Ids may be dense, filled up with padding, or ragged; (T,) gives a scalar. For the rest see
+        `tf_encode`.
         """
         import tensorflow as tf
 
         if isinstance(ids, tf.RaggedTensor):
             ids = ids.to_tensor(default_value=PAD_ID)
         ids = tf.cast(ids, tf.int32)
-        rows = tf.reshape(ids, [-1, tf.shape(ids)[-1]])
-        before_end = tf.cumsum(tf.cast(rows == END_ID, tf.int32), axis=1) == 0
-        kept = before_end & (rows != PAD_ID) & (rows != BEGIN_ID)
-        # tensorflow_text strips every leading space of a text, Python one only (that which `encode`
-        # put there). So an unknown token goes first and is cut off again, with that one space.
-        kept = tf.pad(kept, [[0, 0], [1, 0]], constant_values=True)
-        rows = tf.pad(rows, [[0, 0], [1, 0]], constant_values=UNKNOWN_ID)
-        text = self.tf_tokenizer.detokenize(tf.ragged.boolean_mask(rows, kept))
-        text = tf.strings.regex_replace(text, "^ \u2047  ?", "")
+        text = self._tf_functions()[1](tf.reshape(ids, [-1, tf.shape(ids)[-1]]))
         return tf.reshape(text, tf.shape(ids)[:-1])
+
+    def _tf_functions(self):
+        if self._functions is None:
+            self._functions = _tf_functions(self._model)
+        return self._functions
 
     def __eq__(self, other):
         return isinstance(other, Tokenizer) and self._model == other._model
@@ -320,6 +311,38 @@ def _checked(line, name, number):
             "which has no UTF-8 form. Read files with `read_lines`, which decodes strictly."
         ) from error
     return line
+
+
+def _tf_functions(model):
+    """`tf_encode` of a flat batch and `tf_decode` of a matrix, as two `tf.function`s.
+
+    The `SentencepieceTokenizer` is made *inside* each graph. Made outside, its model would live in
+    TensorFlow's cache of eager kernels, which `keras.utils.set_random_seed` empties: every later
+    call would fail with "resource does not exist".
+    """
+    import tensorflow as tf
+    import tensorflow_text
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def encode(text):
+        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32).tokenize(text)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def decode(ids):
+        before_end = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
+        kept = before_end & (ids != PAD_ID) & (ids != BEGIN_ID)  # (B, T)
+        ids = tf.ragged.boolean_mask(ids, kept)
+        # tensorflow_text strips every leading space of a text, Python one only (that which `encode`
+        # put there). So an unknown token goes first and is cut off again, and then that one space;
+        # but that of a text that begins with an unknown token, whose own form begins with one.
+        marks = tf.fill([ids.nrows(), 1], UNKNOWN_ID)
+        tokenizer = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
+        text = tokenizer.detokenize(tf.concat([marks, ids], axis=1))
+        text = tf.strings.regex_replace(text, "^ \u2047 ", "")
+        unknown_first = tf.squeeze(ids.to_tensor(PAD_ID, shape=[None, 1]), 1) == UNKNOWN_ID  # (B,)
+        return tf.where(unknown_first, text, tf.strings.regex_replace(text, "^ ", ""))
+
+    return encode, decode
 
 
 def _check_choice(name, choice, choices):
