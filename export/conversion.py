@@ -186,6 +186,7 @@ def fill_weights(model, variables):
         if value.uses():
             array = keras.ops.convert_to_numpy(variables[value.name])
             value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+            value.meta["weight"] = True
             graph.register_initializer(value)
 
 

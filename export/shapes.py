@@ -18,6 +18,8 @@ import onnx_ir as ir
 
 # Larger integer tensors are data, not shapes.
 LARGEST = 64
+# No axis is this long: tf2onnx and TensorFlow write this or more for "up to the end".
+ENDLESS = 10**9
 
 ELEMENTWISE = {
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min",
@@ -356,7 +358,7 @@ class Known:
         dims = list(dims)
         for i, axis in enumerate(axes):
             step = 1 if len(node.inputs) < 5 else steps[i] if steps else None
-            whole = starts and ends and starts[i] == 0 and ends[i] >= 2**31 - 1 and step == 1
+            whole = starts and ends and starts[i] == 0 and ends[i] >= ENDLESS and step == 1
             if whole:
                 continue
             if starts and ends and step and isinstance(dims[axis], int):

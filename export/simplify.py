@@ -20,8 +20,12 @@ LARGEST_FOLDED = 1 << 16
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
 
 
-def simplify(model):
-    """Applies all passes to an `onnx_ir.Model` in place, until nothing changes."""
+def simplify(model, hoisting=True):
+    """Applies all passes to an `onnx_ir.Model` in place, until nothing changes.
+
+    Returns what is then known of its shapes. Patterns are easier to find while all of their nodes
+    are in one graph: `hoisting=False` leaves in the loop what could be done before it.
+    """
     for step in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
@@ -33,12 +37,11 @@ def simplify(model):
         clean(model)
         known = Known(model.graph)
         changed = fold_constants(model, known)
-        changed += constant_reshapes(model.graph, known)
+        changed += plain_reshapes(model.graph, known)
         changed += remove_no_ops(model.graph, known)
-        changed += hoist(model.graph)
+        changed += hoist(model.graph) if hoisting else 0
         if not changed:
-            break
-    clean(model)
+            return known
 
 
 def clean(model):
@@ -46,7 +49,7 @@ def clean(model):
     for step in (
         common.IdentityEliminationPass(),
         common.CommonSubexpressionEliminationPass(),
-        common.DeduplicateInitializersPass(),
+        common.DeduplicateInitializersPass(size_limit=8),  # shapes and the like, not weights
         common.RemoveUnusedNodesPass(),
     ):
         step(model)
@@ -147,6 +150,8 @@ def _constant(value):
 def _evaluate(node, model):
     """The output of a node with constant inputs as an array, or `None` where it is too large."""
     inputs = {value.name: _constant(value) for value in node.inputs if value is not None}
+    if any(value is not None and value.meta.get("weight") for value in node.inputs):
+        return None  # runtimes fold these too, and the file keeps the weights as they were trained
     if any(tensor.size > LARGEST_FOLDED for tensor in inputs.values()):
         return None
     if node.op_type in ("Expand", "ConstantOfShape", "Tile", "Range"):
@@ -164,25 +169,40 @@ def _evaluate(node, model):
     return np.asarray(result)
 
 
-def constant_reshapes(graph, known):
-    """Writes targets of Reshape as constants where at most one size is not the input's own."""
+def plain_reshapes(graph, known):
+    """Lets every Reshape read what was reshaped before it, and makes its target a constant.
+
+    A constant can say all but one size: 0 stands for the input's own size, -1 for what is left.
+    """
     changed = 0
     for node in all_nodes(graph):
-        if node.op_type != "Reshape" or _constant(node.inputs[1]) is not None:
+        if node.op_type != "Reshape" or attribute(node, "allowzero", 0):
             continue
-        dims, target = known.dims.get(node.inputs[0]), known.dims.get(node.outputs[0])
-        if dims is None or target is None or attribute(node, "allowzero", 0):
+        value, target = node.inputs[0], known.dims.get(node.outputs[0])
+        before = value.producer()
+        if target is None or 0 in target:
             continue
-        sizes = [
-            0 if i < len(dims) and dims[i] == size else size if isinstance(size, int) else -1
-            for i, size in enumerate(target)
-        ]
-        sizes = [target[i] if size == 0 and isinstance(target[i], int) else size
-                 for i, size in enumerate(sizes)]  # fmt: skip
-        if sizes.count(-1) <= 1 and 0 not in [size for size in target if isinstance(size, int)]:
-            node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
-            changed += 1
+        if before is not None and before.op_type == "Reshape" and before.inputs[0] in known.dims:
+            sizes = _target(known.dims[before.inputs[0]], target)
+            if sizes is not None:
+                node.replace_input_with(0, before.inputs[0])
+                node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
+                changed += 1
+        elif _constant(node.inputs[1]) is None and known.dims.get(value) is not None:
+            sizes = _target(known.dims[value], target)
+            if sizes is not None:
+                node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
+                changed += 1
     return changed
+
+
+def _target(dims, target):
+    """A constant that reshapes `dims` to `target`, or `None` where two sizes are open."""
+    sizes = [size if isinstance(size, int) else -1 for size in target]
+    for i, size in enumerate(target):
+        if sizes.count(-1) > 1 and sizes[i] == -1 and i < len(dims) and dims[i] == size:
+            sizes[i] = 0
+    return sizes if sizes.count(-1) <= 1 else None
 
 
 def constant(graph, name, numbers, dtype=np.int64):
@@ -209,21 +229,11 @@ def remove_no_ops(graph, known):
             output.replace_all_uses_with(value)
             node.graph.remove(node, safe=True)
             changed += 1
-        elif node.op_type == "Gather" and _negative_index(node) is not None:
+        elif node.op_type == "Gather" and _negative_index(node.inputs[1]) is not None:
             # Indices below 0 count from the end in Gather itself.
-            node.replace_input_with(1, _negative_index(node))
+            node.replace_input_with(1, _negative_index(node.inputs[1]))
             changed += 1
-        elif node.op_type in ("Reshape", "Cast") and value.producer() is not None:
-            before = value.producer()
-            if before.op_type == node.op_type == "Reshape" and _free_of_zeros(node):
-                node.replace_input_with(0, before.inputs[0])
-                changed += 1
     return changed
-
-
-def _free_of_zeros(node):
-    target = _constant(node.inputs[1])
-    return target is not None and 0 not in target.numpy()
 
 
 def _is_no_op(node, known):
@@ -236,6 +246,12 @@ def _is_no_op(node, known):
         return order is not None and list(order) == sorted(order)
     if node.op_type in ("Reshape", "Expand", "Unsqueeze", "Squeeze"):
         return before is not None and before == after
+    if node.op_type == "Slice":
+        starts = known.constant(node.inputs[1])
+        whole = before is not None and before == after and starts is not None and not any(starts)
+        return whole and (len(node.inputs) < 5 or known.constant(node.inputs[4]) == [1] * len(starts))
+    if node.op_type == "And":
+        return node.inputs[0] is node.inputs[1]
     if node.op_type == "Concat":
         return len(node.inputs) == 1
     if node.op_type in ("Add", "Mul", "Div", "Sub") and before is not None and before == after:
@@ -248,21 +264,39 @@ def _is_all(value, number):
     return tensor is not None and tensor.size == 1 and tensor.numpy().flat[0] == number
 
 
-def _negative_index(node):
-    """`i` where the indices of a Gather are `Where(i < 0, i + size, i)`, else `None`."""
-    where = node.inputs[1].producer()
-    if where is None or where.op_type != "Where":
+def _negative_index(value):
+    """`i` where `value` is `where(i < 0, i + size, i)` in tf2onnx's words, else `None`.
+
+    These are `cast(i < 0) * (i + size) + i * cast(not(i < 0))`.
+    """
+    sum_ = value.producer()
+    if sum_ is None or sum_.op_type != "Add":
         return None
-    condition, wrapped, index = (value.producer() for value in where.inputs)
-    plain = where.inputs[2]
-    if condition is None or wrapped is None or condition.op_type != "Less":
+    chosen, other = (item.producer() for item in sum_.inputs)
+    if chosen is None or other is None or chosen.op_type != "Mul" or other.op_type != "Mul":
         return None
-    if wrapped.op_type != "Add" or wrapped.inputs[0] is not plain:
+    index, shifted = other.inputs[0], chosen.inputs[1].producer()
+    below = _below_zero(chosen.inputs[0], index)
+    inverse = other.inputs[1].producer()
+    inverse = inverse and inverse.op_type == "Cast" and inverse.inputs[0].producer()
+    if not below or shifted is None or shifted.op_type != "Add" or shifted.inputs[0] is not index:
         return None
-    compared = condition.inputs[0]
-    if compared is not plain and (compared.producer() is None or compared.producer().inputs[0] is not plain):
+    if not inverse or inverse.op_type != "Not" or inverse.inputs[0] is not below:
         return None
-    return plain if _is_all(condition.inputs[1], 0) else None
+    return index
+
+
+def _below_zero(value, index):
+    """The value of `index < 0` that was cast to `value`, or `None`."""
+    cast = value.producer()
+    less = cast and cast.op_type == "Cast" and cast.inputs[0].producer()
+    if not less or less.op_type != "Less" or not _is_all(less.inputs[1], 0):
+        return None
+    compared = less.inputs[0].producer()
+    same = less.inputs[0] is index or (
+        compared is not None and compared.op_type == "Cast" and compared.inputs[0] is index
+    )
+    return cast.inputs[0] if same else None
 
 
 def hoist(graph):
