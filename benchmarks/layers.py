@@ -1,0 +1,179 @@
+"""One encoder and one decoder block, timed beside KerasHub's and beside their bare products.
+
+    python benchmarks/layers.py [--quick] [--threads 2] [--rounds 9] [--output FILE.json]
+
+Same backend, sizes, dtype, masks and inputs. Each round times every engine once, in turn; figures
+are medians over the rounds. The bare products are the block's matrix multiplications alone,
+forward (and backward: twice as many), counted in floating-point operations and divided by the
+rate that this machine reaches on a 1024 x 1024 float32 product in the same rounds.
+
+Ratios are what to quote: absolute times hold for one machine in one state.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import keras_hub
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+
+# d_model, d_ff, heads, batch, length: small, paper base and big; short and long sequences.
+SHAPES = [
+    (128, 256, 4, 128, 16),
+    (128, 256, 4, 16, 128),
+    (512, 2048, 8, 32, 32),
+    (512, 2048, 8, 4, 256),
+    (1024, 4096, 16, 8, 64),
+    (1024, 4096, 16, 2, 256),
+]
+DROPOUT = 0.1
+
+
+def block_flops(kind, d_model, d_ff, batch, length):
+    """Floating-point operations of the products of one forward pass."""
+    tokens = batch * length
+    attentions = 1 if kind == "encoder" else 2
+    projections = attentions * 4 * d_model * d_model + 2 * d_model * d_ff
+    scores = attentions * 2 * length * d_model  # Q K^T and weights V, all heads
+    return 2 * tokens * (projections + scores)
+
+
+def build(kind, engine, d_model, d_ff, heads):
+    """A block as a functional model, so that both engines run the way users run them."""
+    inputs = keras.Input((None, d_model))
+    options = dict(dropout=DROPOUT, activation="relu")
+    if kind == "encoder":
+        if engine == "ours":
+            outputs = kt.EncoderBlock(heads, d_ff, **options)(inputs)
+        else:
+            outputs = keras_hub.layers.TransformerEncoder(d_ff, heads, **options)(inputs)
+        return keras.Model(inputs, outputs)
+    memory = keras.Input((None, d_model))
+    if engine == "ours":
+        outputs = kt.DecoderBlock(heads, d_ff, **options)(inputs, memory)
+    else:
+        outputs = keras_hub.layers.TransformerDecoder(d_ff, heads, **options)(inputs, memory)
+    return keras.Model([inputs, memory], outputs)
+
+
+def forward_and_backward(model):
+    """Compiled functions: inference, and a training pass down to every gradient."""
+
+    @tf.function(jit_compile=False)
+    def forward(inputs):
+        return model(inputs, training=False)
+
+    @tf.function(jit_compile=False)
+    def backward(inputs, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = model(inputs, training=True)
+        return tape.gradient(outputs, [model.trainable_variables, inputs], upstream)
+
+    return forward, backward
+
+
+def timed(function, *arguments):
+    start = time.perf_counter()
+    result = function(*arguments)
+    keras.tree.flatten(result)[-1].numpy()
+    return time.perf_counter() - start
+
+
+def measure(kind, shape, rounds):
+    """Median seconds of each engine and pass, and the time that the products alone take."""
+    d_model, d_ff, heads, batch, length = shape
+    generator = np.random.default_rng(0)
+    x, memory, upstream, square = (
+        tf.constant(generator.normal(size=size), tf.float32)
+        for size in [(batch, length, d_model)] * 3 + [(1024, 1024)]
+    )
+    inputs = x if kind == "encoder" else [x, memory]
+    product = tf.function(tf.matmul)
+    runs = {"rate": (product, square, square)}
+    for engine in ("ours", "keras_hub"):
+        forward, backward = forward_and_backward(build(kind, engine, d_model, d_ff, heads))
+        runs[engine, "forward"] = (forward, inputs)
+        runs[engine, "backward"] = (backward, inputs, upstream)
+    for run in runs.values():
+        for _ in range(3):
+            timed(*run)
+    times = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(timed(*run))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    rate = 2 * 1024**3 / medians["rate"]
+    flops = block_flops(kind, d_model, d_ff, batch, length)
+    row = {"kind": kind, "d_model": d_model, "d_ff": d_ff, "heads": heads, "batch": batch}
+    row |= {"length": length, "rate_gflops": rate / 1e9}
+    for name, factor in (("forward", 1), ("backward", 3)):
+        # Forward and backward: the products of both inputs of every product.
+        ratios = zip(times["keras_hub", name], times["ours", name], strict=True)
+        row |= {
+            f"{name}_ms": 1e3 * medians["ours", name],
+            f"{name}_keras_hub_ms": 1e3 * medians["keras_hub", name],
+            f"{name}_products_ms": 1e3 * factor * flops / rate,
+            f"{name}_speedup": statistics.median(a / b for a, b in ratios),
+            f"{name}_share_of_rate": factor * flops / rate / medians["ours", name],
+        }
+    return row
+
+
+def table(rows):
+    lines = [
+        "| block | d_model | batch x length | pass | ours ms | KerasHub ms | products ms | "
+        "times KerasHub | share of matrix rate |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        for name, label in (("forward", "forward"), ("backward", "forward + backward")):
+            lines.append(
+                f"| {row['kind']} | {row['d_model']} | {row['batch']} x {row['length']} | {label} "
+                f"| {row[f'{name}_ms']:.1f} | {row[f'{name}_keras_hub_ms']:.1f} "
+                f"| {row[f'{name}_products_ms']:.1f} | {row[f'{name}_speedup']:.2f} "
+                f"| {row[f'{name}_share_of_rate']:.0%} |"
+            )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the three short shapes, 5 rounds")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--output", type=Path, help="write the figures here as JSON")
+    args = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    shapes, rounds = (SHAPES[::2], 5) if args.quick else (SHAPES, args.rounds)
+    rows = []
+    for shape in shapes:
+        for kind in ("encoder", "decoder"):
+            rows.append(measure(kind, shape, rounds))
+            print(table(rows[-1:]) if len(rows) == 1 else table(rows[-1:]).split("\n", 2)[2])
+    report = {
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {m.__name__: m.__version__ for m in (tf, keras, keras_hub)},
+        "machine": {"processor": platform.processor(), "threads": args.threads},
+        "dtype": "float32",
+        "dropout": DROPOUT,
+        "rounds": rounds,
+        "rows": rows,
+    }
+    print(json.dumps({name: report[name] for name in ("date", "versions", "machine")}))
+    if args.output:
+        args.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
