@@ -62,8 +62,8 @@ with _where_installed():  # sentencepiece
     from keras_transformer.text import Tokenizer
 
 with _where_installed():  # Keras, on any of its backends
+    from keras_transformer.additive import AdditiveAttention
     from keras_transformer.attention import (
-        AdditiveAttention,
         MultiHeadAttention,
         scaled_dot_product_attention,
     )

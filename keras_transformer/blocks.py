@@ -78,6 +78,9 @@ class FeedForward(layers.Layer):
 class _Block(layers.Layer):
     """What the two blocks share: their arguments, self-attention and feed-forward network."""
 
+    _CONFIGURED = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
+    _CONFIGURED += ("attention_dropout", "use_bias", "rotary", "epsilon")
+
     def __init__(
         self,
         num_heads,
@@ -95,15 +98,9 @@ class _Block(layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.dropout = dropout
-        self.norm_first = norm_first
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.attention_dropout = attention_dropout
-        self.use_bias = use_bias
-        self.rotary = rotary
+        self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
+        self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
+        self.norm_first, self.use_bias, self.rotary = norm_first, use_bias, rotary
         self.epsilon = epsilon
         self.supports_masking = True
         self.feed_forward = FeedForward(
@@ -175,17 +172,8 @@ class _Block(layers.Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
+            **{name: getattr(self, name) for name in self._CONFIGURED},
             "activation": keras.activations.serialize(self.feed_forward.activation),
-            "norm_first": self.norm_first,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "attention_dropout": self.attention_dropout,
-            "use_bias": self.use_bias,
-            "rotary": self.rotary,
-            "epsilon": self.epsilon,
         }
 
 

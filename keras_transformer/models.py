@@ -1,47 +1,7 @@
 """Whole models, built from the blocks as functional Keras models (section 3 of the paper).
 
-Weight paths and shapes are a contract that checkpoints and importers rely on. D is d_model, F
-d_ff, V the vocabulary of that side, K and W the heads times key and value size; `i` is the block's
-number from 0; `*` is `encoder` or `decoder` for blocks and norms, `source` or `target` for
-embeddings and positions.
-
-| path | shape | where |
-| --- | --- | --- |
-| `token_embedding/embeddings` | (V, D) | one vocabulary; the logits' matrix too |
-| `*_embedding/embeddings` | (V, D) | with `target_vocab_size`; the target's gives logits too |
-| `*_positions/embeddings` | (max_length, D) | learned positions |
-| `*_block_i/self_attention/query/kernel` | (D, K) | |
-| `*_block_i/self_attention/key/kernel` | (D, K) | |
-| `*_block_i/self_attention/value/kernel` | (D, W) | |
-| `*_block_i/self_attention/output/kernel` | (W, D) | |
-| `*_block_i/self_attention/query/bias` | (K,) | with `use_bias` |
-| `*_block_i/self_attention/key/bias` | (K,) | with `use_bias` |
-| `*_block_i/self_attention/value/bias` | (W,) | with `use_bias` |
-| `*_block_i/self_attention/output/bias` | (D,) | with `use_bias` |
-| `*_block_i/self_attention_norm/gamma` | (D,) | |
-| `*_block_i/self_attention_norm/beta` | (D,) | |
-| `decoder_block_i/cross_attention/query/kernel` | (D, K) | `Transformer` |
-| `decoder_block_i/cross_attention/key/kernel` | (D, K) | `Transformer` |
-| `decoder_block_i/cross_attention/value/kernel` | (D, W) | `Transformer` |
-| `decoder_block_i/cross_attention/output/kernel` | (W, D) | `Transformer` |
-| `decoder_block_i/cross_attention/query/bias` | (K,) | `Transformer`, with `use_bias` |
-| `decoder_block_i/cross_attention/key/bias` | (K,) | `Transformer`, with `use_bias` |
-| `decoder_block_i/cross_attention/value/bias` | (W,) | `Transformer`, with `use_bias` |
-| `decoder_block_i/cross_attention/output/bias` | (D,) | `Transformer`, with `use_bias` |
-| `decoder_block_i/cross_attention_norm/gamma` | (D,) | `Transformer` |
-| `decoder_block_i/cross_attention_norm/beta` | (D,) | `Transformer` |
-| `*_block_i/feed_forward/hidden/kernel` | (D, F) | |
-| `*_block_i/feed_forward/hidden/bias` | (F,) | |
-| `*_block_i/feed_forward/output/kernel` | (F, D) | |
-| `*_block_i/feed_forward/output/bias` | (D,) | |
-| `*_block_i/feed_forward_norm/gamma` | (D,) | |
-| `*_block_i/feed_forward_norm/beta` | (D,) | |
-| `*_norm/gamma` | (D,) | with `norm_first` |
-| `*_norm/beta` | (D,) | with `norm_first` |
-
-Head h owns columns hK/H .. (h+1)K/H - 1 of query and key, and likewise of value and the rows of
-output. `TransformerEncoder` has what is called encoder and source here, `CausalTransformer` what
-is called decoder and target but for cross-attention, `Transformer` has all.
+The README's section "Weights" lists the path and shape of every weight: a contract that
+checkpoints and importers rely on.
 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W
 hypotheses a sentence.
@@ -56,30 +16,53 @@ from keras_transformer.masks import padding_mask
 from keras_transformer.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 
 BEGIN_ID = 2
+NOT_CONFIGURED = ("self", "__class__", "dtype", "name")
 
 
-class _TransformerModel(keras.Model):
-    """What the three models share: arguments, layers made from them, configuration."""
+class _Model(keras.Model):
+    """What the models share: the constructor, the layers it describes, the configuration.
 
-    def _make(self, arguments, dtype):
-        """Keeps the constructor's arguments and makes the layers that all models have."""
-        self._arguments = {
-            name: value
-            for name, value in arguments.items()
-            if name not in ("self", "__class__", "kwargs", "dtype", "name")
-        }
-        self._dtype = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        positions = arguments["positions"]
-        if positions not in ("sinusoidal", "learned", "rotary"):
+    A model connects its layers in `_connect`, which returns Keras inputs and outputs.
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        num_layers=6,
+        d_model=512,
+        num_heads=8,
+        d_ff=2048,
+        dropout=0.1,
+        *,
+        key_dim=None,
+        value_dim=None,
+        attention_dropout=0.0,
+        activation="relu",
+        norm_first=False,
+        positions="sinusoidal",
+        max_length=1024,
+        use_bias=False,
+        dtype=None,
+        name=None,
+    ):
+        self._build({k: v for k, v in locals().items() if k not in NOT_CONFIGURED}, dtype, name)
+
+    def _build(self, arguments, dtype, name):
+        if arguments["positions"] not in ("sinusoidal", "learned", "rotary"):
             raise ValueError(
-                f'positions must be "sinusoidal", "learned" or "rotary", but {positions!r} '
-                "was passed."
+                'positions must be "sinusoidal", "learned" or "rotary", but '
+                f"{arguments['positions']!r} was passed."
             )
         if arguments["num_layers"] < 1:
             raise ValueError(
                 f"num_layers must be at least 1, but {arguments['num_layers']} was passed."
             )
-        self.max_length = arguments["max_length"] if positions == "learned" else None
+        self._arguments = arguments
+        self._dtype = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        learned = arguments["positions"] == "learned"
+        self.max_length = arguments["max_length"] if learned else None
+        inputs, outputs = self._connect(**arguments)
+        super(_Model, self).__init__(inputs=inputs, outputs=outputs, name=name)
 
     def call(self, inputs, training=None, mask=None):
         # A functional model would cut floats down to its inputs' int32 without a word.
@@ -105,42 +88,88 @@ class _TransformerModel(keras.Model):
         return None
 
     def _blocks(self, cls, name):
-        arguments = self._arguments
         names = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
         names += ("value_dim", "attention_dropout", "use_bias")
-        chosen = {name: arguments[name] for name in names}
-        return [
-            cls(
-                **chosen,
-                rotary=arguments["positions"] == "rotary",
-                dtype=self._dtype,
-                name=f"{name}_{i}",
-            )
-            for i in range(arguments["num_layers"])
-        ]
+        options = {name: self._arguments[name] for name in names}
+        options |= {"rotary": self._arguments["positions"] == "rotary", "dtype": self._dtype}
+        return [cls(**options, name=f"{name}_{i}") for i in range(self._arguments["num_layers"])]
 
     def _final_norm(self, name):
         """Pre-norm stacks end with a layer norm of their own; post-norm ones do not."""
         if not self._arguments["norm_first"]:
-            return None
+            return layers.Identity(dtype=self._dtype, name=name)
         return layers.LayerNormalization(epsilon=1e-5, dtype=self._dtype, name=name)
 
-    def _dropout_layer(self, name):
+    def _dropout(self, name):
         return layers.Dropout(self._arguments["dropout"], dtype=self._dtype, name=name)
 
+    def _make_encoder(self, embedding):
+        self.source_embedding = embedding
+        self.source_positions = self._positions("source_positions")
+        self.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
+        self.encoder_norm = self._final_norm("encoder_norm")
+
+    def _make_decoder(self, embedding, block):
+        self.target_embedding = embedding
+        self.target_positions = self._positions("target_positions")
+        self.decoder_blocks = self._blocks(block, "decoder_block")
+        self.decoder_norm = self._final_norm("decoder_norm")
+
+    def _encode(self, source_ids, dropout=None):
+        x = _embed(source_ids, self.source_embedding, self.source_positions, dropout)
+        mask = padding_mask(source_ids)
+        for block in self.encoder_blocks:
+            x = block(x, attention_mask=mask)
+        return self.encoder_norm(x)
+
+    def _decode(self, target_ids, dropout, *memory, **options):
+        x = _embed(target_ids, self.target_embedding, self.target_positions, dropout)
+        for block in self.decoder_blocks:
+            x = block(x, *memory, **options)
+        return self.target_embedding.logits(self.decoder_norm(x))
+
     def get_config(self):
+        activation = keras.activations.get(self._arguments["activation"])
         return {
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self._dtype),
             **self._arguments,
-            "activation": keras.activations.serialize(
-                keras.activations.get(self._arguments["activation"])
-            ),
+            "activation": keras.activations.serialize(activation),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         return cls(**config)
+
+
+class _Decoding:
+    """Step-by-step decoding, what a search needs of a model beside `start_ids` and `encode`."""
+
+    def initial_cache(self, rows):
+        """The decoder's empty cache: keys and values (rows, H, 0, K) for each block."""
+        return [block.initial_cache(rows) for block in self.decoder_blocks]
+
+    def decode_step(self, ids, position, memory, cache):
+        """Logits of the next token of W hypotheses for each of B sentences.
+
+        Args:
+            ids: (B, W) int32, the last token of each hypothesis.
+            position: integer scalar, number of tokens before it.
+            memory: result of `encode`, one row a sentence.
+            cache: of the tokens before, rows B W, those of one sentence side by side.
+
+        Returns:
+            Logits (B, W, V) float32 and the cache, one position longer.
+        """
+        rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
+        x = _embed(rows, self.target_embedding, self.target_positions, offset=position)
+        grown = []
+        for i, (block, past) in enumerate(zip(self.decoder_blocks, cache, strict=True)):
+            source = (memory["layers"][i], memory["mask"]) if memory else ()
+            x, past = block.step(x, past, position, *source)
+            grown.append(past)
+        logits = self.target_embedding.logits(self.decoder_norm(x))  # (B W, 1, V)
+        return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown
 
 
 def _embed(ids, embedding, positions, dropout=None, offset=0):
@@ -151,8 +180,12 @@ def _embed(ids, embedding, positions, dropout=None, offset=0):
     return x if dropout is None else dropout(x)
 
 
+def _ids(name):
+    return keras.Input((None,), dtype="int32", name=name)
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(_TransformerModel):
+class Transformer(_Decoding, _Model):
     """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
 
     Defaults are the paper's "base" model; every row of its Table 3 is a choice of
@@ -220,44 +253,20 @@ class Transformer(_TransformerModel):
         dtype=None,
         name=None,
     ):
-        self._make(locals(), dtype)
+        self._build({k: v for k, v in locals().items() if k not in NOT_CONFIGURED}, dtype, name)
+
+    def _connect(self, vocab_size, target_vocab_size, **_):
         if target_vocab_size is None:
-            self.source_embedding = self._embedding("token_embedding", vocab_size)
-            self.target_embedding = self.source_embedding
+            source = target = self._embedding("token_embedding", vocab_size)
         else:
-            self.source_embedding = self._embedding("source_embedding", vocab_size)
-            self.target_embedding = self._embedding("target_embedding", target_vocab_size)
-        self.source_positions = self._positions("source_positions")
-        self.target_positions = self._positions("target_positions")
-        self.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
-        self.decoder_blocks = self._blocks(DecoderBlock, "decoder_block")
-        self.encoder_norm = self._final_norm("encoder_norm")
-        self.decoder_norm = self._final_norm("decoder_norm")
-
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        memory = self._encode(source_ids, self._dropout_layer("source_dropout"))
-        x = _embed(
-            target_ids,
-            self.target_embedding,
-            self.target_positions,
-            self._dropout_layer("target_dropout"),
-        )
-        for block in self.decoder_blocks:
-            x = block(x, memory)
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
-        super().__init__(
-            inputs={"source_ids": source_ids, "target_ids": target_ids},
-            outputs=self.target_embedding.logits(x),
-            name=name,
-        )
-
-    def _encode(self, source_ids, dropout=None):
-        x = _embed(source_ids, self.source_embedding, self.source_positions, dropout)
-        mask = padding_mask(source_ids)
-        for block in self.encoder_blocks:
-            x = block(x, attention_mask=mask)
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+            source = self._embedding("source_embedding", vocab_size)
+            target = self._embedding("target_embedding", target_vocab_size)
+        self._make_encoder(source)
+        self._make_decoder(target, DecoderBlock)
+        inputs = {name: _ids(name) for name in ("source_ids", "target_ids")}
+        memory = self._encode(inputs["source_ids"], self._dropout("source_dropout"))
+        dropout = self._dropout("target_dropout")
+        return inputs, self._decode(inputs["target_ids"], dropout, memory)
 
     def start_ids(self, source_ids):
         """What precedes the first generated token: the begin id, (B, 1) int32."""
@@ -277,37 +286,9 @@ class Transformer(_TransformerModel):
         layers = [block.cross_attention.project_key_value(memory) for block in self.decoder_blocks]
         return {"mask": padding_mask(source_ids), "layers": layers}
 
-    def initial_cache(self, rows):
-        """The decoder's empty cache: keys and values (rows, H, 0, K) for each block."""
-        return [block.initial_cache(rows) for block in self.decoder_blocks]
-
-    def decode_step(self, ids, position, memory, cache):
-        """Logits of the next token of W hypotheses for each of B sentences.
-
-        Args:
-            ids: (B, W) int32, the last token of each hypothesis.
-            position: integer scalar, number of tokens before it.
-            memory: result of `encode`, one row a sentence.
-            cache: of the tokens before, rows B W, those of one sentence side by side.
-
-        Returns:
-            Logits (B, W, V) float32 and the cache, one position longer.
-        """
-        rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
-        x = _embed(rows, self.target_embedding, self.target_positions, offset=position)
-        grown = []
-        for block, past, keys_values in zip(
-            self.decoder_blocks, cache, memory["layers"], strict=True
-        ):
-            x, past = block.step(x, past, position, keys_values, memory["mask"])
-            grown.append(past)
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
-        logits = self.target_embedding.logits(x)  # (B W, 1, V)
-        return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TransformerEncoder(_TransformerModel):
+class TransformerEncoder(_Model):
     """The encoder alone: ids in, one vector a token out (section 3.1).
 
     For classification, tagging, retrieval: put any head on its output.
@@ -331,43 +312,14 @@ class TransformerEncoder(_TransformerModel):
     (1, 3, 16)
     """
 
-    def __init__(
-        self,
-        vocab_size,
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        dropout=0.1,
-        *,
-        key_dim=None,
-        value_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        norm_first=False,
-        positions="sinusoidal",
-        max_length=1024,
-        use_bias=False,
-        dtype=None,
-        name=None,
-    ):
-        self._make(locals(), dtype)
-        self.source_embedding = self._embedding("token_embedding", vocab_size)
-        self.source_positions = self._positions("source_positions")
-        self.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
-        self.encoder_norm = self._final_norm("encoder_norm")
-
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        dropout_layer = self._dropout_layer("source_dropout")
-        x = _embed(source_ids, self.source_embedding, self.source_positions, dropout_layer)
-        for block in self.encoder_blocks:
-            x = block(x)
-        x = x if self.encoder_norm is None else self.encoder_norm(x)
-        super().__init__(inputs=source_ids, outputs=x, name=name)
+    def _connect(self, vocab_size, **_):
+        self._make_encoder(self._embedding("token_embedding", vocab_size))
+        source_ids = _ids("source_ids")
+        return source_ids, self._encode(source_ids, self._dropout("source_dropout"))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class CausalTransformer(_TransformerModel):
+class CausalTransformer(_Decoding, _Model):
     """The decoder alone, a language model: each position predicts the next token.
 
     The decoder of section 3.1 without its attention to an encoder.
@@ -390,39 +342,11 @@ class CausalTransformer(_TransformerModel):
     (1, 3, 23)
     """
 
-    def __init__(
-        self,
-        vocab_size,
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        dropout=0.1,
-        *,
-        key_dim=None,
-        value_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        norm_first=False,
-        positions="sinusoidal",
-        max_length=1024,
-        use_bias=False,
-        dtype=None,
-        name=None,
-    ):
-        self._make(locals(), dtype)
-        self.target_embedding = self._embedding("token_embedding", vocab_size)
-        self.target_positions = self._positions("target_positions")
-        self.decoder_blocks = self._blocks(EncoderBlock, "decoder_block")
-        self.decoder_norm = self._final_norm("decoder_norm")
-
-        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        dropout_layer = self._dropout_layer("target_dropout")
-        x = _embed(target_ids, self.target_embedding, self.target_positions, dropout_layer)
-        for block in self.decoder_blocks:
-            x = block(x, use_causal_mask=True)
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
-        super().__init__(inputs=target_ids, outputs=self.target_embedding.logits(x), name=name)
+    def _connect(self, vocab_size, **_):
+        self._make_decoder(self._embedding("token_embedding", vocab_size), EncoderBlock)
+        target_ids = _ids("target_ids")
+        dropout = self._dropout("target_dropout")
+        return target_ids, self._decode(target_ids, dropout, use_causal_mask=True)
 
     def start_ids(self, prompt_ids):
         """What precedes the first generated token: the prompt, (B, P) int32."""
@@ -431,19 +355,3 @@ class CausalTransformer(_TransformerModel):
     def encode(self, prompt_ids):
         """Nothing: a decoder-only model has no memory beside its cache."""
         return {}
-
-    def initial_cache(self, rows):
-        """The empty cache: keys and values (rows, H, 0, K) for each block."""
-        return [block.initial_cache(rows) for block in self.decoder_blocks]
-
-    def decode_step(self, ids, position, memory, cache):
-        """Logits (B, W, V) of the next token, and the longer cache; see `Transformer`."""
-        rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
-        x = _embed(rows, self.target_embedding, self.target_positions, offset=position)
-        grown = []
-        for block, past in zip(self.decoder_blocks, cache, strict=True):
-            x, past = block.step(x, past, position)
-            grown.append(past)
-        x = x if self.decoder_norm is None else self.decoder_norm(x)
-        logits = self.target_embedding.logits(x)
-        return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown

@@ -48,7 +48,7 @@ def attention_maps(model, source_ids=None, target_ids=None):
         maps["encoder"] = []
         for block in model.encoder_blocks:
             memory = _attending(block, memory, maps["encoder"], attention_mask=memory_mask)
-        memory = memory if model.encoder_norm is None else model.encoder_norm(memory)
+        memory = model.encoder_norm(memory)
     if hasattr(model, "decoder_blocks"):
         target_ids = _one_row(target_ids, "target_ids")  # (1, T)
         x = _embedded(target_ids, model.target_embedding, model.target_positions)

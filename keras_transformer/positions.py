@@ -31,6 +31,7 @@ def position_range(length, offset):
 
 
 def check_even(size, what):
+    """Refuses a size that does not split into pairs of channels."""
     if size is None or size % 2:
         raise ValueError(
             f"{what} pairs a sine with a cosine and needs an even number of channels, but the "
