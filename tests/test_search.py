@@ -176,6 +176,20 @@ def test_beam_equals_a_plain_search(width, alpha, early_stop):
         assert len(np.unique(result.ids[row], axis=0)) == width
 
 
+def test_without_early_stop_hypotheses_that_win_late_are_found():
+    model = FakeModel(11, end_bias=3.0, seed=2)
+    model.table *= 3.0  # long hypotheses of likely tokens, which a high penalty favours
+    source = sentences(13, 5, 11)
+    result = BeamSearch(3, 2.3, early_stop=False)(model, source, max_length=11)
+    early = BeamSearch(3, 2.3)(model, source, max_length=11)
+    for row in range(13):
+        reference = Reference(model, source[row], 11)
+        check(result, row, reference.beam(3, 2.3, False))
+        check(early, row, reference.beam(3, 2.3, True))
+    assert (result.scores >= early.scores).numpy().all()
+    assert (result.scores > early.scores).numpy().any()
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.3])
 def test_wide_beam_finds_all_hypotheses_in_order(alpha):
     model = FakeModel(6)
