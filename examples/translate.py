@@ -1,19 +1,28 @@
 """From two text files to a translator: tokenizer, training, search, BLEU.
 
-    python examples/translate.py                                     # number words, no files needed
-    python examples/translate.py --data DIR --source en --target de  # train.en, train.de, valid.en, ...
+    python examples/translate.py                                     # number words: no files
+    python examples/translate.py --data DIR --source en --target de  # train.en, train.de, ...
 
-Trains under `tf.distribute.MirroredStrategy` (all GPUs, or logical CPUs with `--replicas`),
-averages the last checkpoints, and leaves in `--output`: model.keras, tokenizer.model,
-metrics.json, learning_curve.png, attention.png, and the epochs' checkpoints.
+Trains under `tf.distribute.MirroredStrategy` (every GPU, or logical CPUs with `--replicas`). Then
+averages checkpoints (section 6.1), chooses between averages and length penalties by BLEU on the
+validation set, and measures on the test sets. Leaves in `--output`: model.keras, tokenizer.model,
+metrics.json, learning_curve.png, attention.png, and the epochs' checkpoints. Started again with
+the same arguments, a run that was stopped or killed goes on.
 """
 
 import argparse
+import contextlib
+import csv
+import hashlib
 import json
 import os
+import platform
 import random
+import shlex
+import statistics
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -23,11 +32,27 @@ import sacrebleu
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.corpora import read_parallel
+from keras_transformer import corpora, plots
+from keras_transformer.callbacks import StopOnNonFinite, Throughput, translate
+from keras_transformer.checkpoints import (
+    CheckpointAveraging,
+    TrainingCheckpoint,
+    average_checkpoints,
+)
+from keras_transformer.training import prepare
 
-# Shape, dropout and recipe of each size. "tiny" is the model of the Multi30k results in the
-# README, "base" and "big" are the paper's (sections 5.3, 5.4 and Table 3).
+# Shape and recipe of each size. "numbers" is for number words; "tiny" is the model of the Multi30k
+# results in the README; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1 and Table 3).
+# `average` is how many last checkpoints the paper's rule would take: the choice is made near it.
 PRESETS = {
+    "numbers": {
+        "model": dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1),
+        "rate": dict(peak=0.005, warmup_steps=300),
+        "tokens_per_batch": 4096,
+        "vocab_size": 500,
+        "epochs": 16,
+        "average": 4,
+    },
     "tiny": {
         "model": dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
         "rate": dict(peak=0.0025, warmup_steps=1500),
@@ -53,146 +78,385 @@ PRESETS = {
         "average": 20,
     },
 }
+LENGTH_PENALTIES = (0.6, 1.0, 1.4)
 
 
-def parse_arguments():
+def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder with train.SOURCE, train.TARGET, ...")
-    parser.add_argument("--source", default="en")
-    parser.add_argument("--target", default="de")
-    parser.add_argument("--train", default="train", help="name of the training files")
-    parser.add_argument("--valid", default="valid", help="name of the validation files")
-    parser.add_argument("--test", nargs="*", default=[], help="names of test files")
+    parser.add_argument("--data", help="folder of parallel files (plain or .gz), or a corpus to "
+                        f"fetch: {', '.join(corpora.CORPORA)}; default: number words")  # fmt: skip
+    parser.add_argument("--source", default="en", help="ending of the source files' names")
+    parser.add_argument("--target", default="de", help="ending of the target files' names")
+    parser.add_argument("--train", help="name of the training files; default: train")
+    parser.add_argument("--valid", help="of the validation files; default: valid, val or dev")
+    parser.add_argument("--test", nargs="*", help="of the test files; default: all test*")
+    parser.add_argument("--limit", type=int, help="use the first LIMIT pairs of each set only")
     parser.add_argument("--undo-bpe", action="store_true", help="join words cut by '@@ '")
-    parser.add_argument(
-        "--bleu-tokenize", default="13a", help="sacreBLEU's tokenizer; none for tokenised text"
-    )
-    parser.add_argument("--preset", choices=PRESETS, default="tiny")
-    parser.add_argument("--replicas", type=int, help="default: every GPU, or one CPU")
-    parser.add_argument("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
+    parser.add_argument("--bleu-tokenize", choices=sacrebleu.metrics.BLEU.TOKENIZERS,
+                        help="default: 13a, or char for number words")  # fmt: skip
+    parser.add_argument("--preset", choices=PRESETS, help="default: tiny; numbers without --data")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--vocab-size", type=int)
     parser.add_argument("--tokens-per-batch", type=int)
     parser.add_argument("--sampling-alpha", type=float, help="subword sampling while training")
+    parser.add_argument("--replicas", type=int, help="default: every GPU, or one CPU")
+    parser.add_argument("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
     parser.add_argument("--beam-width", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--length-penalty", type=float, nargs="+", default=LENGTH_PENALTIES,
+                        help="one, or several to choose from")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("translator"))
-    return parser.parse_args()
+    parser.add_argument("--evaluate", action="store_true", help="use what is there, do not train")
+    args = parser.parse_args(argv)
+    for name in ("limit", "epochs", "replicas", "beam_width"):
+        if (number := getattr(args, name)) is not None and number < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {number}")
+    args.preset = args.preset or ("tiny" if args.data else "numbers")
+    for name in ("epochs", "vocab_size", "tokens_per_batch"):
+        setattr(args, name, getattr(args, name) or PRESETS[args.preset][name])
+    args.bleu_tokenize = args.bleu_tokenize or ("13a" if args.data else "char")
+    return args
+
+
+# --- text ---
+
+
+def number_words(held_out=500):
+    """English and German number words; numbers of one set are in no other."""
+    from num2words import num2words
+
+    draw = random.Random(0)
+    numbers = [*range(1000), *draw.sample(range(1000, 1_000_000), 19_000)]
+    draw.shuffle(numbers)
+    sets = {"valid": numbers[:held_out], "test": numbers[held_out : 2 * held_out]}
+    sets["train"] = numbers[2 * held_out :]
+    return {
+        name: [[num2words(n, lang=language) for n in chosen] for language in ("en", "de")]
+        for name, chosen in sets.items()
+    }
+
+
+def find_files(args):
+    """Files of each set: a dict from "train", "valid" and test sets' names to (source, target)."""
+    folder = Path(args.data)
+    if not folder.is_dir() and args.data in corpora.CORPORA:
+        folder = Path.home() / ".cache" / "keras_transformer" / args.data
+        corpora.fetch_corpus(args.data, folder)
+    if not folder.is_dir():
+        raise ValueError(f"--data {folder}: no such folder, nor one of {sorted(corpora.CORPORA)}.")
+    sides = [{}, {}]  # name of a set -> file
+    for path in sorted(folder.iterdir()):
+        plain = path.name.removesuffix(".gz")
+        for side, language in zip(sides, (args.source, args.target), strict=True):
+            if plain.endswith(f".{language}"):
+                side.setdefault(plain.removesuffix(f".{language}"), path)  # plain before .gz
+    found = {name: (sides[0][name], sides[1][name]) for name in sides[0] if name in sides[1]}
+
+    def pick(*names):
+        for name in names:
+            if name in found:
+                return found[name]
+        raise ValueError(
+            f"--data {folder} has no {' or '.join(names)} in both .{args.source} and "
+            f".{args.target}; it has {sorted(found)}. Choose with --train, --valid, --test."
+        )
+
+    valid = [args.valid] if args.valid else ["valid", "val", "dev"]
+    tests = [name for name in found if name.startswith("test")] if args.test is None else args.test
+    return {"train": pick(args.train or "train"), "valid": pick(*valid)} | {
+        name: pick(name) for name in tests
+    }
+
+
+def read_text(args):
+    """All sets as lists of lines: a dict from name to (source lines, target lines)."""
+    if args.data is None:
+        text = number_words()
+    else:
+        text = {
+            name: corpora.read_parallel(*files, undo_bpe=args.undo_bpe)
+            for name, files in find_files(args).items()
+        }
+    for name, (lines, _) in text.items():
+        if not lines:
+            raise ValueError(f"the {name} files are empty.")
+    return {name: [side[: args.limit] for side in sides] for name, sides in text.items()}
+
+
+# --- training ---
 
 
 def choose_strategy(replicas):
     """MirroredStrategy over the GPUs, or over that many logical CPUs where there is none."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        names = [f"GPU:{i}" for i in range(len(gpus))][:replicas]
-    else:
-        replicas = replicas or 1
+    count = len(tf.config.list_physical_devices("GPU"))
+    if replicas and count and replicas > count:
+        raise ValueError(f"--replicas {replicas} is more than the {count} GPUs there are.")
+    if not count and replicas and replicas > 1:
+        logical = [tf.config.LogicalDeviceConfiguration()] * replicas
         cpu = tf.config.list_physical_devices("CPU")[0]
-        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(replicas)]
         tf.config.set_logical_device_configuration(cpu, logical)
-        names = [f"CPU:{i}" for i in range(replicas)]
-    return tf.distribute.MirroredStrategy(names)
+    kind = "GPU" if count else "CPU"
+    return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(replicas or count or 1)])
 
 
-def corpus(args, name):
-    """The parallel lines `name`.SOURCE and `name`.TARGET of the data folder, plain or .gz."""
-    files = []
-    for language in (args.source, args.target):
-        plain = args.data / f"{name}.{language}"
-        packed = plain.with_name(plain.name + ".gz")
-        if not plain.exists() and not packed.exists():
-            sys.exit(f"Neither {plain} nor {packed} exists. Name the files with --train/--valid.")
-        files.append(plain if plain.exists() else packed)
-    return read_parallel(*files, undo_bpe=args.undo_bpe)
+def claim_output(args, text):
+    """What makes this run what it is. Refuses a folder that holds another one."""
+    words = "\n".join(text["train"][0] + text["train"][1])
+    run = {name: PRESETS[args.preset][name] for name in ("model", "rate")}
+    for name in ("vocab_size", "tokens_per_batch", "sampling_alpha", "replicas", "dtype", "seed"):
+        run[name] = getattr(args, name)
+    run["train_sha256"] = hashlib.sha256(words.encode()).hexdigest()
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / "run.json"
+    if path.exists():
+        other = json.loads(path.read_text("utf-8"))
+        if other != run:
+            names = ", ".join(name for name in run if run[name] != other.get(name))
+            raise ValueError(
+                f"{args.output} holds another run: it differs in {names}. Repeat its arguments to "
+                "go on with it, or choose another --output."
+            )
+    elif not args.evaluate:
+        if checkpoints(args.output):
+            raise ValueError(
+                f"{args.output} holds checkpoints, but not run.json that says of what run. Choose "
+                "another --output, or use them with --evaluate."
+            )
+        with in_place(path) as aside:
+            aside.write_text(json.dumps(run, indent=2), "utf-8")
+    return run
 
 
-def translate(search, model, tokenizer, lines, batch_tokens=8192):
-    """Best translations of `lines`, in their order; searched in batches of similar length."""
-    ids = [row + [kt.text.END_ID] for row in tokenizer.encode(lines)]
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    translations = [""] * len(ids)
-    while order:
-        longest = len(ids[order[-1]])
-        batch, order = order[-max(1, batch_tokens // longest) :], order[: -max(1, batch_tokens // longest)]
-        padded = keras.utils.pad_sequences([ids[i] for i in batch], padding="post")
-        best = search(model, padded).ids[:, 0].numpy()
-        for i, text in zip(batch, tokenizer.decode(best.tolist()), strict=True):
-            translations[i] = text
-    return translations
+def checkpoints(folder):
+    """Weights after each epoch, counted from 1: a dict from epoch to file."""
+    return {int(p.stem[-5:]) + 1: p for p in sorted((folder / "weights").glob("weights-*.npz"))}
+
+
+@contextlib.contextmanager
+def in_place(path):
+    """A name to write to; what is there in the end is moved to `path`, whole."""
+    aside = path.with_name(f"part-{path.name}")
+    yield aside
+    os.replace(aside, path)
+
+
+def train(args, text, tokenizer, strategy):
+    """Trains up to `args.epochs`, from where it was stopped on; False if stopped by Ctrl-C."""
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    batches = {
+        name: kt.translation_batches(
+            *text[name],
+            tokenizer,
+            args.tokens_per_batch,
+            shuffle=name == "train",
+            seed=args.seed,
+            sampling_alpha=args.sampling_alpha if name == "train" else None,
+            static_shapes=on_gpu,  # XLA compiles anew for each shape
+            batch_multiple=strategy.num_replicas_in_sync,
+        )
+        for name in ("train", "valid")
+    }
+    print(f"training: {batches['train'].batches.report}")
+    print(f"validation: {batches['valid'].batches.report}")
+    preset = PRESETS[args.preset]
+    with strategy.scope():
+        model = kt.Transformer(tokenizer.vocab_size, **preset["model"], dtype=args.dtype)
+        rate = kt.InverseSquareRootWarmup(**preset["rate"])
+        model.compile(
+            keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
+            loss=kt.SequenceCrossentropy(label_smoothing=0.1),
+            weighted_metrics=[kt.Perplexity()],
+            jit_compile=on_gpu,
+        )
+    prepare(model)
+    print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
+    clock = {}
+    minutes = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: clock.update(begin=time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: logs.update(
+            minutes=(time.perf_counter() - clock["begin"]) / 60
+        ),
+    )
+    callbacks = [
+        StopOnNonFinite(),
+        Throughput(batches["train"]),
+        minutes,
+        keras.callbacks.CSVLogger(str(args.output / "history.csv"), append=True),
+        CheckpointAveraging(args.output / "weights", last=args.epochs),
+        TrainingCheckpoint(args.output / "state", every=500, data=batches["train"]),
+    ]
+    try:
+        model.fit(
+            batches["train"],
+            validation_data=batches["valid"],
+            epochs=args.epochs,
+            shuffle=False,  # translation_batches shuffles
+            callbacks=callbacks,
+        )
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def read_history(folder):
+    """What was logged after each epoch: a dict from name to a list."""
+    path = folder / "history.csv"
+    rows = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
+    rows = {int(row.pop("epoch")): row for row in rows}  # of an epoch done twice the later
+    names = rows[min(rows)] if rows else ()
+    return {name: [float(rows[epoch][name]) for epoch in sorted(rows)] for name in names}
+
+
+# --- choice and evaluation ---
 
 
 def bleu(translations, references, tokenize):
+    """What sacreBLEU says, and the share of translations that are their reference."""
     scorer = sacrebleu.metrics.BLEU(tokenize=tokenize)
     score = scorer.corpus_score(translations, [references])
-    return {"bleu": score.score, "details": str(score), "signature": str(scorer.get_signature())}
+    return {
+        "bleu": score.score,
+        "precisions": score.precisions,
+        "brevity_penalty": score.bp,
+        "lengths": {"system": score.sys_len, "reference": score.ref_len},
+        "signature": str(scorer.get_signature()),
+        "exact_match": sum(map(str.__eq__, translations, references)) / len(references),
+    }
 
 
-def average_weights(model, paths):
-    """Sets the mean of several checkpoints' weights (section 6.1)."""
-    total = None
-    for path in paths:
-        model.load_weights(path)
-        weights = model.get_weights()
-        total = weights if total is None else [a + b for a, b in zip(total, weights, strict=True)]
-    model.set_weights([array / len(paths) for array in total])
+def averages(epochs, val_loss, usual):
+    """Which epochs to try the average of: the last ones, and those around the best loss."""
+    tried = [epochs[-n:] for n in (1, usual // 2, usual, 2 * usual) if 0 < n <= len(epochs)]
+    known = [epoch for epoch in epochs if epoch <= len(val_loss)]
+    if known:
+        best = epochs.index(min(known, key=lambda epoch: val_loss[epoch - 1]))
+        first = max(0, min(best - usual // 2, len(epochs) - usual))
+        tried.append(epochs[first : first + usual])
+    return [chosen for i, chosen in enumerate(tried) if chosen not in tried[:i]]
 
 
-def main():
-    args = parse_arguments()
+def choose(args, model, tokenizer, valid, val_loss):
+    """Tries averages, then length penalties, by validation BLEU; leaves the best in `model`."""
+    files = checkpoints(args.output)
+    tried = []
+
+    def load(epochs):
+        model.set_weights(average_checkpoints([files[epoch] for epoch in epochs]))
+
+    def attempt(epochs, penalty):
+        load(epochs)
+        search = kt.BeamSearch(args.beam_width, penalty)
+        score = bleu(translate(search, model, tokenizer, valid[0]), valid[1], args.bleu_tokenize)
+        tried.append({"epochs": epochs, "length_penalty": penalty, "bleu": score["bleu"]})
+        print(f"{epochs[0]:6}-{epochs[-1]:<6}{penalty:>14}{score['bleu']:>9.2f}", flush=True)
+
+    def best():
+        return max(tried, key=lambda attempt: attempt["bleu"])  # the first of equal ones
+
+    print("Choice on the validation set\n       epochs  length penalty  BLEU")
+    penalties = sorted(args.length_penalty, key=lambda penalty: abs(penalty - 1))
+    for epochs in averages(sorted(files), val_loss, PRESETS[args.preset]["average"]):
+        attempt(epochs, penalties[0])
+    for penalty in penalties[1:]:
+        attempt(best()["epochs"], penalty)
+    load(best()["epochs"])
+    return {**best(), "tried": tried}
+
+
+def measure(args, model, tokenizer, text, length_penalty):
+    """Scores of each test set, and samples: (source, translation, reference) of the last one."""
+    search = kt.BeamSearch(args.beam_width, length_penalty)
+    scores = {}
+    for name in [name for name in text if name not in ("train", "valid")] or ["valid"]:
+        translations = translate(search, model, tokenizer, text[name][0])
+        scores[name] = bleu(translations, text[name][1], args.bleu_tokenize)
+        print(f"{name}: BLEU {scores[name]['bleu']:.2f} ({scores[name]['signature']}), "
+              f"exact match {scores[name]['exact_match']:.1%}")  # fmt: skip
+    return scores, list(zip(text[name][0], translations, text[name][1], strict=True))[:20]
+
+
+def draw(output, model, tokenizer, history, samples):
+    """The learning curve, and where the decoder looks while it translates a sentence."""
+    curves = {name: history[name] for name in history if name.endswith(("loss", "perplexity"))}
+    if curves:
+        with in_place(output / "learning_curve.png") as aside:
+            plots.plot_learning_curve(curves).savefig(aside)
+    # A sentence that fits on a page.
+    line, translation, _ = min(samples, key=lambda sample: abs(len(sample[0].split()) - 8))
+    source = [*tokenizer.encode(line), kt.text.END_ID]
+    target = [kt.text.BEGIN_ID, *tokenizer.encode(translation)]
+    maps = plots.attention_maps(model, source, target)
+    labels = [plots.token_labels(tokenizer, ids) for ids in (target, source)]
+    with in_place(output / "attention.png") as aside:
+        plots.plot_attention(maps["cross"], *labels).savefig(aside)
+
+
+def finish(args, argv, run, text, tokenizer, stopped):
+    """Chooses, saves and measures the model, and writes down what the run was."""
+    files, history = checkpoints(args.output), read_history(args.output)
+    if not files:
+        raise ValueError(f"{args.output} holds no finished epoch; train until the first one ends.")
     preset = PRESETS[args.preset]
-    args.output.mkdir(parents=True, exist_ok=True)
-    keras.utils.set_random_seed(args.seed)
-    strategy = choose_strategy(args.replicas)
+    # In float32, whatever was trained in: that is what exports and other backends take.
+    model = kt.Transformer(tokenizer.vocab_size, **preset["model"])
+    if stopped:  # somebody waits
+        last = sorted(files)[-preset["average"] :]
+        model.set_weights(average_checkpoints([files[epoch] for epoch in last]))
+    else:
+        chosen = choose(args, model, tokenizer, text["valid"], history.get("val_loss", []))
+    with in_place(args.output / "model.keras") as aside:
+        model.save(aside)
+    if stopped:
+        print(f"Stopped. {args.output / 'model.keras'} has the average of epochs {last}. The same "
+              "command goes on; with --evaluate it measures what is there.")  # fmt: skip
+        return
+    scores, samples = measure(args, model, tokenizer, text, chosen["length_penalty"])
+    for source, translation, _ in samples[:5]:
+        print(f"  {source} -> {translation}")
+    draw(args.output, model, tokenizer, history, samples)
+    rates = history.get("tokens_per_second")
+    metrics = {
+        "command": shlex.join(["python", "examples/translate.py", *argv]),
+        "seed": args.seed,
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("tensorflow", "keras", "sentencepiece", "sacrebleu")},
+        "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
+        "recipe": run,
+        "parameters": model.count_params(),
+        "epochs": len(files),
+        "minutes": sum(history["minutes"]) if "minutes" in history else None,
+        "tokens_per_second": statistics.median(rates) if rates else None,
+        "beam_width": args.beam_width,
+        "chosen_on_validation": chosen,
+        "scores": scores,
+        "history": history,
+    }
+    with in_place(args.output / "metrics.json") as aside:
+        aside.write_text(json.dumps(metrics, indent=2) + "\n", "utf-8")
+    print(f"Saved in {args.output}: model.keras, tokenizer.model, metrics.json, "
+          "learning_curve.png, attention.png")  # fmt: skip
 
-    sources, targets = corpus(args, args.train)
-    valid_sources, valid_targets = corpus(args, args.valid)
-    tokenizer = kt.Tokenizer.train(
-        sources + targets, vocab_size=args.vocab_size or preset["vocab_size"]
-    )
-    tokenizer.save(args.output / "tokenizer.model")
-    tokens_per_batch = args.tokens_per_batch or preset["tokens_per_batch"]
-    train = kt.translation_batches(
-        sources,
-        targets,
-        tokenizer,
-        tokens_per_batch,
-        seed=args.seed,
-        sampling_alpha=args.sampling_alpha,
-        batch_multiple=strategy.num_replicas_in_sync,
-    )
-    valid = kt.translation_batches(
-        valid_sources, valid_targets, tokenizer, tokens_per_batch, shuffle=False,
-        batch_multiple=strategy.num_replicas_in_sync,
-    )
-    print(train.batches.report)
 
-    with strategy.scope():
-        model = kt.Transformer(tokenizer.vocab_size, **preset["model"], dtype=args.dtype)
-        model.compile(
-            keras.optimizers.Adam(
-                kt.InverseSquareRootWarmup(**preset["rate"]), 0.9, 0.98, 1e-9, global_clipnorm=1.0
-            ),
-            loss=kt.SequenceCrossentropy(label_smoothing=0.1),
-            weighted_metrics=[kt.Perplexity()],
-            jit_compile=bool(tf.config.list_physical_devices("GPU")),
-        )
-    print(f"{model.count_params():,} parameters")
-    start = time.perf_counter()
-    model.fit(
-        train,
-        validation_data=valid,
-        epochs=args.epochs or preset["epochs"],
-        verbose=1,
-        shuffle=False,  # translation_batches shuffles
-        callbacks=[
-            keras.callbacks.ModelCheckpoint(
-                str(args.output / "epoch-{epoch:03d}.weights.h5"), save_weights_only=True
-            ),
-            keras.callbacks.CSVLogger(str(args.output / "history.csv"), append=True),
-        ],
-    )
-    print(f"trained in {(time.perf_counter() - start) / 60:.1f} minutes")
+def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse_arguments(argv)
+    try:
+        text = read_text(args)
+        run = claim_output(args, text)
+        strategy = choose_strategy(args.replicas)
+        keras.utils.set_random_seed(args.seed)
+        path = args.output / "tokenizer.model"
+        if path.exists():
+            tokenizer = kt.Tokenizer.load(path)
+        else:
+            tokenizer = kt.Tokenizer.train(
+                text["train"][0] + text["train"][1], vocab_size=args.vocab_size
+            )
+            tokenizer.save(path)
+        stopped = not args.evaluate and not train(args, text, tokenizer, strategy)
+        finish(args, argv, run, text, tokenizer, stopped)
+    except (ValueError, OSError) as error:  # said in words; anything else shows where
+        sys.exit(f"translate.py: {error}")
 
 
 if __name__ == "__main__":
