@@ -74,10 +74,7 @@ def convert(traced, variables, opset):
     """
     inputs = [tensor.name for tensor in traced.inputs]
     names = _unique(variable.path for variable in variables)
-    names_of_inputs = [name for name in traced.structured_input_signature[0][1]]
-    order = [tensor.name.partition(":")[0] for tensor in traced.inputs[len(names) :]]
-    if sorted(order) != sorted(names_of_inputs):
-        raise ExportError(f"Inputs {names_of_inputs} were traced as {order}.")
+    order = sorted(traced.structured_input_signature[0][1])  # as TensorFlow flattens a dict
     renamed = dict(zip(inputs, names + order, strict=True))
     renamed.update({tensor.name: name for name, tensor in traced.structured_outputs.items()})
     outputs = [tensor.name for tensor in traced.structured_outputs.values()]

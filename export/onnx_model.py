@@ -3,23 +3,19 @@
 import contextlib
 import importlib.metadata
 import json
-import shutil
-import sys
-import time
 
-import keras
-import numpy as np
-import onnx
 import onnx_ir as ir
-import tensorflow as tf
 
 from keras_transformer.export import conversion, quantize, signature, verify
 from keras_transformer.export.fuse import fuse_blocks
 from keras_transformer.export.simplify import simplify
-from keras_transformer.export.staging import ExportError, digest, staged
-from keras_transformer.models import CausalTransformer
-from keras_transformer.decoding import EXTRA_LENGTH
-from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+from keras_transformer.export.jobs import (
+    MAX_SOURCE_LENGTH,
+    ForwardJob,
+    SearchJob,
+    check_arguments,
+)
+from keras_transformer.export.staging import Progress, digest, staged
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
 OPSET = 17
@@ -27,7 +23,6 @@ OPSET = 17
 IR_VERSION = 8
 # Protocol buffers end at 2 GiB; some room is left for the graph itself.
 LARGEST_FILE = 2**31 - 2**24
-MAX_SOURCE_LENGTH = 512
 PACKAGES = ("keras-transformer-onnx", "tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
 
 
@@ -97,7 +92,7 @@ def export_onnx(
         )
     if text and (tokenizer is None or search is None):
         raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
-    tell = _Progress(verbose)
+    tell = Progress(verbose)
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
     model = conversion.as_float32(model)
     job = SearchJob(model, search, max_length) if search else ForwardJob(model)
@@ -109,7 +104,7 @@ def export_onnx(
             converted.ir_version = IR_VERSION
             conversion.fill_weights(converted, variables)
         with tell("simplifying"):
-            job.name_axes(converted.graph)
+            arrange(converted.graph, job)
             simplify(converted)
         if fuse:
             with tell("fusing blocks"):
@@ -156,216 +151,20 @@ def export_onnx(
     return json.loads(sealed)
 
 
-def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_SOURCE_LENGTH):
-    """Raises `TypeError` or `ValueError` for what no exporter takes."""
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a Keras model, but {type(model).__name__} was passed.")
-    if not model.built or not getattr(model, "inputs", None):
-        raise ValueError(
-            f"{model.name} is no functional model: its inputs are not known. Build it with "
-            "keras.Input, as `Transformer` is."
-        )
-    if tokenizer is not None and not (hasattr(tokenizer, "save") and hasattr(tokenizer, "encode")):
-        raise TypeError(f"tokenizer must be a Tokenizer, but {type(tokenizer).__name__} was passed.")
-    if search is not None and not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
-        raise TypeError(
-            "search must be a GreedySearch, BeamSearch or Sampling, but "
-            f"{type(search).__name__} was passed."
-        )
-    if search is not None and not hasattr(model, "decode_step"):
-        raise TypeError(
-            f"{type(model).__name__} has no decode_step, so nothing can be searched with it. Pass "
-            "a Transformer or a CausalTransformer, or leave `search` out to export its forward pass."
-        )
-    if search is not None and tokenizer is not None and tokenizer.vocab_size > vocab_sizes(model)["source"]:
-        raise ValueError(
-            f"The tokenizer has {tokenizer.vocab_size} ids, but the model's vocabulary only "
-            f"{vocab_sizes(model)['source']}. Pass the tokenizer that it was trained with."
-        )
-    for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
-
-
-def vocab_sizes(model):
-    """`{"source", "target"}` of a model that can be searched."""
-    target = model.target_embedding.vocab_size
-    source = getattr(model, "source_embedding", model.target_embedding).vocab_size
-    return {"source": source, "target": target}
-
-
-class SearchJob:
-    """What an export with a search computes, and how it is proven."""
-
-    def __init__(self, model, search, max_length):
-        self.model, self.search, self.max_length = model, search, max_length
-        self.random = isinstance(search, Sampling)
-        self.task = "generate" if isinstance(model, CausalTransformer) else "translate"
-        self.vocab_size = vocab_sizes(model)
-        self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
-        self.specs = {signature.SOURCE_IDS: tf.TensorSpec([None, None], "int32", signature.SOURCE_IDS)}
-        if self.random:
-            self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
-
-    def function(self, source_ids, **seed):
-        result = self.search(self.model, source_ids, self.max_length, **seed)
-        return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
-
-    def name_axes(self, graph):
-        _rename(graph, signature.AXES)
-
-    def limits(self, max_source_length):
-        longest = self.model.max_length
-        return {
-            "source_length": min(max_source_length, longest or max_source_length),
-            "target_length": self.max_length or longest,
-            "extra_length": None if self.max_length else EXTRA_LENGTH,
-        }
-
-    def cases(self, samples):
-        """Inputs to prove the file on: sentences of several lengths, padded, alone and together."""
-        if samples is None:
-            samples = _random_ids(self.vocab_size["source"], self.model.max_length)
-        cases = [{signature.SOURCE_IDS: np.asarray(ids, np.int32)} for ids in samples]
-        if self.random:
-            for seed, case in enumerate(cases, 17):
-                case[signature.SEED] = np.array(seed, np.int32)
-        return cases
-
-    def expected(self, case):
-        seed = {"seed": int(case[signature.SEED])} if self.random else {}
-        result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
-        return result.ids.numpy(), result.scores.numpy()
-
-    def compare(self, case, expected, found, tolerance, exact):
-        rescored = self.rescore(case[signature.SOURCE_IDS], found[signature.TOKEN_IDS])
-        return verify.compare_search(expected, found, rescored, tolerance, exact)
-
-    def rescore(self, source_ids, token_ids):
-        """The scores, (B, W), that Keras gives to given hypotheses, by forcing its search there."""
-        scores = []
-        for tokens in np.moveaxis(token_ids, 1, 0):  # (B, T)
-            count = np.maximum((tokens != signature.SPECIAL_IDS["pad"]).sum(axis=1), 1)
-            forced = GreedySearch()(
-                self.model, source_ids, count.astype(np.int32), target_prefix=tokens
-            ).scores.numpy()[:, 0]
-            alpha = getattr(self.search, "length_penalty", 0.0)
-            scores.append(forced / ((5.0 + count) / 6.0) ** alpha)
-        return np.stack(scores, axis=1).astype(np.float32)
-
-
-class ForwardJob:
-    """What an export of a forward pass computes, and how it is proven."""
-
-    task, search_config = "forward", None
-
-    def __init__(self, model):
-        self.model = model
-        self.inputs = {_plain(tensor.name): tensor for tensor in model.inputs}
-        self.specs = {
-            name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
-            for name, tensor in self.inputs.items()
-        }
-        outputs = keras.tree.flatten(model.output)
-        names = [signature.LOGITS] if hasattr(model, "decode_step") else model.output_names
-        names = list(model.output) if isinstance(model.output, dict) else names
-        self.outputs = [_plain(name) for name in names]
-        if len(set(self.outputs) | set(self.inputs)) < len(outputs) + len(self.inputs):
-            raise ValueError(
-                f"Inputs {list(self.inputs)} and outputs {self.outputs} need names of their own. "
-                "Name the layers that give the outputs, or let the model return a dict."
-            )
-        target = getattr(model, "target_embedding", None)
-        self.vocab_size = vocab_sizes(model) if target else {"source": None, "target": None}
-
-    def function(self, **inputs):
-        arranged = keras.tree.pack_sequence_as(self.model.input, [inputs[name] for name in self.inputs])
-        outputs = self.model(arranged, training=False)
-        if isinstance(outputs, dict):
-            return {_plain(name): tensor for name, tensor in outputs.items()}
-        return dict(zip(self.outputs, keras.tree.flatten(outputs), strict=True))
-
-    def name_axes(self, graph):
-        names = {}
-        for value in [*graph.inputs, *graph.outputs]:
-            known = signature.AXES.get(value.name)
-            rank = 0 if value.shape is None else len(value.shape)
-            length = "source_length" if len(self.inputs) == 1 else f"{value.name}_length"
-            other = ("batch", length, *(f"{value.name}_axis_{i}" for i in range(2, rank)))
-            names[value.name] = known if known and len(known) == rank else other[:rank]
-        _rename(graph, names)
-
-    def limits(self, max_source_length):
-        longest = getattr(self.model, "max_length", None)
-        return {
-            "source_length": min(max_source_length, longest or max_source_length),
-            "target_length": longest,
-            "extra_length": None,
-        }
-
-    def cases(self, samples):
-        if samples is not None:
-            return [{name: np.asarray(array) for name, array in case.items()} for case in samples]
-        random, cases = np.random.default_rng(11), []
-        highest = _smallest_vocabulary(self.model)
-        for batch, length in ((1, 3), (5, 7), (2, 13)):
-            case = {}
-            for name, tensor in self.inputs.items():
-                free = iter((batch, length, length, length))
-                shape = [next(free) if size is None else size for size in tensor.shape]
-                dtype = np.dtype(tensor.dtype)
-                if dtype.kind in "iu":
-                    case[name] = random.integers(1, highest, shape).astype(dtype)
-                    case[name][-1, (length + 1) // 2 :] *= batch == 1  # padding in the last row
-                else:
-                    case[name] = random.standard_normal(shape).astype(dtype)
-            cases.append(case)
-        return cases
-
-    def expected(self, case):
-        tensors = {name: tf.constant(array) for name, array in case.items()}
-        return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
-
-    def compare(self, case, expected, found, tolerance, exact):
-        return verify.compare_forward(expected, found, tolerance)
-
-
-def _random_ids(vocab_size, max_length):
-    """Batches of source ids (B, S), some rows padded on the right."""
-    random, batches = np.random.default_rng(7), []
-    for batch, length in ((1, 3), (3, 7), (2, 11)):
-        length = min(length, max_length or length)
-        ids = random.integers(min(4, vocab_size - 1), vocab_size, (batch, length))
-        for row in range(1, batch):
-            ids[row, max(1, length - 2 * row) :] = signature.SPECIAL_IDS["pad"]
-        batches.append(ids)
-    return batches
-
-
-def _smallest_vocabulary(model):
-    sizes = [2]
-    for layer in getattr(model, "layers", []):
-        size = getattr(layer, "vocab_size", getattr(layer, "input_dim", None))
-        sizes.extend([size] if isinstance(size, int) else [])
-        if isinstance(layer, keras.Model):
-            sizes.append(_smallest_vocabulary(layer))
-    found = [size for size in sizes if size > 2]
-    return min(found) if found else 2
-
-
-def _plain(name):
-    return name.replace("/", "_").replace(":", "_")
-
-
-def _rename(graph, names):
-    """Gives the axes of inputs and outputs the names that the artefact documents."""
+def arrange(graph, job):
+    """Puts the inputs in their documented order, and names the axes of inputs and outputs."""
+    by_name = {value.name: value for value in graph.inputs}
+    inputs = [by_name[name] for name in job.specs]
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)
     for value in [*graph.inputs, *graph.outputs]:
-        if value.name in names:
-            dims = value.shape if value.shape is not None else (None,) * len(names[value.name])
-            value.shape = ir.Shape(
-                size if isinstance(size, int) else name
-                for size, name in zip(dims, names[value.name], strict=True)
-            )
+        sizes = list(value.shape or ())
+        names = job.axes(value.name, len(sizes))
+        documented = value.name in signature.AXES
+        value.shape = ir.Shape(
+            size if isinstance(size, int) and not documented else name
+            for size, name in zip(sizes or [None] * len(names), names, strict=True)
+        )
 
 
 def values(found):
@@ -395,22 +194,3 @@ def versions():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
-
-
-class _Progress:
-    """Tells on stderr what is being done and how long it took."""
-
-    def __init__(self, verbose):
-        self.verbose = verbose
-
-    @contextlib.contextmanager
-    def __call__(self, what):
-        start = time.perf_counter()
-        self._print(f"{what} ... ")
-        yield
-        self._print(f"{time.perf_counter() - start:.1f} s\n")
-
-    def _print(self, text):
-        if self.verbose:
-            sys.stderr.write(text)
-            sys.stderr.flush()

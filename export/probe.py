@@ -1,27 +1,39 @@
-"""Runs an ONNX file on given inputs, in a process that imports neither TensorFlow nor Keras.
+"""Runs what was exported on given inputs, in a process that imports neither Keras nor this package.
 
-A script of its own, `python -P probe.py JOB.json`, started by `keras_transformer.export.verify`: a
-model that only works beside TensorFlow is not exported, and libraries that cannot live in one
+A script of its own, `python -P probe.py JOB.json`, started by `keras_transformer.export.verify`: an
+ONNX file that only works beside TensorFlow is not exported, and libraries that cannot live in one
 process (onnxruntime-extensions and TensorFlow) need not.
 
-The job: `{"model": path, "checker": bool, "extensions": bool, "cases": [{"inputs": path.npz,
-"outputs": path.npz}]}`. Prints one line of JSON, `{}` or `{"check": ..., "error": ...}`.
+The job: `{"model": path, "saved_model": signature or null, "extensions": bool, "cases":
+[{"inputs": path.npz, "outputs": path.npz}]}`. Prints one line of JSON at the end, `{}` or
+`{"check": ..., "error": ...}`.
 """
 
 import json
 import sys
 import warnings
 
+import numpy as np
+
 
 def run(job):
-    import numpy as np
+    """Does the job; yields the name of each check before it begins."""
+    opened = yield from (open_saved_model if job["saved_model"] else open_onnx)(job)
+    for case in job["cases"]:
+        with np.load(case["inputs"]) as file:
+            inputs = dict(file)
+        shapes = {name: array.shape for name, array in inputs.items()}
+        yield f"a run with inputs of shapes {shapes}"
+        outputs = opened(inputs)
+        np.savez(case["outputs"], **{name: _text(array) for name, array in outputs.items()})
+
+
+def open_onnx(job):
+    import onnx
     import onnxruntime
 
-    if job["checker"]:
-        import onnx
-
-        yield "onnx.checker"
-        onnx.checker.check_model(job["model"])
+    yield "onnx.checker"
+    onnx.checker.check_model(job["model"])
     yield "session creation"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -32,23 +44,43 @@ def run(job):
     session = onnxruntime.InferenceSession(
         job["model"], options, providers=["CPUExecutionProvider"]
     )
-    for case in job["cases"]:
-        with np.load(case["inputs"]) as inputs:
-            inputs = dict(inputs)
-        shapes = {name: array.shape for name, array in inputs.items()}
-        if job["extensions"]:  # strings travel as unicode arrays, without pickle
-            inputs = {
-                name: array.astype(object) if array.dtype.kind == "U" else array
-                for name, array in inputs.items()
-            }
-        yield f"a run with inputs of shapes {shapes}"
-        outputs = session.run(None, inputs)
-        names = [value.name for value in session.get_outputs()]
-        arrays = {
-            name: np.array(array.tolist(), dtype=str) if array.dtype == object else array
-            for name, array in zip(names, outputs, strict=True)
+    names = [value.name for value in session.get_outputs()]
+
+    def call(inputs):
+        inputs = {
+            name: array.astype(object) if array.dtype.kind == "U" else array
+            for name, array in inputs.items()
         }
-        np.savez(case["outputs"], **arrays)
+        return dict(zip(names, session.run(None, inputs), strict=True))
+
+    return call
+
+
+def open_saved_model(job):
+    import tensorflow as tf
+
+    try:
+        import tensorflow_text  # noqa: F401, registers its operators; ids need none of them
+    except ImportError:
+        pass
+    yield "loading the SavedModel"
+    loaded = tf.saved_model.load(job["model"])
+    function = loaded.signatures[job["saved_model"]]
+
+    def call(inputs):
+        outputs = function(**{name: tf.constant(array) for name, array in inputs.items()})
+        return {name: tensor.numpy() for name, tensor in outputs.items()}
+
+    call.loaded = loaded  # the function does not keep its variables alive
+    return call
+
+
+def _text(array):
+    """Strings as a unicode array, which travels without pickle."""
+    if array.dtype != object:
+        return array
+    flat = [item.decode() if isinstance(item, bytes) else item for item in array.flat]
+    return np.array(flat, dtype=str).reshape(array.shape)
 
 
 def main():

@@ -278,6 +278,31 @@ class Known:
             return (*batch, left[-2], right[-1])
         return None
 
+    # Operators of ONNX Runtime that `fuse` writes.
+
+    def _fusedmatmul(self, node):
+        left, right = (self.dims.get(value) for value in node.inputs)
+        if left is None or right is None or len(right) != 2 or attribute(node, "transA", 0):
+            return None
+        return (*left[:-1], right[0 if attribute(node, "transB", 0) else 1])
+
+    def _skiplayernormalization(self, node):
+        dims = self.dims.get(node.inputs[0])
+        return None if dims is None else [dims, (), (), dims]
+
+    def _multiheadattention(self, node):
+        query, key, value = (self.dims.get(value) for value in node.inputs[:3])
+        if query is None or key is None or value is None:
+            return None
+        size = value[2] if len(value) == 3 else product([value[1], value[3]])
+        if len(node.outputs) == 1:
+            return (*query[:2], size)
+        past_key, past_value = (self.dims.get(value) for value in node.inputs[6:8])
+        if past_key is None or past_value is None:
+            return None
+        caches = [(*past[:2], _combine("+", past[2], key[1]), past[3]) for past in (past_key, past_value)]
+        return [(*query[:2], size), *caches]
+
     def _reshape(self, node):
         dims, target = self.dims.get(node.inputs[0]), self.data.get(node.inputs[1])
         if target is None:

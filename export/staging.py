@@ -1,11 +1,13 @@
-"""Folders that appear whole or not at all, and the error that an export ends with."""
+"""What every exporter does around its work: folders that appear whole or not at all, one error, progress."""
 
 import contextlib
 import hashlib
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
+import time
 
 
 class ExportError(Exception):
@@ -61,3 +63,22 @@ def digest(path):
             "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
             "bytes": os.path.getsize(path),
         }
+
+
+class Progress:
+    """Tells on stderr what is being done and how long it took."""
+
+    def __init__(self, verbose):
+        self.verbose = verbose
+
+    @contextlib.contextmanager
+    def __call__(self, what):
+        start = time.perf_counter()
+        self._print(f"{what} ... ")
+        yield
+        self._print(f"{time.perf_counter() - start:.1f} s\n")
+
+    def _print(self, text):
+        if self.verbose:
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -29,14 +29,14 @@ TIE = 1e-4
 TIMEOUT = 1800  # seconds; a file that takes longer does not work in practice
 
 
-def probe(path, cases, *, extensions=False, checker=True):
-    """Outputs of the ONNX file at `path` for each of `cases`, from a process without TensorFlow.
+def probe(path, cases, *, extensions=False, saved_model=None):
+    """Outputs for each of `cases` of what was written to `path`, from a process of its own.
 
     Args:
-        path: an ONNX file.
+        path: an ONNX file, or the folder of a SavedModel.
         cases: list of dicts from input names to arrays.
         extensions: whether to load the operators of onnxruntime-extensions.
-        checker: whether to run `onnx.checker` too.
+        saved_model: name of a SavedModel's signature. Defaults to `None`: an ONNX file.
 
     Returns:
         List of dicts from output names to arrays.
@@ -51,7 +51,7 @@ def probe(path, cases, *, extensions=False, checker=True):
             files.append({key: str(folder / f"{i}.{key}.npz") for key in ("inputs", "outputs")})
             np.savez(files[-1]["inputs"], **case)
         job = {
-            "model": str(path), "checker": checker, "extensions": extensions, "cases": files
+            "model": str(path), "extensions": extensions, "saved_model": saved_model, "cases": files
         }  # fmt: skip
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         script = pathlib.Path(__file__).with_name("probe.py")
@@ -60,7 +60,7 @@ def probe(path, cases, *, extensions=False, checker=True):
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
         except subprocess.TimeoutExpired as error:
             raise ExportError(
-                f"ONNX Runtime did not finish {len(cases)} small runs within {TIMEOUT} s."
+                f"The exported file did not finish {len(cases)} small runs within {TIMEOUT} s."
             ) from error
         if done.returncode:
             raise ExportError(
@@ -70,8 +70,8 @@ def probe(path, cases, *, extensions=False, checker=True):
         report = json.loads(done.stdout.splitlines()[-1])
         if report:
             raise ExportError(
-                f"The exported file failed at {report['check']}: {report['error']}. Try fuse=False "
-                "or precision='float32'; if that works, please report it."
+                f"The exported file failed at {report['check']}: {report['error']}. For ONNX try "
+                "fuse=False or precision='float32'; if that works, please report it."
             )
         outputs = []
         for entry in files:
@@ -160,3 +160,18 @@ def compare_search(expected, found, rescored, tolerance, exact):
 
 def _padded(ids, length):
     return np.pad(ids, [(0, 0), (0, 0), (0, length - ids.shape[2])])
+
+
+def compare_texts(expected, found, tolerance):
+    """Raises `ExportError` unless strings (B, W) are the same, where scores leave no doubt."""
+    texts = [[text.decode() for text in row] for row in np.asarray(expected[signature.TEXTS])]
+    scores, others = np.asarray(expected[signature.SCORES]), found[signature.SCORES]
+    there = np.isfinite(scores)
+    gap = np.abs(np.where(there, scores - np.where(there, others, 0.0), 0.0))
+    worst = float((gap / np.maximum(1.0, np.abs(np.where(there, scores, 0.0)))).max(initial=0.0))
+    if found[signature.TEXTS].tolist() != texts or not worst <= tolerance:
+        raise ExportError(
+            f"Strings from the written file are {found[signature.TEXTS].tolist()} and not {texts}, "
+            f"or scores differ by {worst:.2g}, where {tolerance:.2g} is allowed. Export without "
+            "the tokenizer and serve ids, and please report it."
+        )

@@ -1,0 +1,237 @@
+"""What an export computes: a search or a forward pass, its names and sizes, and how to prove it.
+
+Shared by the exporters to SavedModel and ONNX.
+
+Shapes: B sentences, W hypotheses of each, S source length, P start (or prompt) length, T generated
+length, V vocabulary.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.decoding import EXTRA_LENGTH
+from keras_transformer.export import signature, verify
+from keras_transformer.models import CausalTransformer
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+
+MAX_SOURCE_LENGTH = 512
+
+
+def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_SOURCE_LENGTH):
+    """Raises `TypeError` or `ValueError` for what no exporter takes."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a Keras model, but {type(model).__name__} was passed.")
+    if not model.built or not getattr(model, "inputs", None):
+        raise ValueError(
+            f"{model.name} is no functional model: its inputs are not known. Build it with "
+            "keras.Input, as `Transformer` is."
+        )
+    if tokenizer is not None and not (hasattr(tokenizer, "save") and hasattr(tokenizer, "encode")):
+        raise TypeError(f"tokenizer must be a Tokenizer, but {type(tokenizer).__name__} was passed.")
+    if search is not None and not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
+        raise TypeError(
+            "search must be a GreedySearch, BeamSearch or Sampling, but "
+            f"{type(search).__name__} was passed."
+        )
+    if search is not None and not hasattr(model, "decode_step"):
+        raise TypeError(
+            f"{type(model).__name__} has no decode_step, so nothing can be searched with it. Pass "
+            "a Transformer or a CausalTransformer, or leave `search` out to export its forward pass."
+        )
+    if search is not None and tokenizer is not None and tokenizer.vocab_size > vocab_sizes(model)["source"]:
+        raise ValueError(
+            f"The tokenizer has {tokenizer.vocab_size} ids, but the model's vocabulary only "
+            f"{vocab_sizes(model)['source']}. Pass the tokenizer that it was trained with."
+        )
+    for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
+
+
+def vocab_sizes(model):
+    """`{"source", "target"}` of a model that can be searched."""
+    target = model.target_embedding.vocab_size
+    source = getattr(model, "source_embedding", model.target_embedding).vocab_size
+    return {"source": source, "target": target}
+
+
+class SearchJob:
+    """What an export with a search computes, and how it is proven."""
+
+    def __init__(self, model, search, max_length):
+        self.model, self.search, self.max_length = model, search, max_length
+        self.random = isinstance(search, Sampling)
+        self.task = "generate" if isinstance(model, CausalTransformer) else "translate"
+        self.vocab_size = vocab_sizes(model)
+        self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
+        self.specs = {signature.SOURCE_IDS: tf.TensorSpec([None, None], "int32", signature.SOURCE_IDS)}
+        if self.random:
+            self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
+
+    def function(self, source_ids, **seed):
+        result = self.search(self.model, source_ids, self.max_length, **seed)
+        return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
+
+    def axes(self, name, rank):
+        """Names of the axes of an input or output."""
+        return signature.AXES[name]
+
+    def limits(self, max_source_length):
+        longest = self.model.max_length
+        return {
+            "source_length": min(max_source_length, longest or max_source_length),
+            "target_length": self.max_length or longest,
+            "extra_length": None if self.max_length else EXTRA_LENGTH,
+        }
+
+    def cases(self, samples):
+        """Inputs to prove the file on: sentences of several lengths, padded, alone and together."""
+        if samples is None:
+            samples = _random_ids(self.vocab_size["source"], self.model.max_length)
+        cases = [{signature.SOURCE_IDS: np.asarray(ids, np.int32)} for ids in samples]
+        if self.random:
+            for seed, case in enumerate(cases, 17):
+                case[signature.SEED] = np.array(seed, np.int32)
+        return cases
+
+    def expected(self, case):
+        seed = {"seed": int(case[signature.SEED])} if self.random else {}
+        result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
+        return result.ids.numpy(), result.scores.numpy()
+
+    def compare(self, case, expected, found, tolerance, exact):
+        rescored = self.rescore(case[signature.SOURCE_IDS], found[signature.TOKEN_IDS])
+        return verify.compare_search(expected, found, rescored, tolerance, exact)
+
+    def rescore(self, source_ids, token_ids):
+        """The scores, (B, W), that the model's plain forward pass gives to hypotheses (B, W, T).
+
+        It knows no cache, no loop and no beam, so it is a second way to the same numbers.
+        """
+        width = token_ids.shape[1]
+        tokens = token_ids.reshape(-1, token_ids.shape[2])  # (B W, T)
+        start = np.asarray(self.model.start_ids(tf.constant(source_ids)))
+        start = np.repeat(start, width, axis=0)  # (B W, P)
+        pad = signature.SPECIAL_IDS["pad"]
+        lengths = np.maximum((start != pad).sum(axis=1), 1)
+        rows = [np.r_[one[:n], two] for one, n, two in zip(start, lengths, tokens, strict=True)]
+        targets = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
+        for target, row in zip(targets, rows, strict=True):
+            target[: len(row)] = row
+        inputs = targets[:, :-1]  # the last token is never read
+        if self.task == "translate":
+            inputs = {
+                signature.SOURCE_IDS: np.repeat(source_ids, width, axis=0),
+                signature.TARGET_IDS: inputs,
+            }
+        logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        peak = logits.max(axis=-1, keepdims=True)
+        logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
+        chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
+        column = np.arange(chosen.shape[1])[None]
+        generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
+        count = np.maximum(generated.sum(axis=1), 1)
+        alpha = getattr(self.search, "length_penalty", 0.0)
+        scores = (chosen * generated).sum(axis=1) / ((5.0 + count) / 6.0) ** alpha
+        return scores.reshape(-1, width).astype(np.float32)
+
+
+class ForwardJob:
+    """What an export of a forward pass computes, and how it is proven."""
+
+    task, search_config = "forward", None
+
+    def __init__(self, model):
+        self.model = model
+        self.inputs = {_plain(tensor.name): tensor for tensor in model.inputs}
+        self.specs = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
+            for name, tensor in self.inputs.items()
+        }
+        outputs = keras.tree.flatten(model.output)
+        names = [signature.LOGITS] if hasattr(model, "decode_step") else model.output_names
+        names = list(model.output) if isinstance(model.output, dict) else names
+        self.outputs = [_plain(name) for name in names]
+        if len(set(self.outputs) | set(self.inputs)) < len(outputs) + len(self.inputs):
+            raise ValueError(
+                f"Inputs {list(self.inputs)} and outputs {self.outputs} need names of their own. "
+                "Name the layers that give the outputs, or let the model return a dict."
+            )
+        target = getattr(model, "target_embedding", None)
+        self.vocab_size = vocab_sizes(model) if target else {"source": None, "target": None}
+
+    def function(self, **inputs):
+        arranged = keras.tree.pack_sequence_as(self.model.input, [inputs[name] for name in self.inputs])
+        outputs = self.model(arranged, training=False)
+        if isinstance(outputs, dict):
+            return {_plain(name): tensor for name, tensor in outputs.items()}
+        return dict(zip(self.outputs, keras.tree.flatten(outputs), strict=True))
+
+    def axes(self, name, rank):
+        """Names of the axes of an input or output, for those that have no fixed size."""
+        known = signature.AXES.get(name, ())
+        length = "source_length" if len(self.inputs) == 1 else f"{name}_length"
+        other = ("batch", length, *(f"{name}_axis_{i}" for i in range(2, rank)))
+        return known if len(known) == rank else other[:rank]
+
+    def limits(self, max_source_length):
+        longest = getattr(self.model, "max_length", None)
+        return {
+            "source_length": min(max_source_length, longest or max_source_length),
+            "target_length": longest,
+            "extra_length": None,
+        }
+
+    def cases(self, samples):
+        if samples is not None:
+            return [{name: np.asarray(array) for name, array in case.items()} for case in samples]
+        random, cases = np.random.default_rng(11), []
+        highest = _smallest_vocabulary(self.model)
+        for batch, length in ((1, 3), (5, 7), (2, 13)):
+            case = {}
+            for name, tensor in self.inputs.items():
+                free = iter((batch, length, length, length))
+                shape = [next(free) if size is None else size for size in tensor.shape]
+                dtype = np.dtype(tensor.dtype)
+                if dtype.kind in "iu":
+                    case[name] = random.integers(1, highest, shape).astype(dtype)
+                    case[name][-1, (length + 1) // 2 :] *= batch == 1  # padding in the last row
+                else:
+                    case[name] = random.standard_normal(shape).astype(dtype)
+            cases.append(case)
+        return cases
+
+    def expected(self, case):
+        tensors = {name: tf.constant(array) for name, array in case.items()}
+        return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
+
+    def compare(self, case, expected, found, tolerance, exact):
+        return verify.compare_forward(expected, found, tolerance)
+
+
+def _random_ids(vocab_size, max_length):
+    """Batches of source ids (B, S), some rows padded on the right."""
+    random, batches = np.random.default_rng(7), []
+    for batch, length in ((1, 3), (3, 7), (2, 11)):
+        length = min(length, max_length or length)
+        ids = random.integers(min(4, vocab_size - 1), vocab_size, (batch, length))
+        for row in range(1, batch):
+            ids[row, max(1, length - 2 * row) :] = signature.SPECIAL_IDS["pad"]
+        batches.append(ids)
+    return batches
+
+
+def _smallest_vocabulary(model):
+    sizes = [2]
+    for layer in getattr(model, "layers", []):
+        size = getattr(layer, "vocab_size", getattr(layer, "input_dim", None))
+        sizes.extend([size] if isinstance(size, int) else [])
+        if isinstance(layer, keras.Model):
+            sizes.append(_smallest_vocabulary(layer))
+    found = [size for size in sizes if size > 2]
+    return min(found) if found else 2
+
+
+def _plain(name):
+    return name.replace("/", "_").replace(":", "_")

@@ -1,0 +1,120 @@
+"""Export to SavedModel: strings in, translations out, for whoever serves with TensorFlow.
+
+Shapes: B sentences, W hypotheses of each, S source length, T target length.
+"""
+
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.export import signature, verify
+from keras_transformer.export.jobs import ForwardJob, SearchJob, check_arguments
+from keras_transformer.export.staging import Progress, staged
+
+# The file that every SavedModel has.
+MARKER = "saved_model.pb"
+# A search in TensorFlow and the same search traced: other orders of summation, nothing else.
+TOLERANCE = 1e-4
+
+
+def export_saved_model(
+    model, path, tokenizer=None, search=None, *, max_length=None, samples=None, verbose=True
+):
+    """Writes a SavedModel that needs only TensorFlow, and tensorflow-text where strings are served.
+
+    Its signatures, each with inputs and outputs by name (`keras_transformer.export.signature`):
+
+    | signature | there with | inputs | outputs |
+    | --- | --- | --- | --- |
+    | `translate` | `search` and `tokenizer` | `text` (B,) strings | `texts` (B, W) strings, `scores` (B, W) |
+    | `search` | `search` | `source_ids` (B, S); `seed` () with `Sampling` | `token_ids` (B, W, T), `scores` (B, W) |
+    | `logits` | always | those of the model | `logits`, or the model's own outputs |
+
+    A text becomes its pieces and the end mark; for a `CausalTransformer` the begin mark and its
+    pieces, which the search goes on from. Blank text gives one empty hypothesis of score 0.
+    Before the folder appears it has been loaded in a process without Keras, and its results held
+    to Keras' own.
+
+    Args:
+        model: `Transformer` or `CausalTransformer` with `search`; without, any functional Keras model.
+        path: folder to write. An earlier SavedModel at this place is replaced in one move, at the end.
+        tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.
+        search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: `logits` only.
+        max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
+            length + 50, or what a model with learned positions can hold.
+        samples: arrays of ids (B, S) to prove the search on. Defaults to `None`: random ones.
+        verbose: whether to tell on stderr what is being done. Defaults to `True`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, before anything is done.
+        ExportError: a check failed. What was at `path` is as before.
+
+    Example:
+
+    >>> export_saved_model(model, "out/saved_model", tokenizer, BeamSearch(4))  # doctest: +SKIP
+    >>> loaded = tf.saved_model.load("out/saved_model")  # doctest: +SKIP
+    >>> loaded.signatures["translate"](text=tf.constant(["A man rides a bicycle."]))  # doctest: +SKIP
+    """
+    check_arguments(model, tokenizer, search, max_length)
+    tell = Progress(verbose)
+    module, jobs = tf.Module(), {signature.FORWARD: ForwardJob(model)}
+    if search is not None:
+        jobs[signature.SEARCH] = SearchJob(model, search, max_length)
+    module.weights = [variable.value for variable in model.variables]
+    functions = {name: _function(job.function, job.specs) for name, job in jobs.items()}
+    if search is not None and tokenizer is not None:
+        functions[signature.TRANSLATE] = _translation(tokenizer, jobs[signature.SEARCH])
+    module.functions = functions
+    with staged(path, MARKER) as folder:
+        with tell("tracing and writing"), warnings.catch_warnings():
+            # TensorFlow's own saving code warns of NumPy's future; nobody here can act on it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            tf.saved_model.save(module, str(folder), signatures=functions)
+        with tell("proving it in a process without Keras"):
+            for name, job in jobs.items():
+                cases = job.cases(samples if name == signature.SEARCH else None)
+                expected = [job.expected(case) for case in cases]
+                found = verify.probe(folder, cases, saved_model=name)
+                for case, one, other in zip(cases, expected, found, strict=True):
+                    job.compare(case, one, other, TOLERANCE, exact=True)
+            if signature.TRANSLATE in functions:
+                _prove_translation(folder, functions[signature.TRANSLATE])
+
+
+def _function(function, specs):
+    """The concrete function of `function`, which takes its inputs by name."""
+    return tf.function(function, autograph=False).get_concrete_function(**specs)
+
+
+def _translation(tokenizer, job):
+    """The concrete function of the signature `translate`."""
+    generate = job.task == "generate"
+
+    def translate(text, **seed):
+        ids = tokenizer.tf_encode(text)  # ragged (B, S)
+        mark = tf.fill([tf.shape(text)[0], 1], signature.SPECIAL_IDS["begin" if generate else "end"])
+        ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
+        found = job.function(ids.to_tensor(signature.SPECIAL_IDS["pad"]), **seed)
+        texts, scores = tokenizer.tf_decode(found[signature.TOKEN_IDS]), found[signature.SCORES]
+        blank = tf.equal(tf.strings.strip(text), "")[:, tf.newaxis]  # (B, 1)
+        nothing = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf).astype("float32")
+        return {
+            signature.TEXTS: tf.where(blank, "", texts),
+            signature.SCORES: tf.where(blank, nothing, scores),
+        }
+
+    specs = {**job.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
+    del specs[signature.SOURCE_IDS]
+    return _function(translate, specs)
+
+
+def _prove_translation(folder, function):
+    """Holds strings from the written file to those of the function that was written."""
+    texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
+    case = {signature.TEXT: np.array(texts)}
+    if len(function.structured_input_signature[1]) > 1:
+        case[signature.SEED] = np.array(17, np.int32)
+    expected = function(**{name: tf.constant(array) for name, array in case.items()})
+    (found,) = verify.probe(folder, [case], saved_model=signature.TRANSLATE)
+    verify.compare_texts(expected, found, TOLERANCE)
