@@ -12,7 +12,9 @@ from contextlib import contextmanager
 __all__ = [
     "AdditiveAttention",
     "BeamSearch",
+    "BleuCallback",
     "CausalTransformer",
+    "CheckpointAveraging",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
@@ -22,19 +24,25 @@ __all__ = [
     "MultiHeadAttention",
     "Perplexity",
     "RotaryPositionEncoding",
+    "Sampling",
     "SearchResult",
     "SequenceCrossentropy",
     "SinusoidalPositionEncoding",
+    "StopOnNonFinite",
+    "Throughput",
     "TokenAccuracy",
     "TokenEmbedding",
     "Tokenizer",
+    "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
     "TranslationBatches",
+    "average_checkpoints",
     "causal_mask",
     "combine_masks",
     "padding_mask",
     "scaled_dot_product_attention",
+    "training",
     "translation_batches",
 ]
 
@@ -81,8 +89,15 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.schedules import InverseSquareRootWarmup
 
 with _where_installed():  # TensorFlow proper
+    from keras_transformer import training
+    from keras_transformer.callbacks import BleuCallback, StopOnNonFinite, Throughput
+    from keras_transformer.checkpoints import (
+        CheckpointAveraging,
+        TrainingCheckpoint,
+        average_checkpoints,
+    )
     from keras_transformer.data import TranslationBatches, translation_batches
-    from keras_transformer.search import BeamSearch, GreedySearch, SearchResult
+    from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult
 
 
 def __getattr__(name: str) -> object:
