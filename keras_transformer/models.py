@@ -117,9 +117,8 @@ class _Model(keras.Model):
 
     def _encode(self, source_ids, dropout=None):
         x = _embed(source_ids, self.source_embedding, self.source_positions, dropout)
-        mask = padding_mask(source_ids)
-        for block in self.encoder_blocks:
-            x = block(x, attention_mask=mask)
+        for block in self.encoder_blocks:  # the embedding's Keras mask hides the padding
+            x = block(x)
         return self.encoder_norm(x)
 
     def _decode(self, target_ids, dropout, *memory, **options):
