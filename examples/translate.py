@@ -41,6 +41,8 @@ from keras_transformer.checkpoints import (
 )
 from keras_transformer.training import prepare
 
+tf.get_logger().setLevel("ERROR")  # each search is a graph of its own, which is meant
+
 # Shape and recipe of each size. "numbers" is for number words; "tiny" is the model of the Multi30k
 # results in the README; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1 and Table 3).
 # `average` is how many last checkpoints the paper's rule would take: the choice is made near it.
@@ -50,8 +52,8 @@ PRESETS = {
         "rate": dict(peak=0.005, warmup_steps=300),
         "tokens_per_batch": 4096,
         "vocab_size": 500,
-        "epochs": 16,
-        "average": 4,
+        "epochs": 20,
+        "average": 6,
     },
     "tiny": {
         "model": dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
@@ -108,12 +110,12 @@ def parse_arguments(argv):
     parser.add_argument("--output", type=Path, default=Path("translator"))
     parser.add_argument("--evaluate", action="store_true", help="use what is there, do not train")
     args = parser.parse_args(argv)
-    for name in ("limit", "epochs", "replicas", "beam_width"):
-        if (number := getattr(args, name)) is not None and number < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {number}")
     args.preset = args.preset or ("tiny" if args.data else "numbers")
-    for name in ("epochs", "vocab_size", "tokens_per_batch"):
-        setattr(args, name, getattr(args, name) or PRESETS[args.preset][name])
+    for name, number in vars(args).items():
+        if type(number) is int and number < (least := 0 if name == "seed" else 1):
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
+        if name in PRESETS[args.preset] and number is None:
+            setattr(args, name, PRESETS[args.preset][name])
     args.bleu_tokenize = args.bleu_tokenize or ("13a" if args.data else "char")
     return args
 
@@ -121,17 +123,21 @@ def parse_arguments(argv):
 # --- text ---
 
 
-def number_words(held_out=500):
-    """English and German number words; numbers of one set are in no other."""
-    from num2words import num2words
+def number_words(args):
+    """Number words up to a million; those of the test set are in no other, nor are valid's."""
+    from num2words import CONVERTER_CLASSES, num2words
 
+    languages = args.source, args.target
+    if not CONVERTER_CLASSES.keys() >= set(languages):
+        raise ValueError(
+            f"num2words has {sorted(CONVERTER_CLASSES)}, got {' and '.join(languages)}."
+        )
     draw = random.Random(0)
     numbers = [*range(1000), *draw.sample(range(1000, 1_000_000), 19_000)]
     draw.shuffle(numbers)
-    sets = {"valid": numbers[:held_out], "test": numbers[held_out : 2 * held_out]}
-    sets["train"] = numbers[2 * held_out :]
+    sets = {"train": numbers[1000:], "valid": numbers[:500], "test": numbers[500:1000]}
     return {
-        name: [[num2words(n, lang=language) for n in chosen] for language in ("en", "de")]
+        name: [[num2words(n, lang=lang) for n in chosen[: args.limit]] for lang in languages]
         for name, chosen in sets.items()
     }
 
@@ -171,16 +177,14 @@ def find_files(args):
 def read_text(args):
     """All sets as lists of lines: a dict from name to (source lines, target lines)."""
     if args.data is None:
-        text = number_words()
-    else:
-        text = {
-            name: corpora.read_parallel(*files, undo_bpe=args.undo_bpe)
-            for name, files in find_files(args).items()
-        }
-    for name, (lines, _) in text.items():
-        if not lines:
-            raise ValueError(f"the {name} files are empty.")
-    return {name: [side[: args.limit] for side in sides] for name, sides in text.items()}
+        return number_words(args)
+    text = {}
+    for name, files in find_files(args).items():
+        sides = corpora.read_parallel(*files, undo_bpe=args.undo_bpe)
+        if not sides[0]:
+            raise ValueError(f"{files[0]} and {files[1]} are empty.")
+        text[name] = [side[: args.limit] for side in sides]
+    return text
 
 
 # --- training ---
@@ -206,22 +210,24 @@ def claim_output(args, text):
     for name in ("vocab_size", "tokens_per_batch", "sampling_alpha", "replicas", "dtype", "seed"):
         run[name] = getattr(args, name)
     run["train_sha256"] = hashlib.sha256(words.encode()).hexdigest()
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / "run.json"
+    path, files = args.output / "run.json", checkpoints(args.output)
+    if args.evaluate and not files:
+        raise ValueError(f"--evaluate: {args.output} holds no finished epoch. Train first.")
     if path.exists():
         other = json.loads(path.read_text("utf-8"))
-        if other != run:
-            names = ", ".join(name for name in run if run[name] != other.get(name))
+        names = ", ".join(name for name in run if run[name] != other.get(name))
+        if names:
             raise ValueError(
                 f"{args.output} holds another run: it differs in {names}. Repeat its arguments to "
                 "go on with it, or choose another --output."
             )
-    elif not args.evaluate:
-        if checkpoints(args.output):
-            raise ValueError(
-                f"{args.output} holds checkpoints, but not run.json that says of what run. Choose "
-                "another --output, or use them with --evaluate."
-            )
+    elif files and not args.evaluate:
+        raise ValueError(
+            f"{args.output} holds checkpoints, but no run.json that says of what run. Choose "
+            "another --output, or use them with --evaluate."
+        )
+    elif not files:
+        args.output.mkdir(parents=True, exist_ok=True)
         with in_place(path) as aside:
             aside.write_text(json.dumps(run, indent=2), "utf-8")
     return run
@@ -301,8 +307,9 @@ def train(args, text, tokenizer, strategy):
 def read_history(folder):
     """What was logged after each epoch: a dict from name to a list."""
     path = folder / "history.csv"
-    rows = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
-    rows = {int(row.pop("epoch")): row for row in rows}  # of an epoch done twice the later
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    # Of an epoch done twice, for it was killed before its checkpoint, the later one.
+    rows = {int(row.pop("epoch")): row for row in csv.DictReader(lines)}
     names = rows[min(rows)] if rows else ()
     return {name: [float(rows[epoch][name]) for epoch in sorted(rows)] for name in names}
 
@@ -395,12 +402,12 @@ def finish(args, argv, run, text, tokenizer, stopped):
     """Chooses, saves and measures the model, and writes down what the run was."""
     files, history = checkpoints(args.output), read_history(args.output)
     if not files:
-        raise ValueError(f"{args.output} holds no finished epoch; train until the first one ends.")
-    preset = PRESETS[args.preset]
+        print("Stopped before the first epoch ended. The same command goes on.")
+        return
     # In float32, whatever was trained in: that is what exports and other backends take.
-    model = kt.Transformer(tokenizer.vocab_size, **preset["model"])
-    if stopped:  # somebody waits
-        last = sorted(files)[-preset["average"] :]
+    model = kt.Transformer(tokenizer.vocab_size, **PRESETS[args.preset]["model"])
+    if stopped:  # somebody waits: no search for the best average
+        last = sorted(files)[-PRESETS[args.preset]["average"] :]
         model.set_weights(average_checkpoints([files[epoch] for epoch in last]))
     else:
         chosen = choose(args, model, tokenizer, text["valid"], history.get("val_loss", []))
@@ -416,7 +423,10 @@ def finish(args, argv, run, text, tokenizer, stopped):
     draw(args.output, model, tokenizer, history, samples)
     rates = history.get("tokens_per_second")
     metrics = {
-        "command": shlex.join(["python", "examples/translate.py", *argv]),
+        # Folders by their last part: where they lie is nobody else's business.
+        "command": shlex.join(
+            ["python", "examples/translate.py", *(arg.split(os.sep)[-1] for arg in argv)]
+        ),
         "seed": args.seed,
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("tensorflow", "keras", "sentencepiece", "sacrebleu")},
@@ -455,6 +465,8 @@ def main(argv=None):
             tokenizer.save(path)
         stopped = not args.evaluate and not train(args, text, tokenizer, strategy)
         finish(args, argv, run, text, tokenizer, stopped)
+        if stopped:
+            sys.exit(130)  # what shells take for Ctrl-C
     except (ValueError, OSError) as error:  # said in words; anything else shows where
         sys.exit(f"translate.py: {error}")
 

@@ -197,6 +197,7 @@ def plot_learning_curve(history, title=None):
         if quantity == "perplexity":
             panel.set_yscale("log")
         panel.set_xlabel("epoch")
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_title(quantity)
         panel.legend()
     figure.suptitle(title)
