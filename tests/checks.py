@@ -1,4 +1,4 @@
-"""What the tests of every layer share: random weights, gradients on any backend, and `check_layer`."""
+"""What the tests of all layers share: random weights, gradients on any backend, `check_layer`."""
 
 import inspect
 import json
@@ -33,6 +33,23 @@ def largest_difference(ours, expected):
 def assert_close(ours, expected, atol=1e-5):
     difference = largest_difference(ours, expected)
     assert difference <= atol, f"max abs difference {difference:.2e} > {atol:.2e}"
+
+
+# Unit roundoff: float16 keeps 11 bits of a number, bfloat16 8.
+LOW_PRECISION = {"mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}
+
+
+def assert_rounding_only(ours, expected, policy, roundings):
+    """Holds the root mean square error against that of `roundings` roundings in sequence.
+
+    With unit roundoff u one rounding errs evenly within +-u of the value, u / sqrt(3) in the root
+    mean square; independent ones in sequence add up to sqrt(roundings / 3) u. Nothing enlarges
+    them: products are summed in float32, and norms hold values at size 1. Less than a tenth of one
+    rounding would mean that nothing ran in low precision.
+    """
+    unit, expected = LOW_PRECISION[policy], np.asarray(expected, "float64")
+    error = np.sqrt(np.mean((numpy64(ours) - expected) ** 2)) / np.sqrt(np.mean(expected**2))
+    assert unit / 10 < error < np.sqrt(roundings / 3) * unit, f"{error / unit:.2f} u"
 
 
 def randomise(layer, seed=0):
@@ -82,27 +99,30 @@ def gradients(layer, cotangent, *args, **kwargs):
             output, _ = layer.stateless_call(trainable, fixed, *args, **kwargs)
             return keras.ops.sum(output * cotangent)
 
-        found = jax.grad(loss)([v.value for v in layer.trainable_variables])
+        found = jax.jit(jax.grad(loss))([v.value for v in layer.trainable_variables])
     return dict(zip(names, map(numpy64, found), strict=True))
 
 
 def check_gradients(found, weights, loss, step=1e-6, tolerance=1e-4):
-    """Holds gradients against central differences of a float64 loss, one random direction a weight.
+    """Holds gradients against central differences of a float64 loss, a random direction a weight.
 
     A central difference errs by step^2 (1e-12) times a third derivative plus 1e-16 / step (1e-10)
     of rounding, so what the tolerance, relative to |direction| |gradient|, allows is the float32
-    rounding of the backward pass: some hundred products of relative error 6e-8 each.
+    rounding of the backward pass: some hundred products of relative error 6e-8 each. It is
+    relative to at least 1 / 30 of the largest gradient, since one that is 0 by cancellation (a
+    key's bias moves all scores of a row alike) is rounded as what cancels.
     """
     rng = np.random.default_rng(0)
     assert sorted(found) == sorted(weights)
+    largest = max(np.abs(gradient).max() for gradient in found.values())
     for path, weight in weights.items():
         direction = rng.normal(size=weight.shape)
         ahead = loss({**weights, path: weight + step * direction})
         behind = loss({**weights, path: weight - step * direction})
         slope = (ahead - behind) / (2 * step)
         ours = np.sum(found[path] * direction)
-        size = np.linalg.norm(direction) * np.linalg.norm(found[path])
-        assert abs(ours - slope) <= tolerance * max(size, 1e-2), f"{path}: {ours} is not {slope}"
+        size = np.linalg.norm(direction) * max(np.linalg.norm(found[path]), largest / 30)
+        assert abs(ours - slope) <= tolerance * size, f"{path}: {ours} is not {slope}"
 
 
 def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, masked=True):
@@ -150,7 +170,9 @@ def check_config(cls, config):
 def _functional(cls, config, inputs, call):
     """The layer in a functional model whose lengths are free."""
     ends = [
-        keras.Input((*[None] * min(x.ndim - 1, 1), *x.shape[2:]), dtype=x.dtype.name, name=f"input_{i}")
+        keras.Input(
+            (*[None] * min(x.ndim - 1, 1), *x.shape[2:]), dtype=x.dtype.name, name=f"input_{i}"
+        )
         for i, x in enumerate(inputs)
     ]
     output = cls(**config)(*ends, **call)
@@ -163,7 +185,9 @@ def _check_saving(cls, config, inputs, call, tmp_path):
     model.save(path)
     loaded = keras.saving.load_model(path)
     expected = keras.ops.convert_to_numpy(model(inputs, training=False))
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(inputs, training=False)), expected)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(loaded(inputs, training=False)), expected
+    )
     assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
 
     layer = cls(**config)

@@ -1,12 +1,13 @@
-"""Settings that every test shares: backend, threads, seeds, data sets, and what was skipped for want of files.
+"""Settings that every test shares: backend, threads, seeds, data sets, a report of missing data.
 
-`KERAS_BACKEND` chooses the backend (default tensorflow). `KERAS_TRANSFORMER_DATA` names the folder of
-data sets; tests that need one ask for it by the `data_set` fixture and are skipped where it is missing.
+`KERAS_BACKEND` chooses the backend (default tensorflow). `KERAS_TRANSFORMER_DATA` names the folder
+of data sets; tests that need one ask for it by the `data_set` fixture and are skipped where it is
+missing.
 """
 
 import os
 
-# Before any framework is imported: one thread is fastest at these sizes, and the log stays readable.
+# Before any framework is imported: one thread is fastest at these sizes, and the log is readable.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
@@ -39,7 +40,7 @@ def seeded():
 
 @pytest.fixture(scope="session")
 def data_set():
-    """A function from a data set's name to its folder or file; skips the test where it is missing."""
+    """A function from a data set's name to its folder or file; skips where it is missing."""
 
     def find(name):
         folder = os.environ.get(DATA_VARIABLE)

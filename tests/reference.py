@@ -1,9 +1,9 @@
 """The whole Transformer in NumPy float64, written from the formulas of "Attention Is All You Need".
 
-Nothing of `keras_transformer` is imported here: the tests hold the package against this file, and the
-gradients of the package against finite differences of this file. Weights arrive as a dictionary from
-path to array, the paths being those that the package documents; `scope(weights, "self_attention")`
-is the part of the dictionary below one name.
+Nothing of `keras_transformer` is imported here: the tests hold the package against this file, and
+its gradients against finite differences of this file. Weights arrive as a dictionary from path to
+array, the paths being those that the package documents; `scope(weights, "self_attention")` is the
+part of the dictionary below one name.
 
 Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
 F d_ff, V vocabulary. Masks are boolean and True means "may attend".
@@ -67,7 +67,7 @@ def rotate(x, offset=0):
 
 
 def masked_softmax(scores, mask=None):
-    """Softmax over the last axis among the places that the mask allows; zeros where it allows none."""
+    """Softmax over the last axis of what the mask allows; zeros where it allows nothing."""
     allowed = np.ones(scores.shape, bool) if mask is None else np.broadcast_to(mask, scores.shape)
     top = np.max(scores, axis=-1, keepdims=True, where=allowed, initial=-1e30)
     powers = np.where(allowed, np.exp(np.minimum(scores - top, 0.0)), 0.0)
@@ -141,7 +141,9 @@ def residual(weights, x, sublayer, norm_first, epsilon=1e-5):
     return layer_norm(weights, x + sublayer(x), epsilon)
 
 
-def encoder_block(weights, x, mask, *, num_heads, activation="relu", norm_first=False, rotary=False):
+def encoder_block(
+    weights, x, mask, *, num_heads, activation="relu", norm_first=False, rotary=False
+):
     """mask: (B, S) or (B, T, S), or None."""
     mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
 
@@ -157,7 +159,16 @@ def encoder_block(weights, x, mask, *, num_heads, activation="relu", norm_first=
 
 
 def decoder_block(
-    weights, x, memory, mask, memory_mask, *, num_heads, activation="relu", norm_first=False, rotary=False
+    weights,
+    x,
+    memory,
+    mask,
+    memory_mask,
+    *,
+    num_heads,
+    activation="relu",
+    norm_first=False,
+    rotary=False,
 ):
     """mask: (B, T) or (B, T, T); memory_mask: (B, S) or (B, T, S); or None."""
     mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask

@@ -5,7 +5,6 @@ import math
 import keras
 import numpy as np
 import pytest
-
 from checks import (
     POLICIES,
     assert_close,
@@ -18,6 +17,7 @@ from checks import (
     randomise,
     weights_of,
 )
+
 from keras_transformer import embeddings
 
 B, T, D, V = 3, 5, 7, 23  # batch, length, d_model, vocabulary
@@ -84,7 +84,7 @@ def test_logits_keep_the_mask_of_their_vectors():
 
 
 def test_fresh_embeddings_have_unit_variance_once_scaled():
-    """100,000 draws: the sample variance errs by sqrt(2 / 1e5) = 0.45 %, five of which are allowed."""
+    """100,000 draws: the sample variance errs by sqrt(2 / 1e5) = 0.45 %; five times that may be."""
     layer = embeddings.TokenEmbedding(1000, 100)
     layer.build((B, T))
     scaled = numpy64(layer(np.arange(1000, dtype="int32")[None]))

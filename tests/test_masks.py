@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import reference
 from keras import ops
 
-import reference
 from keras_transformer import masks
 
 pytestmark = pytest.mark.numeric
@@ -23,7 +23,9 @@ def test_padding_mask_is_true_where_there_is_a_token():
 
 def test_padding_mask_takes_another_pad_id():
     ids = np.array([[5, 3, 0]], "int32")
-    np.testing.assert_array_equal(to_numpy(masks.padding_mask(ids, pad_id=3)), [[True, False, True]])
+    np.testing.assert_array_equal(
+        to_numpy(masks.padding_mask(ids, pad_id=3)), [[True, False, True]]
+    )
 
 
 def test_causal_mask_sees_itself_and_the_past():

@@ -5,10 +5,18 @@ import math
 import keras
 import numpy as np
 import pytest
-
 import reference
-from checks import assert_close, check_gradients, check_layer, gradients, normal, numpy64, randomise
-from checks import weights_of
+from checks import (
+    assert_close,
+    check_gradients,
+    check_layer,
+    gradients,
+    normal,
+    numpy64,
+    randomise,
+    weights_of,
+)
+
 from keras_transformer import positions
 
 B, T, D, K = 3, 5, 14, 22  # batch, length, d_model, key size: an even size is twice a prime

@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 import pytest
-
 import reference
 from checks import assert_close, integers, numpy64, randomise, weights_of
+
 from keras_transformer.models import Transformer
 
 torch = pytest.importorskip("torch", reason="PyTorch, which this test compares with, is missing")
@@ -38,9 +38,7 @@ def torch_transformer(norm_first, activation):
         nn.TransformerEncoderLayer(D, H, F, **options), N, final_norm(), enable_nested_tensor=False
     )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, F, **options), N, final_norm())
-    model = nn.Transformer(
-        D, H, N, N, F, custom_encoder=encoder, custom_decoder=decoder, **options
-    )
+    model = nn.Transformer(D, H, N, N, F, custom_encoder=encoder, custom_decoder=decoder, **options)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name and name.endswith("weight"):
@@ -115,9 +113,7 @@ def torch_logits(torch_model, table, source_ids, target_ids):
 def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first):
     """Targets are padded on the right only: on the left PyTorch's rows that see nothing are NaN."""
     torch_model = torch_transformer(norm_first, activation)
-    model = Transformer(
-        V, N, D, H, F, activation=activation, norm_first=norm_first, use_bias=True
-    )
+    model = Transformer(V, N, D, H, F, activation=activation, norm_first=norm_first, use_bias=True)
     randomise(model, seed=3)
     mapped = mapped_weights(torch_model)
     assert set(weights_of(model)) == {*mapped, "token_embedding/embeddings"}
