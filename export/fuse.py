@@ -249,7 +249,10 @@ def attention_rules(known):
         bias = op.Neg(penalty)
         if known.dims[penalty][2] != 1:
             return bias
-        rows = op.Shape(query, start=1, end=2)
+        if known.dims[penalty][3] == known.dims[query][1]:
+            rows = op.Shape(penalty, start=3)  # the same for every block
+        else:
+            rows = op.Shape(query, start=1, end=2)
         ones = op.Constant(value=ir.tensor(np.array([1, 1], np.int64)))
         one = op.Constant(value=ir.tensor(np.array([1], np.int64)))
         return op.Expand(bias, op.Concat(ones, rows, one, axis=0))

@@ -41,6 +41,7 @@ def simplify(model, hoisting=True):
         changed += remove_no_ops(model.graph, known)
         changed += hoist(model.graph) if hoisting else 0
         if not changed:
+            common.NameFixPass()(model)  # hoisting puts names of two graphs into one
             return known
 
 
