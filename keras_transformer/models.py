@@ -62,7 +62,7 @@ class _Model(keras.Model):
         learned = arguments["positions"] == "learned"
         self.max_length = arguments["max_length"] if learned else None
         inputs, outputs = self._connect(**arguments)
-        super(_Model, self).__init__(inputs=inputs, outputs=outputs, name=name)
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
 
     def call(self, inputs, training=None, mask=None):
         # A functional model would cut floats down to its inputs' int32 without a word.
