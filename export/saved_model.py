@@ -79,7 +79,8 @@ def export_saved_model(
                 for case, one, other in zip(cases, expected, found, strict=True):
                     job.compare(case, one, other, TOLERANCE, exact=True)
             if signature.TRANSLATE in functions:
-                _prove_translation(folder, functions[signature.TRANSLATE])
+                random = jobs[signature.SEARCH].random
+                _prove_translation(folder, functions[signature.TRANSLATE], random)
 
 
 def _function(function, specs):
@@ -109,11 +110,11 @@ def _translation(tokenizer, job):
     return _function(translate, specs)
 
 
-def _prove_translation(folder, function):
+def _prove_translation(folder, function, random):
     """Holds strings from the written file to those of the function that was written."""
     texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
     case = {signature.TEXT: np.array(texts)}
-    if len(function.structured_input_signature[1]) > 1:
+    if random:
         case[signature.SEED] = np.array(17, np.int32)
     expected = function(**{name: tf.constant(array) for name, array in case.items()})
     (found,) = verify.probe(folder, [case], saved_model=signature.TRANSLATE)
