@@ -8,6 +8,7 @@ from importlib import import_module
 
 # Public name -> module of this package that defines it.
 _EXPORTERS = {
+    "ExportError": "staging",
     "export_onnx": "onnx_model",
     "export_saved_model": "saved_model",
 }
