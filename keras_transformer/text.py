@@ -217,6 +217,8 @@ class Tokenizer:
                 ids = self._processor.encode(
                     lines, enable_sampling=True, alpha=alpha, nbest_size=nbest_size, num_threads=1
                 )
+        elif single:  # without the threads that a list starts: 2 us, not 100
+            return self._processor.encode(lines[0])
         else:
             ids = self._processor.encode(lines)
         return ids[0] if single else ids
