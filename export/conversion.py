@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 import tensorflow as tf
 
-# tf2onnx.tfonnx needs tf2onnx.convert's imports to have run: its registry of operators is filled there.
+# Its imports fill tf2onnx's registry of operators, which tfonnx needs.
 import tf2onnx.convert  # noqa: F401
 from tf2onnx import tf_loader, tfonnx
 
@@ -121,7 +121,11 @@ def _erfc(context, node, name, arguments):
     )
     erf = context.make_node("Erf", inputs, dtypes=[dtype], shapes=[shape])
     context.make_node(
-        "Sub", [one.output[0], erf.output[0]], outputs=outputs, name=name, dtypes=[dtype],
+        "Sub",
+        [one.output[0], erf.output[0]],
+        outputs=outputs,
+        name=name,
+        dtypes=[dtype],
         shapes=[shape],
     )
 
@@ -211,7 +215,9 @@ def _with_float32(config):
             reduced = name.startswith("mixed_") or name in ("bfloat16", "float16")
             return "float32" if reduced else config
         return {
-            key: "float32" if key == "dtype" and value in ("bfloat16", "float16") else _with_float32(value)
+            key: "float32"
+            if key == "dtype" and value in ("bfloat16", "float16")
+            else _with_float32(value)
             for key, value in config.items()
         }
     if isinstance(config, (list, tuple)):

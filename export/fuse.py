@@ -74,9 +74,9 @@ def product_rules(known):
 
     def keeps_vectors(context, x, flat, bias=None, **_):
         dims, rows = known.dims.get(x), known.dims.get(flat)
-        return bool(dims and rows and len(rows) == 2 and len(dims) > 2 and dims[-1] == rows[-1]) and (
-            bias is None or _vector(bias) is not None
-        )
+        return bool(
+            dims and rows and len(rows) == 2 and len(dims) > 2 and dims[-1] == rows[-1]
+        ) and (bias is None or _vector(bias) is not None)
 
     def early_bias(op, x, shape, bias, **_):
         return op.Reshape(op.Add(x, bias), shape)
@@ -224,7 +224,9 @@ def attention_rules(known):
             and masks[1][3] == 1
         )
 
-    def fits(context, query, key, value, scale, penalty, alive, queries, keys, values, columns, output):
+    def fits(
+        context, query, key, value, scale, penalty, alive, queries, keys, values, columns, output
+    ):
         sizes = [_heads(known, item) for item in (query, key, value)]
         moved = (queries, keys, values, output)
         return (
@@ -398,7 +400,9 @@ def _is_projection(node, first, graph):
 
 def _packed(graph, name, values, axis):
     array = np.concatenate([value.const_value.numpy() for value in values], axis=axis)
-    packed = ir.Value(name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(array.shape))
+    packed = ir.Value(
+        name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(array.shape)
+    )
     packed.dtype = packed.const_value.dtype
     packed.meta["weight"] = True
     graph.register_initializer(packed)

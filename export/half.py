@@ -12,9 +12,26 @@ from onnx_ir.passes import common
 
 from keras_transformer.export.simplify import all_nodes, clean
 
-HALF = {"MatMul", "FusedMatMul", "MultiHeadAttention", "SkipLayerNormalization", "LayerNormalization"}
+HALF = {
+    "MatMul",
+    "FusedMatMul",
+    "MultiHeadAttention",
+    "SkipLayerNormalization",
+    "LayerNormalization",
+}
 # These only move or bend numbers: float16 where their input is float16 already.
-FOLLOW = {"Reshape", "Split", "Transpose", "Relu", "Gather", "Concat", "Slice", "Add", "Mul", "Expand"}
+FOLLOW = {
+    "Reshape",
+    "Split",
+    "Transpose",
+    "Relu",
+    "Gather",
+    "Concat",
+    "Slice",
+    "Add",
+    "Mul",
+    "Expand",
+}
 # float16 ends at 65504; exp of this is 0 in any case.
 LOWEST = -3e4
 

@@ -28,7 +28,9 @@ def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_
             "keras.Input, as `Transformer` is."
         )
     if tokenizer is not None and not (hasattr(tokenizer, "save") and hasattr(tokenizer, "encode")):
-        raise TypeError(f"tokenizer must be a Tokenizer, but {type(tokenizer).__name__} was passed.")
+        raise TypeError(
+            f"tokenizer must be a Tokenizer, but {type(tokenizer).__name__} was passed."
+        )
     if search is not None and not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
         raise TypeError(
             "search must be a GreedySearch, BeamSearch or Sampling, but "
@@ -37,9 +39,13 @@ def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_
     if search is not None and not hasattr(model, "decode_step"):
         raise TypeError(
             f"{type(model).__name__} has no decode_step, so nothing can be searched with it. Pass "
-            "a Transformer or a CausalTransformer, or leave `search` out to export its forward pass."
+            "a Transformer or CausalTransformer, or leave `search` out to export the forward pass."
         )
-    if search is not None and tokenizer is not None and tokenizer.vocab_size > vocab_sizes(model)["source"]:
+    if (
+        search is not None
+        and tokenizer is not None
+        and tokenizer.vocab_size > vocab_sizes(model)["source"]
+    ):
         raise ValueError(
             f"The tokenizer has {tokenizer.vocab_size} ids, but the model's vocabulary only "
             f"{vocab_sizes(model)['source']}. Pass the tokenizer that it was trained with."
@@ -65,7 +71,9 @@ class SearchJob:
         self.task = "generate" if isinstance(model, CausalTransformer) else "translate"
         self.vocab_size = vocab_sizes(model)
         self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
-        self.specs = {signature.SOURCE_IDS: tf.TensorSpec([None, None], "int32", signature.SOURCE_IDS)}
+        self.specs = {
+            signature.SOURCE_IDS: tf.TensorSpec([None, None], "int32", signature.SOURCE_IDS)
+        }
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
 
@@ -162,7 +170,9 @@ class ForwardJob:
         self.vocab_size = vocab_sizes(model) if target else {"source": None, "target": None}
 
     def function(self, **inputs):
-        arranged = keras.tree.pack_sequence_as(self.model.input, [inputs[name] for name in self.inputs])
+        arranged = keras.tree.pack_sequence_as(
+            self.model.input, [inputs[name] for name in self.inputs]
+        )
         outputs = self.model(arranged, training=False)
         if isinstance(outputs, dict):
             return {_plain(name): tensor for name, tensor in outputs.items()}

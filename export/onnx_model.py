@@ -1,4 +1,4 @@
-"""Export to ONNX: one file that holds the model and the whole search, proven before it is handed over."""
+"""Export to ONNX: one file that holds model and search, proven before it is handed over."""
 
 import contextlib
 import importlib.metadata
@@ -8,13 +8,13 @@ import onnx_ir as ir
 
 from keras_transformer.export import conversion, quantize, signature, verify
 from keras_transformer.export.fuse import fuse_blocks
-from keras_transformer.export.simplify import simplify
 from keras_transformer.export.jobs import (
     MAX_SOURCE_LENGTH,
     ForwardJob,
     SearchJob,
     check_arguments,
 )
+from keras_transformer.export.simplify import simplify
 from keras_transformer.export.staging import Progress, digest, staged
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.

@@ -79,7 +79,9 @@ def _matrix(node, weight):
 
 
 def _initializer(graph, name, array):
-    value = ir.Value(name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(array.shape))
+    value = ir.Value(
+        name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(array.shape)
+    )
     value.dtype = value.const_value.dtype
     graph.register_initializer(value)
     return value

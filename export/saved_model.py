@@ -27,18 +27,20 @@ def export_saved_model(
 
     | signature | there with | inputs | outputs |
     | --- | --- | --- | --- |
-    | `translate` | `search` and `tokenizer` | `text` (B,) strings | `texts` (B, W) strings, `scores` (B, W) |
-    | `search` | `search` | `source_ids` (B, S); `seed` () with `Sampling` | `token_ids` (B, W, T), `scores` (B, W) |
+    | `translate` | `search`, `tokenizer` | `text` (B,) | `texts` (B, W), `scores` (B, W) |
+    | `search` | `search` | `source_ids` (B, S) | `token_ids` (B, W, T), `scores` (B, W) |
     | `logits` | always | those of the model | `logits`, or the model's own outputs |
 
-    A text becomes its pieces and the end mark; for a `CausalTransformer` the begin mark and its
+    With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the end mark; for a `CausalTransformer` the begin mark and its
     pieces, which the search goes on from. Blank text gives one empty hypothesis of score 0.
     Before the folder appears it has been loaded in a process without Keras, and its results held
     to Keras' own.
 
     Args:
-        model: `Transformer` or `CausalTransformer` with `search`; without, any functional Keras model.
-        path: folder to write. An earlier SavedModel at this place is replaced in one move, at the end.
+        model: `Transformer` or `CausalTransformer` with `search`; without, any functional
+            Keras model.
+        path: folder to write. An earlier SavedModel at this place is replaced in one move, at
+            the end.
         tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: `logits` only.
         max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
@@ -53,8 +55,8 @@ def export_saved_model(
     Example:
 
     >>> export_saved_model(model, "out/saved_model", tokenizer, BeamSearch(4))  # doctest: +SKIP
-    >>> loaded = tf.saved_model.load("out/saved_model")  # doctest: +SKIP
-    >>> loaded.signatures["translate"](text=tf.constant(["A man rides a bicycle."]))  # doctest: +SKIP
+    >>> translate = tf.saved_model.load("out/saved_model").signatures["translate"]  # doctest: +SKIP
+    >>> translate(text=tf.constant(["A man rides a bicycle."]))  # doctest: +SKIP
     """
     check_arguments(model, tokenizer, search, max_length)
     tell = Progress(verbose)
@@ -94,7 +96,9 @@ def _translation(tokenizer, job):
 
     def translate(text, **seed):
         ids = tokenizer.tf_encode(text)  # ragged (B, S)
-        mark = tf.fill([tf.shape(text)[0], 1], signature.SPECIAL_IDS["begin" if generate else "end"])
+        mark = tf.fill(
+            [tf.shape(text)[0], 1], signature.SPECIAL_IDS["begin" if generate else "end"]
+        )
         ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
         found = job.function(ids.to_tensor(signature.SPECIAL_IDS["pad"]), **seed)
         texts, scores = tokenizer.tf_decode(found[signature.TOKEN_IDS]), found[signature.SCORES]

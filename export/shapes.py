@@ -26,8 +26,8 @@ ELEMENTWISE = {
     "Mod", "Mul", "Or", "Pow", "Sub", "Where", "Xor",
 }  # fmt: skip
 SAME_SHAPE = {
-    "Abs", "Cast", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Identity", "IsNaN", "LayerNormalization",
-    "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign",
+    "Abs", "Cast", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Identity", "IsNaN",
+    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign",
     "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "CumSum", "Trilu",
 }  # fmt: skip
 
@@ -148,11 +148,11 @@ class Known:
                     self.dims[value], changed = kept, True
             if not changed:
                 break
-        for value, result in zip(node.outputs, results, strict=False):
+        for value, before in zip(node.outputs, state, strict=False):
             # After no step at all the state is the initial one, so an axis that changes is unknown.
-            dims = self.dims.get(body.inputs[2 + value.index()])
+            dims = self.dims.get(before)
             self.dims[value] = dims and tuple(
-                size if not _mentions(size, body.inputs[2 + value.index()]) else self.fresh(value, axis)
+                self.fresh(value, axis) if _mentions(size, before) else size
                 for axis, size in enumerate(dims)
             )
 
@@ -243,7 +243,7 @@ class Known:
         for axis in range(rank):
             sizes = {shape[axis - rank] for shape in shapes if len(shape) >= rank - axis} - {1}
             numbers = [size for size in sizes if isinstance(size, int)]
-            # Two different unknowns may still be equal, or one of them 1: the result is another one.
+            # Two unknowns may be equal, or one of them 1: the result is another unknown.
             some = numbers or (sizes if len(sizes) < 2 else [self.fresh(node.outputs[0], axis)])
             dims.append(next(iter(some), 1))
         return tuple(dims)
@@ -300,7 +300,9 @@ class Known:
         past_key, past_value = (self.dims.get(value) for value in node.inputs[6:8])
         if past_key is None or past_value is None:
             return None
-        caches = [(*past[:2], _combine("+", past[2], key[1]), past[3]) for past in (past_key, past_value)]
+        caches = [
+            (*past[:2], _combine("+", past[2], key[1]), past[3]) for past in (past_key, past_value)
+        ]
         return [(*query[:2], size), *caches]
 
     def _reshape(self, node):
@@ -399,7 +401,11 @@ class Known:
             return None
         dims = (1,) * (target.size - len(dims)) + tuple(dims)
         return tuple(
-            new if size == 1 or size == new else size if new == 1 else self.fresh(node.outputs[0], axis)
+            new
+            if size == 1 or size == new
+            else size
+            if new == 1
+            else self.fresh(node.outputs[0], axis)
             for axis, (size, new) in enumerate(zip(dims, target.flat, strict=True))
         )
 

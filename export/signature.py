@@ -1,4 +1,4 @@
-"""What an exported artefact is made of: names of inputs, outputs and axes, files, and `artefact.json`.
+"""What an exported artefact is made of: names of inputs, outputs, axes, files; `artefact.json`.
 
 Exporters write these names and servers read them. Plain Python, without a framework, so that a
 server can import it.
@@ -9,11 +9,11 @@ about the other files; its fields are those of `FIELDS`:
 | field | value |
 | --- | --- |
 | `format`, `format_version` | `FORMAT`, `FORMAT_VERSION` |
-| `task` | one of `TASKS`: ids to ids of another language, a prompt to its continuation, a forward pass |
-| `inputs`, `outputs` | of `model.onnx`, in order: `{"name", "dtype", "axes"}`; an axis is a name or a fixed length |
+| `task` | one of `TASKS`: source to target, prompt to continuation, one forward pass |
+| `inputs`, `outputs` | of `model.onnx`: list of `{"name", "dtype", "axes"}`, axes names or sizes |
 | `text` | `{"inputs", "outputs"}` of `text_model.onnx`, or null where there is none |
 | `special_ids` | `SPECIAL_IDS` |
-| `vocab_size` | `{"source", "target"}`: ids below these are valid; null where the task has no such ids |
+| `vocab_size` | `{"source", "target"}`, valid ids lie below; null where there are no ids |
 | `limits` | see `LIMITS` |
 | `search` | `{"class_name", "config"}`, or null for a forward pass |
 | `precision` | one of `PRECISIONS` |
@@ -194,7 +194,8 @@ def _check_values(values, what):
         _check(value["dtype"] in DTYPES, f"{what} have dtype {value['dtype']!r}")
         axes = value["axes"]
         _check(
-            isinstance(axes, list) and all(isinstance(axis, str) or _is_count(axis) for axis in axes),
+            isinstance(axes, list)
+            and all(isinstance(axis, str) or _is_count(axis) for axis in axes),
             f"{what} have axes {axes!r}",
         )
 

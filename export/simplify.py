@@ -71,9 +71,15 @@ def keep_loop_state(graph):
 
 def _shrink_loop(node):
     body = node.attributes["body"].value
-    slots = list(zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False))
+    slots = list(
+        zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False)
+    )
     same = [slot for slot in slots if slot[2] in slot[:2] and not slot[3].is_graph_output()]
-    unread = [slot for slot in slots if not (slot[1].uses() or slot[3].uses() or slot[3].is_graph_output())]
+    unread = [
+        slot
+        for slot in slots
+        if not (slot[1].uses() or slot[3].uses() or slot[3].is_graph_output())
+    ]
     keep = [slot for slot in slots if slot not in same and slot not in unread]
     if len(keep) == len(slots):
         return
@@ -250,7 +256,9 @@ def _is_no_op(node, known):
     if node.op_type == "Slice":
         starts = known.constant(node.inputs[1])
         whole = before is not None and before == after and starts is not None and not any(starts)
-        return whole and (len(node.inputs) < 5 or known.constant(node.inputs[4]) == [1] * len(starts))
+        return whole and (
+            len(node.inputs) < 5 or known.constant(node.inputs[4]) == [1] * len(starts)
+        )
     if node.op_type == "And":
         return node.inputs[0] is node.inputs[1]
     if node.op_type == "Concat":
@@ -308,16 +316,12 @@ def hoist(graph):
             continue
         body = loop.attributes["body"].value
         for node in list(body):
-            inside = any(
-                value is not None and value.graph is body for value in node.inputs
-            )
+            inside = any(value is not None and value.graph is body for value in node.inputs)
             if inside or node.op_type in RANDOM or _has_graphs(node) or not node.inputs:
                 continue
-            for index, output in enumerate(body.outputs):
-                if output in node.outputs:
-                    break
-            else:
-                body.remove(node)
-                graph.insert_before(loop, node)
-                changed += 1
+            if any(output in node.outputs for output in body.outputs):
+                continue
+            body.remove(node)
+            graph.insert_before(loop, node)
+            changed += 1
     return changed

@@ -1,4 +1,4 @@
-"""What every exporter does around its work: folders that appear whole or not at all, one error, progress."""
+"""What exporters share: folders that appear whole or not at all, one error, progress."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,9 @@ def staged(path, marker):
         ExportError: something else than an export is at `path`.
     """
     path = pathlib.Path(path).absolute()
-    foreign = path.exists() and not (path.is_dir() and ((path / marker).exists() or not any(path.iterdir())))
+    foreign = path.exists() and not (
+        path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
+    )
     if foreign:
         raise ExportError(
             f"{path} exists and is no earlier export (it has no {marker}), so it was left alone. "

@@ -95,10 +95,14 @@ def compare_forward(expected, found, tolerance):
                 f"Output {name!r} has shape {result.shape}, Keras gives {reference.shape}."
             )
         if not np.all(np.isfinite(result) == np.isfinite(reference)):
-            raise ExportError(f"Output {name!r} holds numbers that are not finite; Keras' does not.")
+            raise ExportError(
+                f"Output {name!r} holds numbers that are not finite; Keras' does not."
+            )
         finite = np.isfinite(reference)
         size = max(1.0, float(np.abs(reference[finite]).max(initial=0.0)))
-        difference = np.abs(result - reference.astype(np.float32), where=finite, out=np.zeros(reference.shape))
+        difference = np.abs(
+            result - reference.astype(np.float32), where=finite, out=np.zeros(reference.shape)
+        )
         worst = max(worst, float(difference.max(initial=0.0)) / size)
     if not worst <= tolerance:
         raise ExportError(
@@ -150,8 +154,8 @@ def compare_search(expected, found, rescored, tolerance, exact):
         if not tied.all():
             first = int(np.argmin(ids[row, beam] == tokens[row, beam]))
             raise ExportError(
-                f"Parity of the tokens: sentence {row}, hypothesis {beam} has {tokens[row, beam, first]} "
-                f"as token {first}, Keras has {ids[row, beam, first]}, and scores differ by "
+                f"Parity of the tokens: sentence {row}, hypothesis {beam}, token {first} is "
+                f"{tokens[row, beam, first]}, Keras has {ids[row, beam, first]}; scores differ by "
                 f"{np.nanmax(np.abs(claimed[row] - scores[row])):.2g}. Try fuse=False; if that "
                 "works, please report it."
             )
