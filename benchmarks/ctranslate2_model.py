@@ -145,4 +145,3 @@ def _set_linear(linear, weights, names):
 
 def _set_norm(norm, weights, name):
     norm.gamma, norm.beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
-

@@ -1,0 +1,148 @@
+"""What the benchmarks of searching and serving share: data, models, the report's head.
+
+The data folder is that of `--data`, or of the environment variable KERAS_TRANSFORMER_DATA. It holds
+`multi30k-bpe/test.2016.{en,de}.gz` and `wmt14/newstest2014.eng.gz`.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+PACKAGES = ("tensorflow", "keras", "onnxruntime", "ctranslate2", "torch", "sentencepiece", "numpy")
+# "tiny" is the shape of the README's Multi30k translator, "base" that of the paper.
+SHAPES = {
+    "tiny": dict(vocab_size=5000, num_layers=4, d_model=128, num_heads=4, d_ff=256),
+    "base": dict(vocab_size=32000, num_layers=6, d_model=512, num_heads=8, d_ff=2048),
+}
+RESULTS = Path(__file__).parent / "results"
+
+
+def add_arguments(parser):
+    """Command-line arguments for data, trained model and threads."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("KERAS_TRANSFORMER_DATA"),
+        help="folder of the data sets; default: KERAS_TRANSFORMER_DATA",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="folder with model.keras and tokenizer.model, as examples/translate.py leaves it",
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        nargs="+",
+        help="instead of model.keras: .weights.h5 files of the tiny shape, which are averaged; "
+        "tokenizer.model lies beside the first",
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
+
+
+def check_arguments(parser, args):
+    """Stops with a usage message where the arguments name no data or no model."""
+    if args.data is None or not Path(args.data).is_dir():
+        parser.error(
+            f"no data folder: --data or KERAS_TRANSFORMER_DATA must name one ({args.data})"
+        )
+    if (args.model is None) == (args.weights is None):
+        parser.error("pass either --model FOLDER or --weights FILE..., for a trained tiny model")
+    args.data = Path(args.data)
+
+
+def load_trained(args):
+    """The trained model and its tokenizer."""
+    import keras
+
+    import keras_transformer as kt
+
+    if args.model is not None:
+        tokenizer = kt.Tokenizer.load(args.model / "tokenizer.model")
+        return keras.models.load_model(args.model / "model.keras", compile=False), tokenizer
+    tokenizer = kt.Tokenizer.load(args.weights[0].parent / "tokenizer.model")
+    model = kt.Transformer(**{**SHAPES["tiny"], "vocab_size": tokenizer.vocab_size})
+    total = None
+    for path in args.weights:
+        model.load_weights(path)
+        weights = model.get_weights()
+        total = weights if total is None else [a + b for a, b in zip(total, weights, strict=True)]
+    model.set_weights([array / len(args.weights) for array in total])
+    return model, tokenizer
+
+
+def source_ids(tokenizer, lines):
+    """Ids of each line as models are trained on them: with the end mark."""
+    from keras_transformer.text import END_ID
+
+    return [[*ids, END_ID] for ids in tokenizer.encode(lines)]
+
+
+def test_2016(data, count=None):
+    """Sources and references of Multi30k's test.2016, tokenised and lowercased, BPE undone."""
+    from keras_transformer.corpora import read_parallel
+
+    folder = data / "multi30k-bpe"
+    files = [folder / f"test.2016.{language}.gz" for language in ("en", "de")]
+    return [lines[:count] for lines in read_parallel(*files, undo_bpe=True)]
+
+
+def newstest(data, count=None):
+    """English sentences of newstest2014."""
+    from keras_transformer.corpora import read_lines
+
+    return read_lines(data / "wmt14" / "newstest2014.eng.gz")[:count]
+
+
+def batches(ids, size):
+    """Indices in batches of similar length, the longest first: what is last leaves little over."""
+    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def padded(rows):
+    """Rows of ids as one int32 matrix, padded with 0."""
+    import numpy as np
+
+    matrix = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for target, ids in zip(matrix, rows, strict=True):
+        target[: len(ids)] = ids
+    return matrix
+
+
+def head(args):
+    """What every report says of when, where and with what it was made."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": args.threads},
+        "python": platform.python_version(),
+        "versions": found,
+    }
+
+
+def processor():
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def write(report, path):
+    """Writes a report as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(f"written to {path}")

@@ -1,0 +1,274 @@
+"""Beam search in TensorFlow beside CTranslate2's: time, and whether the translations agree.
+
+    python benchmarks/search.py --model FOLDER [--data DIR] [--quick] [--threads 2]
+
+The same weights in both engines (float32), the same batches of sentences of test.2016, equal
+threads. Engines take turns; figures are medians over the rounds, after one round to warm up.
+
+Both searches are told to do the same: at most the batch's longest source + 50 tokens, no least
+length, unknown tokens allowed; a sentence ends with the step in which its W-th hypothesis finishes.
+What differs is the length penalty that ranks the finished ones: ours is ((5 + n) / 6)^alpha (Wu et
+al. 2016), CTranslate2's n^alpha, n tokens with the end mark in both. So CTranslate2 is asked for
+all W hypotheses and they are ranked anew by our formula. (CTranslate2 also may generate pad and
+begin marks, which a trained model never does.)
+
+Where translations still differ, both are scored by one forward pass of the model, and the beams of
+our search are looked at step by step: `margin` is the smallest difference, over all steps, between
+the last candidate that was kept and the first that was not. Where that is within float32's
+rounding, the engines' rounding decided; the report says how many are.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+import ctranslate2
+import numpy as np
+import tensorflow as tf
+from ctranslate2_model import save_ctranslate2
+
+import keras_transformer as kt
+
+# Most generated tokens, beyond those of the longest source of the batch (section 6.1).
+EXTRA_LENGTH = 50
+# Differences of sums of log-probabilities up to this are taken for rounding: two engines' forward
+# passes of the same tokens differ that much in float32.
+ROUNDING = 1e-4
+
+
+def penalty(count, alpha):
+    """The length penalty of `BeamSearch`."""
+    return ((5 + count) / 6) ** alpha
+
+
+def limit(rows):
+    """Most tokens that a translation of these may have, end mark included."""
+    return max(map(len, rows)) + EXTRA_LENGTH
+
+
+class Ours:
+    """`BeamSearch` in TensorFlow."""
+
+    def __init__(self, model, args):
+        self.model, self.search = model, kt.BeamSearch(args.beam_width, args.length_penalty)
+
+    def __call__(self, rows):
+        """Hypotheses and scores, best first, for rows of source ids."""
+        found = self.search(self.model, common.padded(rows), max_length=limit(rows))
+        ids, scores = found.ids.numpy(), found.scores.numpy()
+        return [[row[row > 0].tolist() for row in rows] for rows in ids], scores.tolist()
+
+
+class CTranslate2:
+    """The same search in CTranslate2."""
+
+    def __init__(self, model, tokenizer, args, folder):
+        self.tokens = save_ctranslate2(model, folder, tokenizer)
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+        self.translator = ctranslate2.Translator(
+            str(folder), compute_type="float32", inter_threads=1, intra_threads=args.threads
+        )
+        self.options = dict(
+            beam_size=args.beam_width,
+            num_hypotheses=args.beam_width,
+            length_penalty=args.length_penalty,
+            min_decoding_length=0,
+            return_end_token=True,
+            return_scores=True,
+        )
+
+    def __call__(self, rows):
+        found = self.translator.translate_batch(
+            [[self.tokens[i] for i in row] for row in rows],
+            max_decoding_length=limit(rows),
+            **self.options,
+        )
+        ids = [[[self.ids[token] for token in h] for h in result.hypotheses] for result in found]
+        return ids, [result.scores for result in found]
+
+
+def timed(engine, batches, clock):
+    """Seconds for all batches, and the results in the order of the sentences."""
+    hypotheses, scores = {}, {}
+    seconds = 0
+    for numbers, rows in batches:
+        start = clock()
+        found = engine(rows)
+        seconds += clock() - start
+        hypotheses.update(zip(numbers, found[0], strict=True))
+        scores.update(zip(numbers, found[1], strict=True))
+    order = sorted(hypotheses)
+    return seconds, [hypotheses[i] for i in order], [scores[i] for i in order]
+
+
+def forward_log_prob(model, source, target):
+    """Sum of log-probabilities of a translation by one forward pass, without any search."""
+    inputs = {"source_ids": [source], "target_ids": [[kt.text.BEGIN_ID, *target[:-1]]]}
+    logits = model({name: np.array(ids, "int32") for name, ids in inputs.items()})
+    log_probs = tf.nn.log_softmax(tf.cast(logits[0], tf.float64)).numpy()  # (T, V)
+    return float(sum(row[token] for row, token in zip(log_probs, target, strict=True)))
+
+
+def margins(model, source, width):
+    """Per step, how close a candidate that was not kept came to the last one that was.
+
+    A plain beam search of one sentence, that knows nothing of the compiled one but its rules.
+
+    Returns:
+        List of floats, differences of sums of log-probabilities.
+    """
+    memory = model.encode(tf.constant([source]))
+    cache = model.initial_cache(width)
+    running, finished = [(0.0, [kt.text.BEGIN_ID])], 0
+    found = []
+    while finished < width and len(found) < limit([source]):
+        last = [tokens[-1] for _, tokens in running] + [0] * (width - len(running))
+        step = tf.constant(len(found))
+        logits, cache = model.decode_step(tf.constant([last]), step, memory, cache)
+        log_probs = tf.nn.log_softmax(tf.cast(logits[0, : len(running)], tf.float64)).numpy()
+        log_probs[:, [kt.text.PAD_ID, kt.text.BEGIN_ID]] = -np.inf
+        totals = np.array([total for total, _ in running])[:, None] + log_probs  # (W, V)
+        order = np.argsort(-totals, axis=None)[: 2 * width + 1]
+        best = [(totals.flat[i], *divmod(int(i), totals.shape[1])) for i in order]
+        ends = [token == kt.text.END_ID for _, _, token in best]
+        going = [item for item, end in zip(best, ends, strict=True) if not end]
+        # An end mark counts among the first W candidates only, and the best W others go on.
+        close = [best[width - 1][0] - best[width][0]] if any(ends[: 2 * width]) else []
+        found.append(float(min([*close, going[width - 1][0] - going[width][0]])))
+        finished += sum(ends[:width])
+        rows = [parent for _, parent, _ in going[:width]]
+        running = [(total, [*running[parent][1], token]) for total, parent, token in going[:width]]
+        cache = tf.nest.map_structure(lambda x, rows=rows: tf.gather(x, rows), cache)
+    return found
+
+
+def difference(model, tokenizer, source, ours, theirs, args):
+    """What is to be said of one sentence that the engines translate differently."""
+    (our_ids, our_scores), (their_ids, their_scores) = ours, theirs
+    log_probs = [forward_log_prob(model, source, ids) for ids in (our_ids[0], their_ids[0])]
+    scores = [
+        log_prob / penalty(len(ids), args.length_penalty)
+        for log_prob, ids in zip(log_probs, (our_ids[0], their_ids[0]), strict=True)
+    ]
+    margin = min(margins(model, source, args.beam_width))
+    tie = abs(scores[0] - scores[1]) < ROUNDING
+    return {
+        "source": tokenizer.decode(source),
+        "ours": tokenizer.decode(our_ids[0]),
+        "ctranslate2": tokenizer.decode(their_ids[0]),
+        "our_score_by_our_search": our_scores[0],
+        "our_score_by_forward_pass": scores[0],
+        "ctranslate2_score_by_its_search": their_scores[0],
+        "ctranslate2_score_by_our_forward_pass": scores[1],
+        "found_by_our_search_too": their_ids[0] in our_ids,
+        "found_by_ctranslate2_too": our_ids[0] in their_ids,
+        "smallest_margin": margin,
+        "cause": "equal scores" if tie else "rounding" if margin < ROUNDING else "unexplained",
+    }
+
+
+def ranked(hypotheses, scores, alpha):
+    """CTranslate2's hypotheses of a sentence by our formula, best first."""
+    lengths = [len(ids) for ids in hypotheses]
+    scores = [s * n**alpha / penalty(n, alpha) for s, n in zip(scores, lengths, strict=True)]
+    order = np.argsort([-score for score in scores], kind="stable")
+    return [hypotheses[i] for i in order], [scores[i] for i in order]
+
+
+def measure(engines, batches, rounds, clock):
+    """Seconds of each engine and round, and each engine's results."""
+    times, results = {name: [] for name in engines}, {}
+    for number in range(rounds + 1):
+        for name, engine in engines.items():
+            seconds, *results[name] = timed(engine, batches, clock)
+            if number:  # the first round compiles and warms up
+                times[name].append(seconds)
+            print(f"  round {number} {name:12} {seconds:.2f} s", flush=True)
+    return times, results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--quick", action="store_true", help="200 sentences, 3 rounds")
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[32, 128])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--beam-width", type=int, default=4)
+    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: processor time, for a look on a busy machine with --threads 1",
+    )
+    args = parser.parse_args()
+    common.check_arguments(parser, args)
+    if args.quick:
+        args.sentences, args.rounds = 200, 3
+    clock = time.perf_counter if args.clock == "wall" else time.process_time
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
+
+    model, tokenizer = common.load_trained(args)
+    lines, _ = common.test_2016(args.data, args.sentences)
+    sources = common.source_ids(tokenizer, lines)
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = CTranslate2(model, tokenizer, args, folder)
+    engines = {"ours": Ours(model, args), "ctranslate2": theirs}
+    report = common.head(args) | {
+        "sentences": len(sources),
+        "source_tokens": sum(map(len, sources)),
+        "beam_width": args.beam_width,
+        "length_penalty": args.length_penalty,
+        "clock": args.clock,
+        "rounds": args.rounds,
+        "timing": [],
+    }
+    print(f"{len(sources)} sentences, {report['source_tokens']} source tokens")
+    for size in args.batch_sizes:
+        print(f"batches of {size}")
+        batches = [(i, [sources[n] for n in i]) for i in common.batches(sources, size)]
+        times, results = measure(engines, batches, args.rounds, clock)
+        medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+        ratio = statistics.median(
+            a / b for a, b in zip(times["ours"], times["ctranslate2"], strict=True)
+        )
+        row = {"batch_size": size, "seconds": medians, "ours_over_ctranslate2": ratio}
+        report["timing"].append(row)
+        print(
+            f"batches of {size}: ours {medians['ours']:.2f} s, CTranslate2 "
+            f"{medians['ctranslate2']:.2f} s, ours / CTranslate2 {ratio:.2f}"
+        )
+    agreement(report, results, sources, model, tokenizer, args)
+    if args.output:
+        common.write(report, args.output)
+
+
+def agreement(report, results, sources, model, tokenizer, args):
+    """Adds to the report how many translations agree, and why the others do not."""
+    ours = list(zip(*results["ours"], strict=True))
+    plain = list(zip(*results["ctranslate2"], strict=True))
+    theirs = [ranked(*result, args.length_penalty) for result in plain]
+    own = sum(a[0][0] == b[0][0] for a, b in zip(ours, plain, strict=True)) / len(sources)
+    differing = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a[0][0] != b[0][0]]
+    report["identical"] = 1 - len(differing) / len(sources)
+    report["identical_each_by_its_own_length_penalty"] = own
+    print(f"identical translations: {report['identical']:.1%} ({own:.1%} each by its own penalty)")
+    same = [abs(a[1][0] - b[1][0]) for a, b in zip(ours, theirs, strict=True) if a[0][0] == b[0][0]]
+    report["largest_score_difference_of_identical"] = max(same, default=None)
+    print(f"largest difference of their scores: {report['largest_score_difference_of_identical']}")
+    report["differences"] = [
+        difference(model, tokenizer, sources[i], ours[i], theirs[i], args) for i in differing
+    ]
+    for item in report["differences"]:
+        print(*(f"  {name}: {value}" for name, value in item.items()), "", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
