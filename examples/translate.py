@@ -33,54 +33,33 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import corpora, plots
-from keras_transformer.callbacks import StopOnNonFinite, Throughput, translate
-from keras_transformer.checkpoints import (
-    CheckpointAveraging,
-    TrainingCheckpoint,
-    average_checkpoints,
-)
-from keras_transformer.training import prepare
+from keras_transformer.callbacks import translate
 
 tf.get_logger().setLevel("ERROR")  # each search is a graph of its own, which is meant
 
 # Shape and recipe of each size. "numbers" is for number words; "tiny" is the model of the Multi30k
 # results in the README; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1 and Table 3).
-# `average` is how many last checkpoints the paper's rule would take: the choice is made near it.
+# `average`: how many checkpoints an average usually takes; others are tried, too.
+# fmt: off
 PRESETS = {
-    "numbers": {
-        "model": dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1),
-        "rate": dict(peak=0.005, warmup_steps=300),
-        "tokens_per_batch": 4096,
-        "vocab_size": 500,
-        "epochs": 20,
-        "average": 6,
-    },
-    "tiny": {
-        "model": dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
-        "rate": dict(peak=0.0025, warmup_steps=1500),
-        "tokens_per_batch": 4096,
-        "vocab_size": 5000,
-        "epochs": 100,
-        "average": 10,
-    },
-    "base": {
-        "model": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
-        "rate": dict(d_model=512, warmup_steps=4000),
-        "tokens_per_batch": 25000,
-        "vocab_size": 32000,
-        "epochs": 20,
-        "average": 5,
-    },
-    "big": {
-        "model": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
-        "rate": dict(d_model=1024, warmup_steps=4000),
-        "tokens_per_batch": 25000,
-        "vocab_size": 32000,
-        "epochs": 20,
-        "average": 20,
-    },
+    "numbers": dict(
+        model=dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1),
+        rate=dict(peak=0.005, warmup_steps=300),
+        tokens_per_batch=4096, vocab_size=500, epochs=20, average=6),
+    "tiny": dict(
+        model=dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
+        rate=dict(peak=0.0025, warmup_steps=1500),
+        tokens_per_batch=4096, vocab_size=5000, epochs=100, average=10),
+    "base": dict(
+        model=dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
+        rate=dict(d_model=512, warmup_steps=4000),
+        tokens_per_batch=25000, vocab_size=32000, epochs=20, average=5),
+    "big": dict(
+        model=dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096, dropout=0.3),
+        rate=dict(d_model=1024, warmup_steps=4000),
+        tokens_per_batch=25000, vocab_size=32000, epochs=20, average=20),
 }
-LENGTH_PENALTIES = (0.6, 1.0, 1.4)
+# fmt: on
 
 
 def parse_arguments(argv):
@@ -89,7 +68,7 @@ def parse_arguments(argv):
                         f"fetch: {', '.join(corpora.CORPORA)}; default: number words")  # fmt: skip
     parser.add_argument("--source", default="en", help="ending of the source files' names")
     parser.add_argument("--target", default="de", help="ending of the target files' names")
-    parser.add_argument("--train", help="name of the training files; default: train")
+    parser.add_argument("--train", default="train", help="name of the training files")
     parser.add_argument("--valid", help="of the validation files; default: valid, val or dev")
     parser.add_argument("--test", nargs="*", help="of the test files; default: all test*")
     parser.add_argument("--limit", type=int, help="use the first LIMIT pairs of each set only")
@@ -104,7 +83,7 @@ def parse_arguments(argv):
     parser.add_argument("--replicas", type=int, help="default: every GPU, or one CPU")
     parser.add_argument("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
     parser.add_argument("--beam-width", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, nargs="+", default=LENGTH_PENALTIES,
+    parser.add_argument("--length-penalty", type=float, nargs="+", default=[0.6, 1.0, 1.4],
                         help="one, or several to choose from")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("translator"))
@@ -124,7 +103,7 @@ def parse_arguments(argv):
 
 
 def number_words(args):
-    """Number words up to a million; those of the test set are in no other, nor are valid's."""
+    """Sets of numbers up to a million, none of them in two: training, validation, {"test"}."""
     from num2words import CONVERTER_CLASSES, num2words
 
     languages = args.source, args.target
@@ -135,56 +114,44 @@ def number_words(args):
     draw = random.Random(0)
     numbers = [*range(1000), *draw.sample(range(1000, 1_000_000), 19_000)]
     draw.shuffle(numbers)
-    sets = {"train": numbers[1000:], "valid": numbers[:500], "test": numbers[500:1000]}
-    return {
-        name: [[num2words(n, lang=lang) for n in chosen[: args.limit]] for lang in languages]
-        for name, chosen in sets.items()
-    }
+    valid, test, train = (
+        [[num2words(n, lang=language) for n in chosen[: args.limit]] for language in languages]
+        for chosen in (numbers[:500], numbers[500:1000], numbers[1000:])
+    )
+    return train, valid, {"test": test}
 
 
-def find_files(args):
-    """Files of each set: a dict from "train", "valid" and test sets' names to (source, target)."""
+def read_files(args):
+    """Sets of lines from a folder or a known corpus: training, validation, {name: test}."""
     folder = Path(args.data)
-    if not folder.is_dir() and args.data in corpora.CORPORA:
+    if not folder.is_dir():
+        if args.data not in corpora.CORPORA:
+            raise ValueError(f"--data {folder} is no folder, nor one of {sorted(corpora.CORPORA)}.")
         folder = Path.home() / ".cache" / "keras_transformer" / args.data
         corpora.fetch_corpus(args.data, folder)
-    if not folder.is_dir():
-        raise ValueError(f"--data {folder}: no such folder, nor one of {sorted(corpora.CORPORA)}.")
-    sides = [{}, {}]  # name of a set -> file
-    for path in sorted(folder.iterdir()):
-        plain = path.name.removesuffix(".gz")
-        for side, language in zip(sides, (args.source, args.target), strict=True):
-            if plain.endswith(f".{language}"):
-                side.setdefault(plain.removesuffix(f".{language}"), path)  # plain before .gz
-    found = {name: (sides[0][name], sides[1][name]) for name in sides[0] if name in sides[1]}
+    # In reverse, so that of two files the plain one stays.
+    files = {p.name.removesuffix(".gz"): p for p in sorted(folder.iterdir(), reverse=True)}
+    endings = f".{args.source}", f".{args.target}"
 
-    def pick(*names):
+    def read(*names):
         for name in names:
-            if name in found:
-                return found[name]
+            pair = [files.get(name + ending) for ending in endings]
+            if all(pair):
+                sides = corpora.read_parallel(*pair, undo_bpe=args.undo_bpe)
+                if not sides[0]:
+                    raise ValueError(f"{pair[0]} and {pair[1]} are empty.")
+                return [side[: args.limit] for side in sides]
         raise ValueError(
-            f"--data {folder} has no {' or '.join(names)} in both .{args.source} and "
-            f".{args.target}; it has {sorted(found)}. Choose with --train, --valid, --test."
+            f"{folder} has no {' or '.join(names)} with both {' and '.join(endings)}. Name the "
+            "files with --train, --valid, --test."
         )
 
+    tests = args.test
+    if tests is None:
+        found = (name for name in sorted(files) if name.startswith("test"))
+        tests = [name.removesuffix(endings[0]) for name in found if name.endswith(endings[0])]
     valid = [args.valid] if args.valid else ["valid", "val", "dev"]
-    tests = [name for name in found if name.startswith("test")] if args.test is None else args.test
-    return {"train": pick(args.train or "train"), "valid": pick(*valid)} | {
-        name: pick(name) for name in tests
-    }
-
-
-def read_text(args):
-    """All sets as lists of lines: a dict from name to (source lines, target lines)."""
-    if args.data is None:
-        return number_words(args)
-    text = {}
-    for name, files in find_files(args).items():
-        sides = corpora.read_parallel(*files, undo_bpe=args.undo_bpe)
-        if not sides[0]:
-            raise ValueError(f"{files[0]} and {files[1]} are empty.")
-        text[name] = [side[: args.limit] for side in sides]
-    return text
+    return read(args.train), read(*valid), {name: read(name) for name in tests}
 
 
 # --- training ---
@@ -203,9 +170,9 @@ def choose_strategy(replicas):
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(replicas or count or 1)])
 
 
-def claim_output(args, text):
+def claim_output(args, train_text):
     """What makes this run what it is. Refuses a folder that holds another one."""
-    words = "\n".join(text["train"][0] + text["train"][1])
+    words = "\n".join(train_text[0] + train_text[1])
     run = {name: PRESETS[args.preset][name] for name in ("model", "rate")}
     for name in ("vocab_size", "tokens_per_batch", "sampling_alpha", "replicas", "dtype", "seed"):
         run[name] = getattr(args, name)
@@ -246,26 +213,27 @@ def in_place(path):
     os.replace(aside, path)
 
 
-def train(args, text, tokenizer, strategy):
+def train(args, text, valid_text, tokenizer, strategy):
     """Trains up to `args.epochs`, from where it was stopped on; False if stopped by Ctrl-C."""
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    batches = {
-        name: kt.translation_batches(
-            *text[name],
-            tokenizer,
-            args.tokens_per_batch,
-            shuffle=name == "train",
-            seed=args.seed,
-            sampling_alpha=args.sampling_alpha if name == "train" else None,
-            static_shapes=on_gpu,  # XLA compiles anew for each shape
-            batch_multiple=strategy.num_replicas_in_sync,
-        )
-        for name in ("train", "valid")
+    options = {
+        "static_shapes": on_gpu,  # XLA compiles anew for each shape
+        "batch_multiple": strategy.num_replicas_in_sync,
     }
-    print(f"training: {batches['train'].batches.report}")
-    print(f"validation: {batches['valid'].batches.report}")
-    preset = PRESETS[args.preset]
+    batches = kt.translation_batches(
+        *text,
+        tokenizer,
+        args.tokens_per_batch,
+        seed=args.seed,
+        sampling_alpha=args.sampling_alpha,
+        **options,
+    )
+    valid_batches = kt.translation_batches(
+        *valid_text, tokenizer, args.tokens_per_batch, shuffle=False, **options
+    )
+    print(f"training: {batches.batches.report}\nvalidation: {valid_batches.batches.report}")
     with strategy.scope():
+        preset = PRESETS[args.preset]
         model = kt.Transformer(tokenizer.vocab_size, **preset["model"], dtype=args.dtype)
         rate = kt.InverseSquareRootWarmup(**preset["rate"])
         model.compile(
@@ -274,7 +242,7 @@ def train(args, text, tokenizer, strategy):
             weighted_metrics=[kt.Perplexity()],
             jit_compile=on_gpu,
         )
-    prepare(model)
+    kt.training.prepare(model)
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     clock = {}
     minutes = keras.callbacks.LambdaCallback(
@@ -283,23 +251,25 @@ def train(args, text, tokenizer, strategy):
             minutes=(time.perf_counter() - clock["begin"]) / 60
         ),
     )
+    history = keras.callbacks.CSVLogger(str(args.output / "history.csv"), append=True)
     callbacks = [
-        StopOnNonFinite(),
-        Throughput(batches["train"]),
+        kt.StopOnNonFinite(),
+        kt.Throughput(batches),
         minutes,
-        keras.callbacks.CSVLogger(str(args.output / "history.csv"), append=True),
-        CheckpointAveraging(args.output / "weights", last=args.epochs),
-        TrainingCheckpoint(args.output / "state", every=500, data=batches["train"]),
+        history,
+        kt.CheckpointAveraging(args.output / "weights", last=args.epochs),
+        kt.TrainingCheckpoint(args.output / "state", every=500, data=batches),
     ]
     try:
         model.fit(
-            batches["train"],
-            validation_data=batches["valid"],
+            batches,
+            validation_data=valid_batches,
             epochs=args.epochs,
             shuffle=False,  # translation_batches shuffles
             callbacks=callbacks,
         )
     except KeyboardInterrupt:
+        history.on_train_end()  # `fit` did not come to it
         return False
     return True
 
@@ -348,7 +318,7 @@ def choose(args, model, tokenizer, valid, val_loss):
     tried = []
 
     def load(epochs):
-        model.set_weights(average_checkpoints([files[epoch] for epoch in epochs]))
+        model.set_weights(kt.average_checkpoints([files[epoch] for epoch in epochs]))
 
     def attempt(epochs, penalty):
         load(epochs)
@@ -370,16 +340,16 @@ def choose(args, model, tokenizer, valid, val_loss):
     return {**best(), "tried": tried}
 
 
-def measure(args, model, tokenizer, text, length_penalty):
-    """Scores of each test set, and samples: (source, translation, reference) of the last one."""
+def measure(args, model, tokenizer, tests, length_penalty):
+    """Scores of each test set, and samples: (source, translation) of the last one."""
     search = kt.BeamSearch(args.beam_width, length_penalty)
     scores = {}
-    for name in [name for name in text if name not in ("train", "valid")] or ["valid"]:
-        translations = translate(search, model, tokenizer, text[name][0])
-        scores[name] = bleu(translations, text[name][1], args.bleu_tokenize)
+    for name, (sources, references) in tests.items():
+        translations = translate(search, model, tokenizer, sources)
+        scores[name] = bleu(translations, references, args.bleu_tokenize)
         print(f"{name}: BLEU {scores[name]['bleu']:.2f} ({scores[name]['signature']}), "
               f"exact match {scores[name]['exact_match']:.1%}")  # fmt: skip
-    return scores, list(zip(text[name][0], translations, text[name][1], strict=True))[:20]
+    return scores, list(zip(sources, translations, strict=True))[:20]
 
 
 def draw(output, model, tokenizer, history, samples):
@@ -389,7 +359,7 @@ def draw(output, model, tokenizer, history, samples):
         with in_place(output / "learning_curve.png") as aside:
             plots.plot_learning_curve(curves).savefig(aside)
     # A sentence that fits on a page.
-    line, translation, _ = min(samples, key=lambda sample: abs(len(sample[0].split()) - 8))
+    line, translation = min(samples, key=lambda sample: abs(len(sample[0].split()) - 8))
     source = [*tokenizer.encode(line), kt.text.END_ID]
     target = [kt.text.BEGIN_ID, *tokenizer.encode(translation)]
     maps = plots.attention_maps(model, source, target)
@@ -398,7 +368,7 @@ def draw(output, model, tokenizer, history, samples):
         plots.plot_attention(maps["cross"], *labels).savefig(aside)
 
 
-def finish(args, argv, run, text, tokenizer, stopped):
+def finish(args, argv, run, valid_text, tests, tokenizer, stopped):
     """Chooses, saves and measures the model, and writes down what the run was."""
     files, history = checkpoints(args.output), read_history(args.output)
     if not files:
@@ -408,17 +378,18 @@ def finish(args, argv, run, text, tokenizer, stopped):
     model = kt.Transformer(tokenizer.vocab_size, **PRESETS[args.preset]["model"])
     if stopped:  # somebody waits: no search for the best average
         last = sorted(files)[-PRESETS[args.preset]["average"] :]
-        model.set_weights(average_checkpoints([files[epoch] for epoch in last]))
+        model.set_weights(kt.average_checkpoints([files[epoch] for epoch in last]))
     else:
-        chosen = choose(args, model, tokenizer, text["valid"], history.get("val_loss", []))
+        chosen = choose(args, model, tokenizer, valid_text, history.get("val_loss", []))
     with in_place(args.output / "model.keras") as aside:
         model.save(aside)
     if stopped:
         print(f"Stopped. {args.output / 'model.keras'} has the average of epochs {last}. The same "
               "command goes on; with --evaluate it measures what is there.")  # fmt: skip
         return
-    scores, samples = measure(args, model, tokenizer, text, chosen["length_penalty"])
-    for source, translation, _ in samples[:5]:
+    tests = tests or {"valid": valid_text}
+    scores, samples = measure(args, model, tokenizer, tests, chosen["length_penalty"])
+    for source, translation in samples[:5]:
         print(f"  {source} -> {translation}")
     draw(args.output, model, tokenizer, history, samples)
     rates = history.get("tokens_per_second")
@@ -451,24 +422,20 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     args = parse_arguments(argv)
     try:
-        text = read_text(args)
+        text, valid_text, tests = read_files(args) if args.data else number_words(args)
         run = claim_output(args, text)
         strategy = choose_strategy(args.replicas)
         keras.utils.set_random_seed(args.seed)
         path = args.output / "tokenizer.model"
-        if path.exists():
-            tokenizer = kt.Tokenizer.load(path)
-        else:
-            tokenizer = kt.Tokenizer.train(
-                text["train"][0] + text["train"][1], vocab_size=args.vocab_size
-            )
-            tokenizer.save(path)
-        stopped = not args.evaluate and not train(args, text, tokenizer, strategy)
-        finish(args, argv, run, text, tokenizer, stopped)
-        if stopped:
-            sys.exit(130)  # what shells take for Ctrl-C
-    except (ValueError, OSError) as error:  # said in words; anything else shows where
+        if not path.exists():
+            kt.Tokenizer.train(text[0] + text[1], vocab_size=args.vocab_size).save(path)
+        tokenizer = kt.Tokenizer.load(path)
+        stopped = not args.evaluate and not train(args, text, valid_text, tokenizer, strategy)
+        finish(args, argv, run, valid_text, tests, tokenizer, stopped)
+    except (ValueError, OSError) as error:  # which say what is wrong; others show where
         sys.exit(f"translate.py: {error}")
+    if stopped:
+        sys.exit(130)  # what shells take for Ctrl-C
 
 
 if __name__ == "__main__":
