@@ -6,7 +6,7 @@ Shapes: B batch, T target (query) length, S source (key) length, U units, D d_mo
 import keras
 from keras import layers, ops
 
-from keras_transformer.attention import masked_softmax
+from keras_transformer.attention import check_ranks, masked_softmax
 from keras_transformer.masks import attention_shape, combine_masks
 
 
@@ -32,7 +32,8 @@ class AdditiveAttention(layers.Layer):
         respected. A query that may attend to nothing gets zeros.
 
     Raises:
-        ValueError: `units` is not positive, a mask of another rank or size.
+        ValueError: `units` is not positive, inputs are not of rank 3, a mask of another
+            rank or size.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -57,8 +58,10 @@ class AdditiveAttention(layers.Layer):
         self.score = layers.Dense(1, use_bias=False, dtype=self.dtype_policy, name="score")
 
     def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        check_ranks(query=query_shape, value=value_shape, key=key_shape)
         self.query_projection.build(query_shape)
-        self.key_projection.build(value_shape if key_shape is None else key_shape)
+        self.key_projection.build(key_shape)
         self.score.build((*query_shape[:-1], self.units))
 
     def call(self, query, value, key=None, attention_mask=None, value_mask=None, key_mask=None):

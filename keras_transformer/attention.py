@@ -75,6 +75,16 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     return ops.matmul(dropout(weights) if dropout else weights, value), weights
 
 
+def check_ranks(**shapes):
+    """Refuses inputs that are not (batch, length, features)."""
+    for name, shape in shapes.items():
+        if len(shape) != 3:
+            raise ValueError(
+                f"{name} must have shape (batch, length, features), but {tuple(shape)} "
+                "was passed. Add or merge axes first."
+            )
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class MultiHeadAttention(layers.Layer):
     """Several attentions side by side, each in a subspace of its own (section 3.2.2).
@@ -164,12 +174,7 @@ class MultiHeadAttention(layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         key_shape = value_shape if key_shape is None else key_shape
-        for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape)):
-            if len(shape) != 3:
-                raise ValueError(
-                    f"{name} must have shape (batch, length, features), but {tuple(shape)} "
-                    "was passed. Add or merge axes first."
-                )
+        check_ranks(query=query_shape, value=value_shape, key=key_shape)
         self.query_projection.build(query_shape)
         self.key_projection.build(key_shape)
         self.value_projection.build(value_shape)

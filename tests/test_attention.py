@@ -367,8 +367,21 @@ def test_no_units_are_refused():
     ],
 )
 def test_inputs_of_another_rank_are_refused(shapes, named):
-    with pytest.raises(ValueError, match=rf"{named} must have shape \(batch, length, features\)"):
-        attention.MultiHeadAttention(H, K)(*(np.zeros(shape, "float32") for shape in shapes))
+    inputs = [np.zeros(shape, "float32") for shape in shapes]
+    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
+        with pytest.raises(
+            ValueError, match=rf"{named} must have shape \(batch, length, features\)"
+        ):
+            layer(*inputs)
+
+
+def test_inputs_of_another_width_than_at_first_are_refused():
+    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
+        layer(normal(B, T, D), normal(B, S, E))
+        with pytest.raises(ValueError, match=f"value {D}.*{F}"):
+            layer(normal(B, T, F), normal(B, S, E))
+        with pytest.raises(ValueError, match=f"value {E}.*{F}"):
+            layer(normal(B, T, D), normal(B, S, F))
 
 
 def test_a_rotation_of_odd_size_is_refused():

@@ -285,6 +285,13 @@ def test_inputs_of_another_rank_are_refused(kind):
         kind(1, F)(*inputs)
 
 
+def test_inputs_of_another_width_than_at_first_are_refused():
+    with pytest.raises(ValueError, match=f"value {D}.*{M}"):
+        encoder_block()(normal(B, T, M))
+    with pytest.raises(ValueError, match=f"value {M}.*{D}"):
+        decoder_block()(normal(B, T, D), normal(B, S, D))
+
+
 def test_masks_that_do_not_fit_are_refused():
     block, x = encoder_block(), normal(B, T, D)
     with pytest.raises(TypeError, match="boolean.*float32"):

@@ -30,7 +30,7 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
     }
     result = subprocess.run(
-        command, env=environment, cwd=FOLDER.parent, capture_output=True, text=True
+        command, env=environment, cwd=FOLDER.parent, capture_output=True, text=True, timeout=900
     )
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
 
