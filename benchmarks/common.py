@@ -114,6 +114,24 @@ def padded(rows):
     return matrix
 
 
+def penalty(count, alpha):
+    """The length penalty of `BeamSearch` (Wu et al. 2016, equation 14)."""
+    return ((5 + count) / 6) ** alpha
+
+
+def ranked(hypotheses, scores, alpha):
+    """A sentence's hypotheses and scores as CTranslate2 gives them, ranked by `BeamSearch`'s rule.
+
+    CTranslate2 divides sums of log-probabilities by n^alpha, n tokens with the end mark.
+    """
+    pairs = [
+        (score * len(ids) ** alpha / penalty(len(ids), alpha), ids)
+        for score, ids in zip(scores, hypotheses, strict=True)
+    ]
+    pairs.sort(key=lambda pair: -pair[0])
+    return [ids for _, ids in pairs], [score for score, _ in pairs]
+
+
 def head(args):
     """What every report says of when, where and with what it was made."""
     found = {}

@@ -26,7 +26,7 @@ ACTIVATIONS = {
 }
 
 
-def save_ctranslate2(model, folder, tokenizer=None):
+def save_ctranslate2(model, folder, tokenizer=None, precision="float32"):
     """Writes a CTranslate2 model folder with the weights of a `Transformer`.
 
     CTranslate2 speaks strings: `vocabulary` says which one stands for which id. Sources end with
@@ -36,6 +36,7 @@ def save_ctranslate2(model, folder, tokenizer=None):
         model: `Transformer` whose positions are not rotary.
         folder: str or path, made if missing.
         tokenizer: `Tokenizer`, for the vocabulary. Defaults to `None`: ids as strings.
+        precision: "float32", or another that CTranslate2 stores, such as "int8".
 
     Returns:
         The vocabulary, list of str in the order of ids.
@@ -52,6 +53,7 @@ def save_ctranslate2(model, folder, tokenizer=None):
     spec.config.decoder_start_token = tokens[2]
     spec.config.layer_norm_epsilon = model.decoder_blocks[0].epsilon
     spec.validate()
+    spec.optimize(quantization=None if precision == "float32" else precision)
     Path(folder).mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
     return tokens

@@ -41,11 +41,6 @@ EXTRA_LENGTH = 50
 ROUNDING = 1e-4
 
 
-def penalty(count, alpha):
-    """The length penalty of `BeamSearch`."""
-    return ((5 + count) / 6) ** alpha
-
-
 def limit(rows):
     """Most tokens that a translation of these may have, end mark included."""
     return max(map(len, rows)) + EXTRA_LENGTH
@@ -152,7 +147,7 @@ def difference(model, tokenizer, source, ours, theirs, args):
     (our_ids, our_scores), (their_ids, their_scores) = ours, theirs
     log_probs = [forward_log_prob(model, source, ids) for ids in (our_ids[0], their_ids[0])]
     scores = [
-        log_prob / penalty(len(ids), args.length_penalty)
+        log_prob / common.penalty(len(ids), args.length_penalty)
         for log_prob, ids in zip(log_probs, (our_ids[0], their_ids[0]), strict=True)
     ]
     margin = min(margins(model, source, args.beam_width))
@@ -170,14 +165,6 @@ def difference(model, tokenizer, source, ours, theirs, args):
         "smallest_margin": margin,
         "cause": "equal scores" if tie else "rounding" if margin < ROUNDING else "unexplained",
     }
-
-
-def ranked(hypotheses, scores, alpha):
-    """CTranslate2's hypotheses of a sentence by our formula, best first."""
-    lengths = [len(ids) for ids in hypotheses]
-    scores = [s * n**alpha / penalty(n, alpha) for s, n in zip(scores, lengths, strict=True)]
-    order = np.argsort([-score for score in scores], kind="stable")
-    return [hypotheses[i] for i in order], [scores[i] for i in order]
 
 
 def measure(engines, batches, rounds, clock):
@@ -254,7 +241,7 @@ def agreement(report, results, sources, model, tokenizer, args):
     """Adds to the report how many translations agree, and why the others do not."""
     ours = list(zip(*results["ours"], strict=True))
     plain = list(zip(*results["ctranslate2"], strict=True))
-    theirs = [ranked(*result, args.length_penalty) for result in plain]
+    theirs = [common.ranked(*result, args.length_penalty) for result in plain]
     own = sum(a[0][0] == b[0][0] for a, b in zip(ours, plain, strict=True)) / len(sources)
     differing = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a[0][0] != b[0][0]]
     report["identical"] = 1 - len(differing) / len(sources)

@@ -1,0 +1,305 @@
+"""Our ONNX artefact beside CTranslate2: speed, latency, memory, time to start, BLEU.
+
+    python benchmarks/serving.py --model FOLDER [--data DIR] [--quick] [--threads 2]
+
+The same weights, sentences, search rules and threads; float32 and int8; greedy search and beam
+search of width 4. Two models: the trained tiny one on test.2016, and one of the paper's base size
+with random weights and a forced length of 32 tokens, on sentences of test.2016 and on long ones of
+newstest2014.
+
+Each engine runs in a process of its own, which has no TensorFlow in it; all processes of a table's
+part live at the same time and take turns, round by round, and one works at a time. Figures are
+medians over the rounds, after one round to warm up; ratios are medians of the rounds' ratios.
+
+- `p50`, `p95`: milliseconds a sentence, one sentence a call.
+- `tokens/s`: generated tokens, end marks included, in batches of 32 of similar length.
+- `first`: seconds from the start of the process to its first translation, imports included.
+- `peak`: the process' most resident memory after all that.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+
+HERE = Path(__file__).parent
+BATCH = 32
+FORCED_LENGTH = 32
+LENGTH_PENALTY = 1.0
+SEARCHES = {"greedy": 1, "beam 4": 4}
+PRECISIONS = ("float32", "int8")
+# Source tokens of the sentences of newstest2014 that count as long.
+LONG = range(64, 129)
+# OpenMP's threads wait actively for up to 0.2 s after their work: not during another's turn.
+PAUSE = 0.3
+
+
+class Engine:
+    """A process with one engine in it, and how long it took to its first translation."""
+
+    def __init__(self, config, first_rows):
+        start = time.perf_counter()
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "serving_engines.py"), json.dumps(config)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        )
+        self([first_rows])
+        self.first = time.perf_counter() - start
+
+    def __call__(self, batches):
+        """Seconds, results and memory of a job."""
+        time.sleep(PAUSE)
+        print(json.dumps({"batches": batches}), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the engine ended with status {self.process.wait()}, see above")
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def search_of(name, forced_length):
+    import keras_transformer as kt
+
+    options = {"min_length": forced_length} if forced_length else {}
+    if SEARCHES[name] == 1:
+        return kt.GreedySearch(**options)
+    return kt.BeamSearch(SEARCHES[name], LENGTH_PENALTY, **options)
+
+
+def prepare(folder, label, model, tokenizer, searches, forced_length):
+    """Writes the artefacts of a model for all engines, unless they are there."""
+    from ctranslate2_model import save_ctranslate2
+
+    from keras_transformer import export
+
+    folders = {}
+    for precision in PRECISIONS:
+        place = folder / f"{label}-ctranslate2-{precision}"
+        if not (place / "model.bin").exists():
+            save_ctranslate2(model, place, tokenizer, precision)
+        for search in searches:
+            folders["ctranslate2", search, precision] = place
+            ours = folder / f"{label}-ours-{search.replace(' ', '')}-{precision}"
+            if not (ours / "artefact.json").exists():
+                start = time.perf_counter()
+                export.export_onnx(
+                    model,
+                    ours,
+                    search=search_of(search, forced_length),
+                    precision=precision,
+                    max_length=forced_length,
+                    verbose=False,
+                )
+                print(f"exported {ours.name} in {time.perf_counter() - start:.0f} s", flush=True)
+            folders["ours", search, precision] = ours
+    return folders
+
+
+def measure(engines, single, batches, rounds):
+    """All figures of engines that do the same work, in turns.
+
+    Args:
+        engines: {key: Engine}.
+        single: source ids of sentences that are translated alone.
+        batches: list of lists of source ids.
+
+    Returns:
+        {key: figures}, and {key: translations of `batches`}.
+    """
+    alone, together, last = ({key: [] for key in engines} for _ in range(3))
+    for number in range(rounds + 1):
+        for key, engine in engines.items():
+            one = engine([[ids] for ids in single])
+            many = engine(batches)
+            if number:
+                alone[key].append(one["seconds"])
+                together[key].append(sum(many["seconds"]))
+            last[key] = many
+        print(f"  round {number} of {rounds}", flush=True)
+    figures, translations = {}, {}
+    for key, engine in engines.items():
+        ids = [row for batch in last[key]["ids"] for row in batch]
+        milliseconds = sorted(
+            1e3 * statistics.median(times) for times in zip(*alone[key], strict=True)
+        )
+        figures[key] = {
+            "p50_ms": statistics.median(milliseconds),
+            "p95_ms": milliseconds[int(0.95 * (len(milliseconds) - 1))],
+            "alone_seconds": [sum(times) for times in alone[key]],
+            "tokens": sum(map(len, ids)),
+            "tokens_per_second": sum(map(len, ids)) / statistics.median(together[key]),
+            "tokens_per_second_rounds": [sum(map(len, ids)) / s for s in together[key]],
+            "first_translation_s": engine.first,
+            "peak_mb": last[key]["peak_mb"],
+        }
+        translations[key] = ids
+    return figures, translations
+
+
+def ratios(figures, anchor):
+    """How many times faster than `anchor`, round by round: alone, and in batches."""
+    alone = zip(anchor["alone_seconds"], figures["alone_seconds"], strict=True)
+    names = ("tokens_per_second_rounds",) * 2
+    together = zip(*(f[n] for f, n in zip((figures, anchor), names, strict=True)), strict=True)
+    return {
+        "latency_times_ctranslate2": statistics.median(a / b for a, b in alone),
+        "throughput_times_ctranslate2": statistics.median(a / b for a, b in together),
+        "memory_times_ctranslate2": figures["peak_mb"] / anchor["peak_mb"],
+    }
+
+
+def case(name, folders, sources, args, bleu=None, forced_length=None):
+    """One model on one set of sentences: a row an engine, search and precision."""
+    rows = []
+    order = common.batches(sources, BATCH)
+    batches = [[sources[i] for i in numbers] for numbers in order]
+    step = max(1, len(sources) // args.single)
+    single = sources[::step][: args.single]
+    for search in args.searches:
+        print(f"{name}, {search}: {len(sources)} sentences", flush=True)
+        config = {
+            "threads": args.threads,
+            "clock": args.clock,
+            "beam_width": SEARCHES[search],
+            "length_penalty": LENGTH_PENALTY,
+            "forced_length": forced_length,
+        }
+        engines = {}
+        try:
+            for precision in PRECISIONS:
+                for engine in ("ours", "ctranslate2"):
+                    place = {"folder": str(folders[engine, search, precision])}
+                    chosen = {"engine": engine, "precision": precision}
+                    engines[engine, precision] = Engine(config | chosen | place, single[:1])
+            figures, translations = measure(engines, single, batches, args.rounds)
+        finally:
+            for engine in engines.values():
+                engine.close()
+        for (engine, precision), found in figures.items():
+            row = {"case": name, "search": search, "precision": precision, "engine": engine}
+            row |= found | ratios(found, figures["ctranslate2", precision])
+            if bleu:
+                numbers = [i for batch in order for i in batch]
+                row["bleu"] = bleu(dict(zip(numbers, translations[engine, precision], strict=True)))
+            rows.append(row)
+        print(table(rows[-len(figures) :]), flush=True)
+    return rows
+
+
+def bleu_of(tokenizer, references):
+    """BLEU of {number: ids} against tokenised references."""
+    import sacrebleu
+
+    def score(translations):
+        texts = tokenizer.decode([translations[i] for i in sorted(translations)])
+        return sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True).score
+
+    return score
+
+
+def table(rows):
+    """The figures as Markdown."""
+    lines = [
+        "| model and sentences | search | precision | engine | p50 ms | p95 ms | tokens/s | "
+        "times CTranslate2: alone | in batches | peak MB | first s | BLEU |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        bleu = f"{row['bleu']:.2f}" if "bleu" in row else ""
+        lines.append(
+            f"| {row['case']} | {row['search']} | {row['precision']} | {row['engine']} "
+            f"| {row['p50_ms']:.1f} | {row['p95_ms']:.1f} | {row['tokens_per_second']:.0f} "
+            f"| {row['latency_times_ctranslate2']:.2f} | {row['throughput_times_ctranslate2']:.2f} "
+            f"| {row['peak_mb']:.0f} | {row['first_translation_s']:.2f} | {bleu} |"
+        )
+    return "\n".join(lines)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--quick", action="store_true", help="fewer sentences and rounds")
+    parser.add_argument("--sizes", nargs="+", choices=common.SHAPES, default=list(common.SHAPES))
+    parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--sentences", type=int, help="of the tiny model; a tenth for base")
+    parser.add_argument("--single", type=int, help="sentences that are translated alone")
+    parser.add_argument("--artefacts", type=Path, help="keep the exported models here, for reuse")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: processor time, for a look on a busy machine with --threads 1",
+    )
+    args = parser.parse_args()
+    common.check_arguments(parser, args)
+    args.rounds = args.rounds or (3 if args.quick else 5)
+    args.sentences = args.sentences or (320 if args.quick else 1000)
+    args.single = args.single or (20 if args.quick else 100)
+    return args
+
+
+def run_cases(args, folder):
+    """Rows of all cases."""
+    import keras
+
+    import keras_transformer as kt
+
+    model, tokenizer = common.load_trained(args)
+    lines, references = common.test_2016(args.data, args.sentences)
+    sources = common.source_ids(tokenizer, lines)
+    rows = []
+    if "tiny" in args.sizes:
+        folders = prepare(folder, "tiny", model, tokenizer, args.searches, None)
+        bleu = bleu_of(tokenizer, references)
+        rows += case("tiny, test.2016", folders, sources, args, bleu)
+    if "base" in args.sizes:
+        keras.utils.set_random_seed(0)
+        model = kt.Transformer(**common.SHAPES["base"])
+        folders = prepare(folder, "base", model, None, args.searches, FORCED_LENGTH)
+        count = max(BATCH, args.sentences // 10 // BATCH * BATCH)
+        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's text
+        news = [ids for ids in common.source_ids(tokenizer, news) if len(ids) in LONG]
+        args.single = max(5, args.single // 4)
+        for name, ids in (("test.2016", sources), ("newstest2014, long", news)):
+            rows += case(f"base, {name}", folders, ids[:count], args, forced_length=FORCED_LENGTH)
+    return rows
+
+
+def main():
+    args = parse_arguments()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        rows = run_cases(args, args.artefacts or Path(temporary))
+    report = common.head(args) | {
+        "batch_size": BATCH,
+        "forced_length_of_base": FORCED_LENGTH,
+        "length_penalty": LENGTH_PENALTY,
+        "clock": args.clock,
+        "rounds": args.rounds,
+        "rows": rows,
+    }
+    print(table(rows))
+    print(json.dumps({name: report[name] for name in ("date", "machine", "versions")}))
+    print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
+    common.write(report, args.output or common.RESULTS / "serving.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The engines of `serving.py`, each in a process of its own, as a server would run it.
+
+    python benchmarks/serving_engines.py CONFIG_AS_JSON
+
+Neither TensorFlow, Keras nor PyTorch is imported here, even where they are installed. A process
+reads jobs from its input and answers on its output, one JSON object a line:
+
+    {"batches": [[[5, 7, 3], ...], ...]}  ->  {"seconds": [...], "ids": [[[9, 3], ...], ...],
+                                               "peak_mb": ..., "resident_mb": ...}
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+FRAMEWORKS = ("tensorflow", "keras", "torch", "jax", "onnx")
+# Most generated tokens, beyond the source's (section 6.1), where no length is forced.
+EXTRA_LENGTH = 50
+
+
+class OnnxRuntime:
+    """Our artefact: one call of the session does it all."""
+
+    def __init__(self, config):
+        from keras_transformer.export.artefact import read_artefact
+        from keras_transformer.export.session import open_session
+
+        artefact = read_artefact(config["folder"])
+        self.session = open_session(artefact, threads=config["threads"])
+
+    def __call__(self, rows):
+        from common import padded
+
+        token_ids, _ = self.session.run(None, {"source_ids": padded(rows)})
+        return [row[row > 0].tolist() for row in token_ids[:, 0]]
+
+
+class CTranslate2:
+    """CTranslate2, told to search by the same rules; its hypotheses are ranked by ours."""
+
+    def __init__(self, config):
+        import ctranslate2
+
+        folder = Path(config["folder"])
+        self.tokens = json.loads((folder / "shared_vocabulary.json").read_text("utf-8"))
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+        self.translator = ctranslate2.Translator(
+            str(folder),
+            compute_type=config["precision"],
+            inter_threads=1,
+            intra_threads=config["threads"],
+        )
+        self.length = config["forced_length"]
+        self.options = {
+            "beam_size": config["beam_width"],
+            "num_hypotheses": config["beam_width"],
+            "length_penalty": config["length_penalty"],
+            "min_decoding_length": self.length or 0,
+            "return_end_token": True,
+            "return_scores": True,
+        }
+
+    def __call__(self, rows):
+        found = self.translator.translate_batch(
+            [[self.tokens[i] for i in row] for row in rows],
+            max_decoding_length=self.length or max(map(len, rows)) + EXTRA_LENGTH,
+            **self.options,
+        )
+        return [[self.ids[token] for token in self._best(result)] for result in found]
+
+    def _best(self, result):
+        from common import ranked
+
+        return ranked(result.hypotheses, result.scores, self.options["length_penalty"])[0][0]
+
+
+ENGINES = {"ours": OnnxRuntime, "ctranslate2": CTranslate2}
+
+
+def memory():
+    """Peak and present resident memory in MB (2^20 bytes) of this process alone."""
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        peak, resident = (int(fields[name].split()[0]) / 1024 for name in ("VmHWM", "VmRSS"))
+    except OSError:  # no Linux: the peak only, and macOS counts in bytes
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak, resident = peak / (2**20 if sys.platform == "darwin" else 1024), None
+    return {"peak_mb": peak, "resident_mb": resident}
+
+
+def run(engine, job, clock):
+    """Seconds and results of each batch."""
+    seconds, ids = [], []
+    for rows in job["batches"]:
+        start = clock()
+        ids.append(engine(rows))
+        seconds.append(clock() - start)
+    return {"seconds": seconds, "ids": ids, **memory()}
+
+
+def main():
+    config = json.loads(sys.argv[1])
+    # Whatever libraries print goes to the error output; answers only are printed here.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.modules.update(dict.fromkeys(FRAMEWORKS))
+    clock = time.process_time if config["clock"] == "cpu" else time.perf_counter
+    engine = ENGINES[config["engine"]](config)
+    for line in sys.stdin:
+        print(json.dumps(run(engine, json.loads(line), clock)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
