@@ -289,7 +289,8 @@ def read_history(folder):
 
 def bleu(translations, references, tokenize):
     """What sacreBLEU says, and the share of translations that are their reference."""
-    scorer = sacrebleu.metrics.BLEU(tokenize=tokenize)
+    # `force` keeps it from warning of tokenised text where that is meant.
+    scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, force=tokenize == "none")
     score = scorer.corpus_score(translations, [references])
     return {
         "bleu": score.score,
@@ -404,7 +405,7 @@ def finish(args, argv, run, valid_text, tests, tokenizer, stopped):
         "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
         "recipe": run,
         "parameters": model.count_params(),
-        "epochs": len(files),
+        "epochs": max(files),
         "minutes": sum(history["minutes"]) if "minutes" in history else None,
         "tokens_per_second": statistics.median(rates) if rates else None,
         "beam_width": args.beam_width,
