@@ -108,7 +108,7 @@ class SearchJob:
         result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
-    def compare(self, case, expected, found, tolerance, exact):
+    def compare(self, case, expected, found, tolerance, exact=True):
         rescored = self.rescore(case[signature.SOURCE_IDS], found[signature.TOKEN_IDS])
         return verify.compare_search(expected, found, rescored, tolerance, exact)
 
@@ -216,7 +216,7 @@ class ForwardJob:
         tensors = {name: tf.constant(array) for name, array in case.items()}
         return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
 
-    def compare(self, case, expected, found, tolerance, exact):
+    def compare(self, case, expected, found, tolerance, exact=True):
         return verify.compare_forward(expected, found, tolerance)
 
 

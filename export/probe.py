@@ -4,27 +4,28 @@ A script of its own, `python -P probe.py JOB.json`, started by `keras_transforme
 ONNX file that only works beside TensorFlow is not exported, and libraries that cannot live in one
 process (onnxruntime-extensions and TensorFlow) need not.
 
-The job: `{"model": path, "saved_model": signature or null, "extensions": bool, "cases":
-[{"inputs": path.npz, "outputs": path.npz}]}`. Prints one line of JSON at the end, `{}` or
+The job: `{"model": path, "extensions": bool, "signatures": null or a SavedModel's, one a case,
+"cases": [{"inputs": path.npz, "outputs": path.npz}]}`. Prints one line of JSON at the end, `{}` or
 `{"check": ..., "error": ...}`.
 """
 
 import json
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 
 
 def run(job):
     """Does the job; yields the name of each check before it begins."""
-    opened = yield from (open_saved_model if job["saved_model"] else open_onnx)(job)
-    for case in job["cases"]:
+    calls = yield from (open_saved_model if job["signatures"] else open_onnx)(job)
+    for case, call in zip(job["cases"], calls, strict=True):
         with np.load(case["inputs"]) as file:
             inputs = dict(file)
         shapes = {name: array.shape for name, array in inputs.items()}
         yield f"a run with inputs of shapes {shapes}"
-        outputs = opened(inputs)
+        outputs = call(inputs)
         np.savez(case["outputs"], **{name: _text(array) for name, array in outputs.items()})
 
 
@@ -53,7 +54,7 @@ def open_onnx(job):
         }
         return dict(zip(names, session.run(None, inputs), strict=True))
 
-    return call
+    return [call] * len(job["cases"])
 
 
 def open_saved_model(job):
@@ -65,14 +66,14 @@ def open_saved_model(job):
         pass
     yield "loading the SavedModel"
     loaded = tf.saved_model.load(job["model"])
-    function = loaded.signatures[job["saved_model"]]
 
-    def call(inputs):
+    def call(function, inputs):
         outputs = function(**{name: tf.constant(array) for name, array in inputs.items()})
         return {name: tensor.numpy() for name, tensor in outputs.items()}
 
-    call.loaded = loaded  # the function does not keep its variables alive
-    return call
+    calls = [partial(call, loaded.signatures[name]) for name in job["signatures"]]
+    call.loaded = loaded  # the functions do not keep its variables alive
+    return calls
 
 
 def _text(array):

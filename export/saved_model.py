@@ -4,6 +4,7 @@ Shapes: B sentences, W hypotheses of each, S source length, T target length.
 """
 
 import warnings
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -31,10 +32,10 @@ def export_saved_model(
     | `search` | `search` | `source_ids` (B, S) | `token_ids` (B, W, T), `scores` (B, W) |
     | `logits` | always | those of the model | `logits`, or the model's own outputs |
 
-    With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the end mark; for a `CausalTransformer` the begin mark and its
-    pieces, which the search goes on from. Blank text gives one empty hypothesis of score 0.
-    Before the folder appears it has been loaded in a process without Keras, and its results held
-    to Keras' own.
+    With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
+    end mark; for a `CausalTransformer` the begin mark and its pieces, which the search goes on
+    from. Blank text gives one empty hypothesis of score 0. Before the folder appears it has been
+    loaded in a process without Keras, and its results held to Keras' own.
 
     Args:
         model: `Transformer` or `CausalTransformer` with `search`; without, any functional
@@ -74,15 +75,28 @@ def export_saved_model(
             warnings.simplefilter("ignore", DeprecationWarning)
             tf.saved_model.save(module, str(folder), signatures=functions)
         with tell("proving it in a process without Keras"):
-            for name, job in jobs.items():
-                cases = job.cases(samples if name == signature.SEARCH else None)
-                expected = [job.expected(case) for case in cases]
-                found = verify.probe(folder, cases, saved_model=name)
-                for case, one, other in zip(cases, expected, found, strict=True):
-                    job.compare(case, one, other, TOLERANCE, exact=True)
-            if signature.TRANSLATE in functions:
-                random = jobs[signature.SEARCH].random
-                _prove_translation(folder, functions[signature.TRANSLATE], random)
+            _prove(folder, jobs, functions, samples)
+
+
+def _prove(folder, jobs, functions, samples):
+    """Holds every signature of the written folder to Keras, or to the function that was written."""
+    cases, checks = [], []
+    for name, job in jobs.items():
+        for case in job.cases(samples if name == signature.SEARCH else None):
+            cases.append((name, case))
+            checks.append(partial(job.compare, case, job.expected(case)))
+    if signature.TRANSLATE in functions:
+        texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
+        case = {signature.TEXT: np.array(texts)}
+        if jobs[signature.SEARCH].random:
+            case[signature.SEED] = np.array(17, np.int32)
+        tensors = {name: tf.constant(array) for name, array in case.items()}
+        cases.append((signature.TRANSLATE, case))
+        checks.append(partial(verify.compare_texts, functions[signature.TRANSLATE](**tensors)))
+    names = [name for name, _ in cases]
+    found = verify.probe(folder, [case for _, case in cases], signatures=names)
+    for check, outputs in zip(checks, found, strict=True):
+        check(outputs, tolerance=TOLERANCE)
 
 
 def _function(function, specs):
@@ -112,14 +126,3 @@ def _translation(tokenizer, job):
     specs = {**job.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
     del specs[signature.SOURCE_IDS]
     return _function(translate, specs)
-
-
-def _prove_translation(folder, function, random):
-    """Holds strings from the written file to those of the function that was written."""
-    texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
-    case = {signature.TEXT: np.array(texts)}
-    if random:
-        case[signature.SEED] = np.array(17, np.int32)
-    expected = function(**{name: tf.constant(array) for name, array in case.items()})
-    (found,) = verify.probe(folder, [case], saved_model=signature.TRANSLATE)
-    verify.compare_texts(expected, found, TOLERANCE)

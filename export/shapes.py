@@ -27,7 +27,8 @@ ELEMENTWISE = {
 }  # fmt: skip
 SAME_SHAPE = {
     "Abs", "Cast", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Identity", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign",
+    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu",
+    "Selu", "Sigmoid", "Sign",
     "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "CumSum", "Trilu",
 }  # fmt: skip
 
@@ -261,6 +262,15 @@ class Known:
         if attribute(node, "keepdims", 1):
             return tuple(1 if axis in axes else size for axis, size in enumerate(dims))
         return tuple(size for axis, size in enumerate(dims) if axis not in axes)
+
+    def _argmax(self, node):
+        dims, axis = self.dims.get(node.inputs[0]), attribute(node, "axis", 0)
+        if dims is None:
+            return None
+        kept = (1,) if attribute(node, "keepdims", 1) else ()
+        return (*dims[: axis % len(dims)], *kept, *dims[axis % len(dims) + 1 :])
+
+    _argmin = _argmax
 
     def _matmul(self, node):
         left, right = (self.dims.get(value) for value in node.inputs[:2])

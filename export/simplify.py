@@ -74,7 +74,9 @@ def _shrink_loop(node):
     slots = list(
         zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False)
     )
-    same = [slot for slot in slots if slot[2] in slot[:2] and not slot[3].is_graph_output()]
+    same = [
+        slot for slot in slots if _source(slot[2]) in slot[:2] and not slot[3].is_graph_output()
+    ]
     unread = [
         slot
         for slot in slots
@@ -107,6 +109,13 @@ def _shrink_loop(node):
     del node.attributes["body"]
     node.graph.remove(node, safe=True)
     smaller.attributes["body"] = ir.AttrGraph("body", body)
+
+
+def _source(value):
+    """What `value` is a copy of."""
+    while value.producer() is not None and value.producer().op_type == "Identity":
+        value = value.producer().inputs[0]
+    return value
 
 
 def fold_constants(model, known):

@@ -29,14 +29,14 @@ TIE = 1e-4
 TIMEOUT = 1800  # seconds; a file that takes longer does not work in practice
 
 
-def probe(path, cases, *, extensions=False, saved_model=None):
+def probe(path, cases, *, extensions=False, signatures=None):
     """Outputs for each of `cases` of what was written to `path`, from a process of its own.
 
     Args:
         path: an ONNX file, or the folder of a SavedModel.
         cases: list of dicts from input names to arrays.
         extensions: whether to load the operators of onnxruntime-extensions.
-        saved_model: name of a SavedModel's signature. Defaults to `None`: an ONNX file.
+        signatures: the SavedModel's signature of each case. Defaults to `None`: an ONNX file.
 
     Returns:
         List of dicts from output names to arrays.
@@ -50,9 +50,8 @@ def probe(path, cases, *, extensions=False, saved_model=None):
         for i, case in enumerate(cases):
             files.append({key: str(folder / f"{i}.{key}.npz") for key in ("inputs", "outputs")})
             np.savez(files[-1]["inputs"], **case)
-        job = {
-            "model": str(path), "extensions": extensions, "saved_model": saved_model, "cases": files
-        }  # fmt: skip
+        job = {"model": str(path), "extensions": extensions, "cases": files}
+        job["signatures"] = signatures
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         script = pathlib.Path(__file__).with_name("probe.py")
         command = [sys.executable, "-P", str(script), str(folder / "job.json")]

@@ -1,0 +1,307 @@
+"""ONNX export: what is written gives Keras' tokens, and nothing unproven is written."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import exports
+import keras
+import numpy as np
+import onnx
+import pytest
+from exports import BEAM, MAX_LENGTH, body, counts, session, source, tiny, tokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.export import ExportError, export_onnx, onnx_model, signature, verify
+from keras_transformer.export.artefact import read_artefact
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+
+
+@pytest.fixture
+def model():
+    return exports.shared_model()
+
+
+@pytest.fixture
+def artefact():
+    return exports.shared_artefact()
+
+
+def assert_same_search(model, search, path, source_ids, **inputs):
+    expected = search(model, source_ids, MAX_LENGTH, **inputs)
+    feed = {"source_ids": source_ids, **{k: np.array(v, "int32") for k, v in inputs.items()}}
+    ids, scores = session(path).run(None, feed)
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-4, atol=1e-5)
+
+
+def test_folder_is_an_artefact_that_says_what_it_holds(artefact):
+    read = read_artefact(artefact)
+    manifest = read.manifest
+    assert sorted(path.name for path in artefact.iterdir()) == [
+        "artefact.json",
+        "model.onnx",
+        "tokenizer.model",
+    ]
+    assert manifest["task"] == "translate" and manifest["precision"] == "float32"
+    assert manifest["inputs"] == [
+        {"name": "source_ids", "dtype": "int32", "axes": ["batch", "source_length"]}
+    ]
+    assert manifest["outputs"] == [
+        {"name": "token_ids", "dtype": "int32", "axes": ["batch", "beam", "target_length"]},
+        {"name": "scores", "dtype": "float32", "axes": ["batch", "beam"]},
+    ]
+    assert manifest["search"] == {"class_name": "BeamSearch", "config": BEAM.get_config()}
+    assert manifest["limits"] == {
+        "source_length": 512,
+        "target_length": MAX_LENGTH,
+        "extra_length": None,
+    }
+    assert read.tokenizer == tokenizer()
+
+
+def test_graph_names_its_axes_and_keeps_to_opset_17(artefact):
+    written = onnx.load(artefact / "model.onnx")
+    axes = {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in [*written.graph.input, *written.graph.output]
+    }
+    assert axes == {name: list(signature.AXES[name]) for name in axes}
+    assert {item.domain: item.version for item in written.opset_import}[""] == 17
+    assert written.ir_version == 8
+
+
+def test_weights_are_constants_of_the_outer_graph_and_no_state_of_the_loop(artefact, model):
+    written = onnx.load(artefact / "model.onnx")
+    inside, loop = body(written)
+    # Step, condition; position, ids, two sums, history and the caches of two blocks.
+    assert len(loop.input) == 2 + 5 + 2 * 2
+    weights = {item.name for item in written.graph.initializer}
+    used = {name for node in inside.node for name in node.input}
+    kernel = "decoder_block_1/feed_forward/hidden/kernel"
+    assert kernel in weights and kernel in used
+    assert "token_embedding/embeddings" in weights & used
+
+
+@pytest.mark.parametrize("rows, length", [(1, 1), (3, 5), (7, 13)])
+def test_search_gives_keras_tokens(artefact, model, rows, length):
+    assert_same_search(model, BEAM, artefact, source(rows, length))
+
+
+def test_sentence_of_padding_alone_is_what_keras_makes_of_it(artefact, model):
+    ids = source(3, 5)
+    ids[1] = 0
+    assert_same_search(model, BEAM, artefact, ids)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.integers(1, 5),
+    length=st.integers(1, 9),
+    padding=st.integers(0, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_keras_and_onnx_runtime_hold_together(artefact, model, rows, length, padding, seed):
+    ids = np.pad(source(rows, length, seed=seed), [(0, 0), (0, padding)])
+    assert_same_search(model, BEAM, artefact, ids)
+
+
+VARIANTS = {
+    "pre-norm, learned positions, exact gelu, biases": (
+        {"norm_first": True, "activation": "gelu", "positions": "learned", "max_length": 13,
+         "use_bias": True},
+        GreedySearch(),
+    ),
+    "rotary, two vocabularies, other head sizes": (
+        {"positions": "rotary", "target_vocab_size": 53, "key_dim": 4, "value_dim": 5},
+        BeamSearch(2, 0.0),
+    ),
+    "mixed bfloat16": ({"dtype": "mixed_bfloat16", "num_layers": 1}, GreedySearch()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_kind_of_translator_exports(name, tmp_path):
+    arguments, search = VARIANTS[name]
+    export_onnx(tiny(**arguments), tmp_path / "out", search=search, max_length=7, verbose=False)
+    ids, _ = session(tmp_path / "out").run(None, {"source_ids": source(2, 5)})
+    assert ids.shape[:2] == (2, getattr(search, "beam_width", 1))
+
+
+def test_language_model_samples_the_same_with_the_same_seed(tmp_path):
+    model, search = tiny("generate"), Sampling(0.9, 20, 0.95, num_samples=2)
+    manifest = export_onnx(model, tmp_path / "out", search=search, max_length=7, verbose=False)
+    assert manifest["task"] == "generate"
+    assert [value["name"] for value in manifest["inputs"]] == ["source_ids", "seed"]
+    feed = {"source_ids": source(2, 5)}
+    run = session(tmp_path / "out").run
+    for seed in (5, 6):
+        expected = search(model, feed["source_ids"], 7, seed=seed)
+        ids, _ = run(None, {**feed, "seed": np.array(seed, "int32")})
+        np.testing.assert_array_equal(ids, expected.ids)
+
+
+def test_forward_pass_of_a_translator(tmp_path):
+    model = tiny()
+    manifest = export_onnx(model, tmp_path / "out", verbose=False)
+    assert [value["name"] for value in manifest["inputs"]] == ["source_ids", "target_ids"]
+    feed = {"source_ids": source(3, 5), "target_ids": source(3, 7, seed=1)}
+    (logits,) = session(tmp_path / "out").run(None, feed)
+    np.testing.assert_allclose(logits, model(feed), rtol=1e-4, atol=1e-4)
+
+
+def test_encoder_under_a_head(tmp_path):
+    encoder = tiny("encode")
+    ids = keras.Input((None,), dtype="int32", name="source_ids")
+    pooled = keras.layers.GlobalAveragePooling1D()(encoder(ids))
+    classes = keras.layers.Dense(3, activation="softmax", name="classes")(pooled)
+    model = keras.Model(ids, classes)
+    manifest = export_onnx(model, tmp_path / "out", verbose=False)
+    assert [value["name"] for value in manifest["outputs"]] == ["classes"]
+    (found,) = session(tmp_path / "out").run(None, {"source_ids": source()})
+    np.testing.assert_allclose(found, model(source()), rtol=1e-4, atol=1e-5)
+
+
+def test_operators_without_counterpart_are_named(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="source_ids")
+
+    @keras.saving.register_keras_serializable("tests")
+    class Strange(keras.layers.Layer):
+        def call(self, x):
+            import tensorflow as tf
+
+            one = tf.math.bessel_i0(tf.cast(x, "float32"))
+            return tf.math.lgamma(one) + tf.math.zeta(one, one)
+
+    model = keras.Model(ids, Strange()(ids))
+    with pytest.raises(ExportError, match=r"BesselI0.*Lgamma.*Zeta"):
+        export_onnx(model, tmp_path / "out", verbose=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_check_leaves_the_folder_as_it_was(artefact, model, tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / signature.MANIFEST_FILE).write_text("earlier")
+
+    def broken(*arguments):
+        raise ExportError("Parity of the tokens: broken on purpose")
+
+    monkeypatch.setattr(verify, "compare_forward", broken)
+    with pytest.raises(ExportError, match="broken on purpose"):
+        export_onnx(tiny("encode", num_layers=1), path, verbose=False)
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+    assert (path / signature.MANIFEST_FILE).read_text() == "earlier"
+
+
+def test_folder_of_something_else_is_left_alone(model, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(ExportError, match="no earlier export"):
+        export_onnx(tiny("encode", num_layers=1), tmp_path, verbose=False)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_wrong_numbers_are_told_by_how_much():
+    expected = {"logits": np.ones((2, 3), "float32")}
+    found = {"logits": np.full((2, 3), 1.5, "float32")}
+    assert verify.compare_forward(expected, expected, 1e-4) == 0
+    with pytest.raises(ExportError, match="by 0.5 of their size, 0.0001 is allowed"):
+        verify.compare_forward(expected, found, 1e-4)
+    with pytest.raises(ExportError, match="not finite"):
+        verify.compare_forward(expected, {"logits": np.full((2, 3), np.nan)}, 1e-4)
+    with pytest.raises(ExportError, match=r"shape \(2, 1\)"):
+        verify.compare_forward(expected, {"logits": np.ones((2, 1))}, 1e-4)
+
+
+def test_wrong_tokens_are_told_and_ties_are_not():
+    ids = np.array([[[5, 3], [7, 3]]])
+    scores = np.array([[-1.0, -2.0]], "float32")
+    good = {"token_ids": ids, "scores": scores}
+    assert verify.compare_search((ids, scores), good, scores, 1e-4, True) == (0.0, 1.0)
+    tied = np.array([[-1.0, -1.00001]], "float32")
+    found = {"token_ids": ids[:, ::-1], "scores": tied}
+    assert verify.compare_search((ids, tied), found, tied, 1e-4, True)[1] == 0.0
+    with pytest.raises(ExportError, match="token 0 is 9, Keras has 5"):
+        other = {"token_ids": ids + 4, "scores": scores + 1}
+        verify.compare_search((ids, scores), other, scores + 1, 1e-4, True)
+    with pytest.raises(ExportError, match="score differs by 0.5 of its size"):
+        verify.compare_search((ids, scores), good, scores * 2, 1e-4, True)
+    with pytest.raises(ExportError, match="Shapes of the search"):
+        less = {"token_ids": ids[:, :1], "scores": scores[:, :1]}
+        verify.compare_search((ids, scores), less, scores[:, :1], 1e-4, True)
+
+
+def test_broken_file_names_the_check_it_failed(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(ExportError, match="failed at onnx.checker"):
+        verify.probe(path, [])
+
+
+def test_arguments_are_checked_before_anything_is_done(model, tmp_path):
+    path = tmp_path / "out"
+    with pytest.raises(ValueError, match="precision must be one of"):
+        export_onnx(model, path, precision="float8")
+    with pytest.raises(TypeError, match="model must be a Keras model"):
+        export_onnx("model.keras", path)
+    with pytest.raises(TypeError, match="search must be"):
+        export_onnx(model, path, search="beam")
+    with pytest.raises(TypeError, match="has no decode_step"):
+        export_onnx(tiny("encode", num_layers=1), path, search=BEAM)
+    with pytest.raises(TypeError, match="tokenizer must be"):
+        export_onnx(model, path, tokenizer="tokenizer.model")
+    with pytest.raises(ValueError, match="vocabulary only 17"):
+        export_onnx(tiny(vocab_size=17, num_layers=1), path, tokenizer(), BEAM)
+    with pytest.raises(ValueError, match="max_length must be a positive integer"):
+        export_onnx(model, path, search=BEAM, max_length=0)
+    with pytest.raises(ValueError, match="text=True needs a tokenizer"):
+        export_onnx(model, path, search=BEAM, text=True)
+    with pytest.raises(ValueError, match="no functional model"):
+        export_onnx(keras.Sequential(), path)
+    assert not path.exists()
+
+
+def test_large_models_keep_their_weights_beside_the_file(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_model, "LARGEST_FILE", 1000)
+    small = tiny("encode", num_layers=1)
+    manifest = export_onnx(small, tmp_path / "out", verbose=False)
+    assert set(manifest["files"]) == {"model.onnx", "model.onnx.data"}
+    assert manifest["files"]["model.onnx.data"]["bytes"] > 4 * 307 * 12
+    (found,) = session(tmp_path / "out").run(None, {"source_ids": source()})
+    np.testing.assert_allclose(found, small(source()), rtol=1e-4, atol=1e-4)
+
+
+def test_served_without_tensorflow(artefact):
+    code = """
+import sys
+for name in ("tensorflow", "keras", "tf2onnx", "onnx"):
+    sys.modules[name] = None
+from keras_transformer.export.runtime import Translator
+print(Translator(sys.argv[1]).translate(["two words", ""]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(artefact)],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = eval(done.stdout)
+    assert first and second == ""
+
+
+def test_manifest_is_what_was_returned(tmp_path):
+    manifest = export_onnx(tiny("encode", num_layers=1), tmp_path / "out", verbose=False)
+    assert json.loads((tmp_path / "out" / "artefact.json").read_text()) == manifest
+
+
+def test_plain_graph_has_operators_of_onnx_alone(tmp_path):
+    model = tiny("encode", num_layers=1)
+    export_onnx(model, tmp_path / "out", fuse=False, verbose=False)
+    written = onnx.load(tmp_path / "out" / "model.onnx")
+    assert [item.domain for item in written.opset_import] == [""]
+    assert "LayerNormalization" not in counts(written.graph)
