@@ -1,12 +1,11 @@
 """What `model.fit` reports and watches: BLEU, tokens per second, time left, values gone astray."""
 
-import os
-import pathlib
 import time
 
 import keras
 import numpy as np
 
+from keras_transformer.checkpoints import write_weights
 from keras_transformer.text import END_ID
 
 
@@ -32,8 +31,8 @@ class BleuCallback(keras.callbacks.Callback):
             of similar length go together. Defaults to 4096.
         tokenize: sacreBLEU's tokeniser. Defaults to "13a"; "none" for text that is tokenised.
         lowercase: compare without case. Defaults to `False`.
-        best_path: file for the weights of the best epoch so far, ending in ".weights.h5"; read it
-            with `model.load_weights`. Defaults to `None`: not kept.
+        best_path: file for the weights of the best epoch so far, ending in ".npz"; read it with
+            `model.set_weights(average_checkpoints([best_path]))`. Defaults to `None`: not kept.
 
     Attributes:
         best: highest score so far, `best_epoch` its epoch, `translations` the last ones.
@@ -71,8 +70,8 @@ class BleuCallback(keras.callbacks.Callback):
             )
         if every < 1:
             raise ValueError(f"every must be at least 1, but it is {every}.")
-        if best_path is not None and not str(best_path).endswith(".weights.h5"):
-            raise ValueError(f'best_path must end in ".weights.h5", but it is {best_path}.')
+        if best_path is not None and not str(best_path).endswith(".npz"):
+            raise ValueError(f'best_path must end in ".npz", but it is {best_path}.')
         import sacrebleu  # here and not above: nothing else needs it
 
         self.search = search
@@ -98,18 +97,11 @@ class BleuCallback(keras.callbacks.Callback):
             print(f"\nepoch {epoch}: {score} {self._scorer.get_signature()}", flush=True)
             if self.last > self.best:
                 self.best, self.best_epoch = self.last, epoch
-                self._keep()
+                if self.best_path is not None:
+                    info = {"epoch": epoch, "val_bleu": self.best}
+                    write_weights(self.best_path, self.model, info)
         if logs is not None:
             logs["val_bleu"] = self.last
-
-    def _keep(self):
-        if self.best_path is not None:
-            best = pathlib.Path(self.best_path)
-            best.parent.mkdir(parents=True, exist_ok=True)
-            # Beside its place and then moved: a run killed now leaves the last best one whole.
-            partial = best.with_name(f"partial-{os.getpid()}-{best.name}")
-            self.model.save_weights(partial)
-            os.replace(partial, best)
 
 
 def translate(search, model, tokenizer, lines, tokens_per_batch=4096):

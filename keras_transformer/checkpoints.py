@@ -55,7 +55,8 @@ def read_checkpoint(path):
         FileNotFoundError: there is none.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: `np.load` would leave a file open that is not a whole zip.
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         info = json.loads(str(arrays.pop("info")))
     except FileNotFoundError:
@@ -66,6 +67,15 @@ def read_checkpoint(path):
             "before it is used then."
         ) from error
     return arrays, info
+
+
+def write_weights(path, model, info):
+    """Writes the weights of a model; `model.set_weights(average_checkpoints([path]))` reads them.
+
+    Under a strategy of several machines the first one writes.
+    """
+    if _is_chief(model.distribute_strategy):
+        write_checkpoint(path, _arrays({"weights": model.weights}), info)
 
 
 def average_checkpoints(paths, last=None):
@@ -182,11 +192,9 @@ class CheckpointAveraging(keras.callbacks.Callback):
         self.last = last
 
     def on_epoch_end(self, epoch, logs=None):
-        if _is_chief(self.model.distribute_strategy):
-            path = self.folder / f"weights-{epoch:05d}.npz"
-            write_checkpoint(path, _arrays({"weights": self.model.weights}), {"epoch": epoch})
-            for old in sorted(self.folder.glob("weights-*.npz"))[: -self.last]:
-                old.unlink()
+        write_weights(self.folder / f"weights-{epoch:05d}.npz", self.model, {"epoch": epoch})
+        for old in sorted(self.folder.glob("weights-*.npz"))[: -self.last]:
+            old.unlink(missing_ok=True)  # another machine may be quicker
 
     def average(self):
         """The mean of the weights on disk, for `model.set_weights`."""
@@ -296,9 +304,9 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         """
         model, batches = self.model, self._batches
         step = self._own_step = model.train_function
-        rest = None
+        rest, metrics = None, _group(arrays, "metrics")
         if batches is not None:
-            self._build_metrics(next(iter(batches.rest(self._epoch, 0))))
+            self._build_metrics(next(iter(batches.rest(self._epoch, 0))), len(metrics))
             dataset = batches.rest(self._epoch, batch)
             rest = iter(model.distribute_strategy.experimental_distribute_dataset(dataset))
         left = batch
@@ -308,22 +316,23 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             if left <= 0:
                 return step(iterator if rest is None else rest)
             for _ in range(min(left, model.steps_per_execution) if rest is None else 0):
-                self._build_metrics(next(iterator))
+                self._build_metrics(next(iterator), len(metrics))
             left -= model.steps_per_execution
             with model.distribute_strategy.scope():
-                _assign(model.metrics_variables, _group(arrays, "metrics"), "metrics")
+                _assign(model.metrics_variables, metrics, "metrics")
             return model.get_metrics_result()
 
         self._saved_at = batch
         model.train_function = train_function
 
-    def _build_metrics(self, batch):
+    def _build_metrics(self, batch, count):
         """Metrics get their variables at first use; without a strategy that is the first step."""
-        if self.model.distribute_strategy.num_replicas_in_sync == 1:
+        model = self.model
+        if len(model.metrics_variables) < count:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-            y_pred = self.model(x, training=False)
-            self.model.compute_loss(x, y, y_pred, weight, training=False)
-            self.model.compute_metrics(x, y, y_pred, weight)
+            y_pred = model(x, training=False)
+            model.compute_loss(x, y, y_pred, weight, training=False)
+            model.compute_metrics(x, y, y_pred, weight)
 
     # Where it is saved
 

@@ -21,6 +21,9 @@ def sum_over_replicas(values):
         return values
     import tensorflow as tf  # here and not above: the other backends do without
 
+    # A copy each: TensorFlow puts the sum where the tensor is, and some, like the value of a
+    # metric's variable on a machine with one replica, do not say where that is.
+    values = [tf.identity(value) for value in values]
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 

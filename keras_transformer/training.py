@@ -133,16 +133,18 @@ class _Steps:
                     raise StopIteration
                 break
 
-    def _compiled(self, function):
+    def _compiled(self, function, jit_compile=False):
         if self.model.run_eagerly:
             return function
-        return tf.function(function, reduce_retracing=True, autograph=False)
+        return tf.function(
+            function, reduce_retracing=True, autograph=False, jit_compile=jit_compile
+        )
 
     def _on_next(self, step):
         """A function of an iterator: runs the step on its next batch; False when there is none."""
-        if not self.model.run_eagerly and self.model.jit_compile:
-            step = tf.function(step, jit_compile=True, reduce_retracing=True)
-        run = self._compiled(lambda data: self.strategy.run(step, args=(data,)))
+        run = self._compiled(
+            lambda data: self.strategy.run(step, args=(data,)), jit_compile=self.model.jit_compile
+        )
         # Taking the batch is a part of the graph: batches of many shapes then share one trace.
         run_next = self._compiled(lambda iterator: run(iterator.get_next()))
 
@@ -161,7 +163,7 @@ class _Steps:
     # What follows runs in each replica.
 
     def _backward(self, data):
-        """One batch: updates the metrics; returns loss, its global weight, rows, gradients."""
+        """One batch: updates the metrics; returns loss, this replica's weight, rows, gradients."""
         model = self.model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
@@ -175,7 +177,6 @@ class _Steps:
         rows = tf.cast(tf.shape(tf.nest.flatten(x)[0])[0], "float32")
         of_loss = getattr(model.loss, "batch_weight", None)
         weight = rows if of_loss is None else of_loss(y, sample_weight)
-        weight = sum_over_replicas([weight])[0]
         return loss, weight, rows, [tf.convert_to_tensor(g) for g in gradients]
 
     def _whole_update(self, data):
@@ -184,6 +185,7 @@ class _Steps:
 
     def _add(self, data):
         loss, weight, rows, gradients = self._backward(data)
+        (weight,) = sum_over_replicas([weight])
         self.loss.assign_add(loss * weight)
         self.weight.assign_add(weight)
         self.rows.assign_add(rows)
