@@ -130,7 +130,7 @@ def export_onnx(
             from keras_transformer.export.text_model import add_text_model
 
             with tell("writing and proving the text model"):
-                text_values = add_text_model(folder, tokenizer)
+                text_values = add_text_model(folder, tokenizer, job.task)
         manifest = {
             "task": job.task,
             "inputs": values(converted.graph.inputs),

@@ -15,9 +15,17 @@ from exports import BEAM, MAX_LENGTH, body, counts, session, source, tiny, token
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.export import ExportError, export_onnx, onnx_model, signature, verify
+from keras_transformer.export import (
+    ExportError,
+    export_onnx,
+    onnx_model,
+    signature,
+    text_model,
+    verify,
+)
 from keras_transformer.export.artefact import read_artefact
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+from keras_transformer.text import END_ID
 
 
 @pytest.fixture
@@ -305,3 +313,40 @@ def test_plain_graph_has_operators_of_onnx_alone(tmp_path):
     written = onnx.load(tmp_path / "out" / "model.onnx")
     assert [item.domain for item in written.opset_import] == [""]
     assert "LayerNormalization" not in counts(written.graph)
+
+
+def test_text_model_translates_strings_like_the_tokenizer_around_it(tmp_path):
+    model, search, pieces = tiny(num_layers=1), BeamSearch(2), tokenizer()
+    manifest = export_onnx(
+        model, tmp_path / "out", pieces, search, max_length=7, text=True, verbose=False
+    )
+    assert [value["name"] for value in manifest["text"]["outputs"]] == ["texts", "scores"]
+    lines = ["two words", " \t", "ein mann fährt 😀"]
+    (found,) = verify.probe(
+        tmp_path / "out" / "text_model.onnx", [{"text": np.array(lines)}], extensions=True
+    )
+    ids = [[*row, END_ID] for row in pieces.encode(lines)]
+    padded = np.zeros((3, max(map(len, ids))), "int32")
+    for row, tokens in zip(padded, ids, strict=True):
+        row[: len(tokens)] = tokens
+    expected = search(model, padded, 7)
+    texts = [pieces.decode(row) for row in expected.ids.numpy()]
+    texts[1] = ["", ""]  # blank text: nothing
+    assert found["texts"].tolist() == texts
+    np.testing.assert_allclose(found["scores"][[0, 2]], expected.scores.numpy()[[0, 2]], rtol=1e-4)
+    assert found["scores"][1].tolist() == [0.0, -np.inf]
+
+
+def test_text_model_of_a_model_in_two_files_is_refused(tmp_path):
+    (tmp_path / signature.WEIGHTS_FILE).touch()
+    with pytest.raises(ExportError, match="too large for one file"):
+        text_model.add_text_model(tmp_path, tokenizer(), "translate")
+
+
+def test_bytes_that_spell_no_character_are_told_apart():
+    pieces = tokenizer()
+    found = {byte: row for byte, *row in text_model._byte_table(pieces)}
+    assert found[0x41] == [0, 0x80, 0xBF] and found[0xC3] == [1, 0x80, 0xBF]
+    assert found[0xE0] == [2, 0xA0, 0xBF] and found[0xF4] == [3, 0x80, 0x8F]
+    assert found[0xC0] == [0, 0x80, 0xBF]  # would be overlong: never a beginning
+    assert text_model.pieces(pieces)[: END_ID + 1] == [b"", " \u2047 ".encode(), b"", b""]
