@@ -14,10 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKENDS = ("tensorflow", "jax", "torch")
+PAUSE = 0.3
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
 
@@ -133,6 +135,8 @@ def in_turn(workers, rounds, warm_up=1, **request):
     answers = {name: [] for name in workers}
     for number in range(warm_up + rounds):
         for name, worker in workers.items():
+            # Threads of who had the turn before may still wait actively.
+            time.sleep(PAUSE if len(workers) > 1 else 0)
             measured = worker.ask(**request)
             if number >= warm_up:
                 answers[name].append(measured)

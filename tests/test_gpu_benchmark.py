@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py on the CPU, and what its figures and those of benchmarks/training.py rest on."""
+"""benchmarks/gpu.py on the CPU, and what figures of it and of benchmarks/training.py rest on."""
 
 import json
 import os
