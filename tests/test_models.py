@@ -166,7 +166,6 @@ def test_causal_steps_with_a_cache_are_the_full_pass(options):
         assert_close(logits, whole[:, position : position + 1])
 
 
-@pytest.mark.numeric
 def test_positions_of_a_step_may_be_tensors():
     for options in ({}, {"positions": "learned"}, {"positions": "rotary"}):
         model, _ = make(CausalTransformer, **options)
@@ -177,7 +176,6 @@ def test_positions_of_a_step_may_be_tensors():
         assert_close(logits, numpy64(model(ids))[:, 1:])
 
 
-@pytest.mark.numeric
 @variants
 def test_a_sentence_does_not_depend_on_its_batch(options):
     """Alone and unpadded, or in company and padded: the same logits."""
@@ -231,7 +229,6 @@ def test_the_encoder_hands_on_the_mask_of_its_ids():
     assert_close(mean, by_hand)
 
 
-@pytest.mark.numeric
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_an_empty_sentence_brings_no_nan_to_loss_or_gradient(norm_first):
     model, _ = make(Transformer, norm_first=norm_first)
@@ -246,7 +243,6 @@ def test_an_empty_sentence_brings_no_nan_to_loss_or_gradient(norm_first):
     assert_close(model(inputs)[2:], numpy64(model(whole))[2:])
 
 
-@pytest.mark.numeric
 def test_dropout_is_off_but_in_training():
     model, _ = make(Transformer, dropout=0.5, attention_dropout=0.5)
     inputs = batch()
