@@ -160,7 +160,9 @@ def processor():
 
 
 def write(report, path):
-    """Writes a report as JSON."""
+    """Writes a report as JSON: whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    aside = path.with_name(f"part-{path.name}")
+    aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    os.replace(aside, path)
     print(f"written to {path}")

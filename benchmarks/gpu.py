@@ -96,7 +96,7 @@ def train(args):
     """Rows of training.compare for every size, precision and backend."""
     if args.device == "cpu" and not args.quick:
         raise Missing("on a CPU benchmarks/training.py does this, with other sizes")
-    rows, left_out = [], {}
+    rows, left_out, wrong = [], {}, []
     sizes = {"miniature": (4, 16, 2)} if args.quick else TRAINING
     precisions = ("bfloat16", "tf32", "float32") if args.device == "gpu" else ("float32",)
     for size, (batch, length, steps) in sizes.items():
@@ -108,23 +108,28 @@ def train(args):
             for backend in args.backends:
                 one = {**task, "precision": precision, "backend": backend}
                 try:
-                    found = beside_torch(one, args)
+                    found = beside_torch(one, args, left_out)
                 except Missing as error:
                     left_out[backend] = str(error)
                     continue
+                except WorkerError as error:  # out of memory, say; the other cells go on
+                    wrong.append(f"{size}, {precision}, {backend}: {error}")
+                    continue
                 rows.append({"size": size, "backend": backend, **found})
                 print(training_table({"rows": rows[-1:]}).split("\n")[-1], flush=True)
-    if not rows:
+    if not rows and not wrong:
         raise Missing(f"no backend trains on this device: {left_out}")
-    return {"rows": rows, "left_out": left_out}
+    return {"rows": rows, "left_out": left_out, "wrong": wrong}
 
 
-def beside_torch(task, args):
+def beside_torch(task, args, left_out):
     """Ours beside PyTorch, or alone where that is missing."""
     try:
         return training.compare(task, ("ours", "torch"), args.rounds, args.packages)
-    except Missing:
-        return training.compare(task, ("ours",), args.rounds, args.packages)
+    except Missing as error:
+        found = training.compare(task, ("ours",), args.rounds, args.packages)
+        left_out["torch"] = str(error)
+        return found
 
 
 def training_table(part):
@@ -182,7 +187,7 @@ def serve_one(args, path, manifest, provider, left_out):
         for rival in RIVALS:
             try:
                 opened[rival] = Worker(SCRIPT, {**shared, "engine": rival}, environment)
-            except Missing as error:
+            except (Missing, WorkerError) as error:  # its wheel does not run here: no fault of ours
                 left_out[rival] = str(error)
         for batch in args.batches:
             ids = {
@@ -312,7 +317,7 @@ def device_name(device):
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise SystemExit(f"nvidia-smi names no GPU ({error}): pass --device cpu") from error
+        raise SystemExit(f"there is no NVIDIA GPU ({error}): pass --device cpu") from error
     return "; ".join(found.strip().splitlines())
 
 
@@ -367,17 +372,17 @@ def main(argv=None):
         args.backends = backends(args)
         name = device_name(args.device)
         report = {"device": name, "quick": args.quick, **common.head(args), "seed": args.seed}
+        if args.output is None and args.device == "gpu":
+            slug = re.sub(r"[^a-z0-9]+", "-", name.split(",")[0].lower()).strip("-")
+            args.output = common.RESULTS / f"gpu-{slug}.json"
         report |= {"rounds": args.rounds, "backends": args.backends, "parts": {}}
         for part in args.parts:
             print(f"\n## {part} on {name}\n", flush=True)
             found = report["parts"][part] = do(args, part)
             done = "reason" not in found
             print(DO[part][1](found) if done else f"{found['status']}: {found['reason']}")
-    if args.output is None and args.device == "gpu":
-        slug = re.sub(r"[^a-z0-9]+", "-", name.split(",")[0].lower()).strip("-")
-        args.output = common.RESULTS / f"gpu-{slug}.json"
-    if args.output:
-        common.write(report, args.output)
+            if args.output:  # after each part: what is done is safe
+                common.write(report, args.output)
     failed = [part for part, found in report["parts"].items() if found["status"] == "failed"]
     print("\nfailed: " + ", ".join(failed) if failed else "\nnothing failed")
     return 1 if failed else 0

@@ -223,6 +223,7 @@ def serving(task):
             return {"ids": [list(map(int, row)) for row in found]}
         return {"seconds": seconds, "tokens": sum(map(len, found)), "memory": memory}
 
+    run(1)  # an engine that does not run here fails now, and not amid a comparison
     return facts, run
 
 

@@ -193,10 +193,8 @@ def peak_memory():
 
 
 def set_precision(engine, precision):
-    """Exact or TF32 products of float32 numbers. Lower precisions are chosen by dtype."""
-    if precision not in ("float32", "tf32"):
-        return
-    allowed = precision == "tf32"
+    """Exact or TF32 products of float32 numbers; lower precisions are chosen by dtype alone."""
+    allowed = precision != "float32"
     if engine == "tensorflow":
         import tensorflow as tf
 
@@ -204,7 +202,8 @@ def set_precision(engine, precision):
     elif engine == "jax":
         import jax
 
-        jax.config.update("jax_default_matmul_precision", "tensorfloat32" if allowed else "float32")
+        names = {"float32": "float32", "tf32": "tensorfloat32"}
+        jax.config.update("jax_default_matmul_precision", names.get(precision))
     else:
         import torch
 
