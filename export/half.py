@@ -129,7 +129,7 @@ def _halve_node(graph, node, types, made):
         output.replace_all_uses_with(cast.outputs[0], replace_graph_outputs=True)
         cast.replace_input_with(0, output)
         cast.outputs[0].name, output.name = output.name, f"{output.name}/half"
-        output.dtype = ir.DataType.FLOAT16
+        output.type = ir.TensorType(ir.DataType.FLOAT16)
 
 
 def _half_weight(graph, value):
@@ -217,7 +217,9 @@ def _halve_state(graph):
             for user in readers:
                 user.outputs[0].replace_all_uses_with(state)
                 user.graph.remove(user, safe=True)
-            state.dtype = last.dtype = ir.DataType.FLOAT16
+            # New type objects: values may share one.
+            state.type = ir.TensorType(ir.DataType.FLOAT16)
+            last.type = ir.TensorType(ir.DataType.FLOAT16)
             body.outputs[1 + index] = result.producer().inputs[0]
             cast = _cast(first, ir.DataType.FLOAT16)
             loop.prepend(cast)

@@ -42,6 +42,7 @@ def simplify(model, hoisting=True):
         changed += hoist(model.graph) if hoisting else 0
         if not changed:
             common.NameFixPass()(model)  # hoisting puts names of two graphs into one
+            common.RemoveUnusedOpsetsPass()(model)
             return known
 
 

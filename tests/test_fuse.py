@@ -74,8 +74,9 @@ def test_every_norm_and_attention_is_one_operator(converted):
 
 def test_a_decoder_block_is_at_most_fourteen_nodes():
     one, two = (convert(tiny(num_layers=n), GreedySearch()) for n in (1, 2))
-    assert nodes(fused(two), 1) - nodes(fused(one), 1) <= 14
-    assert nodes(simplified(two), 1) - nodes(simplified(one), 1) <= 75
+    block = nodes(fused(two), 1) - nodes(fused(one), 1)
+    assert block <= 14
+    assert nodes(simplified(two), 1) - nodes(simplified(one), 1) > 4 * block
     # An encoder block, and what is computed once of it for a decoder block's attention.
     assert nodes(fused(two), 0) - nodes(fused(one), 0) <= 22
 

@@ -133,7 +133,7 @@ def test_float16_keeps_caches_small_and_scores_exact(converted):
     kernels = [
         item.data_type for item in made.graph.initializer if item.name.endswith("kernel/half")
     ]
-    assert len(kernels) == 2 * 4 + 2 * 7 and set(kernels) == {TensorProto.FLOAT16}
+    assert len(kernels) == 2 * 4 + 2 * 8 and set(kernels) == {TensorProto.FLOAT16}
     assert not [item.name for item in made.graph.initializer if item.name.endswith("kernel")]
     ids, scores = run(ir.from_proto(made), source_ids=source())
     exact, exact_scores = run(graph(converted), source_ids=source())

@@ -68,7 +68,7 @@ def test_blank_text_is_one_empty_hypothesis(loaded):
 def test_tensorflow_and_its_text_package_are_enough(folder, tmp_path):
     code = """
 import sys
-for name in ("keras", "keras_transformer", "sentencepiece"):
+for name in ("keras_transformer", "sentencepiece"):
     sys.modules[name] = None
 import tensorflow as tf, tensorflow_text
 loaded = tf.saved_model.load(sys.argv[1])
