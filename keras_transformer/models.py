@@ -7,6 +7,8 @@ Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W
 hypotheses a sentence.
 """
 
+from types import SimpleNamespace
+
 import keras
 from keras import layers, ops
 
@@ -22,7 +24,7 @@ NOT_CONFIGURED = ("self", "__class__", "dtype", "name")
 class _Model(keras.Model):
     """What the models share: the constructor, the layers it describes, the configuration.
 
-    A model connects its layers in `_connect`, which returns Keras inputs and outputs.
+    A model makes its layers in `_connect`, which returns Keras inputs and outputs.
     """
 
     def __init__(
@@ -61,8 +63,12 @@ class _Model(keras.Model):
         self._dtype = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         learned = arguments["positions"] == "learned"
         self.max_length = arguments["max_length"] if learned else None
-        inputs, outputs = self._connect(**arguments)
+        # Layers become attributes last: PyTorch takes none before the model is initialised.
+        parts = SimpleNamespace()
+        inputs, outputs = self._connect(parts, **arguments)
         super().__init__(inputs=inputs, outputs=outputs, name=name)
+        for part, layer in vars(parts).items():
+            setattr(self, part, layer)
 
     def call(self, inputs, training=None, mask=None):
         # A functional model would cut floats down to its inputs' int32 without a word.
@@ -103,29 +109,17 @@ class _Model(keras.Model):
     def _dropout(self, name):
         return layers.Dropout(self._arguments["dropout"], dtype=self._dtype, name=name)
 
-    def _make_encoder(self, embedding):
-        self.source_embedding = embedding
-        self.source_positions = self._positions("source_positions")
-        self.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
-        self.encoder_norm = self._final_norm("encoder_norm")
+    def _make_encoder(self, parts, embedding):
+        parts.source_embedding = embedding
+        parts.source_positions = self._positions("source_positions")
+        parts.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
+        parts.encoder_norm = self._final_norm("encoder_norm")
 
-    def _make_decoder(self, embedding, block):
-        self.target_embedding = embedding
-        self.target_positions = self._positions("target_positions")
-        self.decoder_blocks = self._blocks(block, "decoder_block")
-        self.decoder_norm = self._final_norm("decoder_norm")
-
-    def _encode(self, source_ids, dropout=None):
-        x = _embed(source_ids, self.source_embedding, self.source_positions, dropout)
-        for block in self.encoder_blocks:  # the embedding's Keras mask hides the padding
-            x = block(x)
-        return self.encoder_norm(x)
-
-    def _decode(self, target_ids, dropout, *memory, **options):
-        x = _embed(target_ids, self.target_embedding, self.target_positions, dropout)
-        for block in self.decoder_blocks:
-            x = block(x, *memory, **options)
-        return self.target_embedding.logits(self.decoder_norm(x))
+    def _make_decoder(self, parts, embedding, block):
+        parts.target_embedding = embedding
+        parts.target_positions = self._positions("target_positions")
+        parts.decoder_blocks = self._blocks(block, "decoder_block")
+        parts.decoder_norm = self._final_norm("decoder_norm")
 
     def get_config(self):
         activation = keras.activations.get(self._arguments["activation"])
@@ -177,6 +171,22 @@ def _embed(ids, embedding, positions, dropout=None, offset=0):
     if positions is not None:
         x = positions(x, offset=offset)
     return x if dropout is None else dropout(x)
+
+
+def _encode(model, source_ids, dropout=None):
+    """The encoder stack (section 3.1): (B, S) -> (B, S, D)."""
+    x = _embed(source_ids, model.source_embedding, model.source_positions, dropout)
+    for block in model.encoder_blocks:  # the embedding's Keras mask hides the padding
+        x = block(x)
+    return model.encoder_norm(x)
+
+
+def _decode(model, target_ids, dropout, *memory, **options):
+    """The decoder stack and the projection to logits: (B, T) -> (B, T, V)."""
+    x = _embed(target_ids, model.target_embedding, model.target_positions, dropout)
+    for block in model.decoder_blocks:
+        x = block(x, *memory, **options)
+    return model.target_embedding.logits(model.decoder_norm(x))
 
 
 def _ids(name):
@@ -254,18 +264,18 @@ class Transformer(_Decoding, _Model):
     ):
         self._build({k: v for k, v in locals().items() if k not in NOT_CONFIGURED}, dtype, name)
 
-    def _connect(self, vocab_size, target_vocab_size, **_):
+    def _connect(self, parts, vocab_size, target_vocab_size, **_):
         if target_vocab_size is None:
             source = target = self._embedding("token_embedding", vocab_size)
         else:
             source = self._embedding("source_embedding", vocab_size)
             target = self._embedding("target_embedding", target_vocab_size)
-        self._make_encoder(source)
-        self._make_decoder(target, DecoderBlock)
+        self._make_encoder(parts, source)
+        self._make_decoder(parts, target, DecoderBlock)
         inputs = {name: _ids(name) for name in ("source_ids", "target_ids")}
-        memory = self._encode(inputs["source_ids"], self._dropout("source_dropout"))
+        memory = _encode(parts, inputs["source_ids"], self._dropout("source_dropout"))
         dropout = self._dropout("target_dropout")
-        return inputs, self._decode(inputs["target_ids"], dropout, memory)
+        return inputs, _decode(parts, inputs["target_ids"], dropout, memory)
 
     def start_ids(self, source_ids):
         """What precedes the first generated token: the begin id, (B, 1) int32."""
@@ -281,7 +291,7 @@ class Transformer(_Decoding, _Model):
             Dictionary with "mask" (B, S) boolean and "layers", one pair of
             keys (B, H, S, K) and values (B, H, S, W) for each decoder block.
         """
-        memory = self._encode(source_ids)
+        memory = _encode(self, source_ids)
         layers = [block.cross_attention.project_key_value(memory) for block in self.decoder_blocks]
         return {"mask": padding_mask(source_ids), "layers": layers}
 
@@ -311,10 +321,10 @@ class TransformerEncoder(_Model):
     (1, 3, 16)
     """
 
-    def _connect(self, vocab_size, **_):
-        self._make_encoder(self._embedding("token_embedding", vocab_size))
+    def _connect(self, parts, vocab_size, **_):
+        self._make_encoder(parts, self._embedding("token_embedding", vocab_size))
         source_ids = _ids("source_ids")
-        return source_ids, self._encode(source_ids, self._dropout("source_dropout"))
+        return source_ids, _encode(parts, source_ids, self._dropout("source_dropout"))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -341,11 +351,11 @@ class CausalTransformer(_Decoding, _Model):
     (1, 3, 23)
     """
 
-    def _connect(self, vocab_size, **_):
-        self._make_decoder(self._embedding("token_embedding", vocab_size), EncoderBlock)
+    def _connect(self, parts, vocab_size, **_):
+        self._make_decoder(parts, self._embedding("token_embedding", vocab_size), EncoderBlock)
         target_ids = _ids("target_ids")
         dropout = self._dropout("target_dropout")
-        return target_ids, self._decode(target_ids, dropout, use_causal_mask=True)
+        return target_ids, _decode(parts, target_ids, dropout, use_causal_mask=True)
 
     def start_ids(self, prompt_ids):
         """What precedes the first generated token: the prompt, (B, P) int32."""
