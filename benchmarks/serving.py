@@ -1,11 +1,12 @@
-"""Our ONNX artefact beside CTranslate2: speed, latency, memory, time to start, BLEU.
+"""Our ONNX artefact beside CTranslate2 and PyTorch: speed, memory, time to start, BLEU.
 
     python benchmarks/serving.py --model FOLDER [--data DIR] [--quick] [--threads 2]
 
 The same weights, sentences, search rules and threads; float32 and int8; greedy search and beam
 search of width 4. Two models: the trained tiny one on test.2016, and one of the paper's base size
 with random weights and a forced length of 32 tokens, on sentences of test.2016 and on long ones of
-newstest2014.
+newstest2014. PyTorch, where it is installed, takes part where the length is forced, in float32:
+`torch_search.py`.
 
 Each engine runs in a process of its own, which has no TensorFlow in it; all processes of a table's
 part live at the same time and take turns, round by round, and one works at a time. Figures are
@@ -18,6 +19,7 @@ medians over the rounds, after one round to warm up; ratios are medians of the r
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -83,7 +85,8 @@ def search_of(name, forced_length):
 
 
 def prepare(folder, label, model, tokenizer, searches, forced_length):
-    """Writes the artefacts of a model for all engines, unless they are there."""
+    """Writes a model's artefacts, unless there: {(engine, search, precision): folder}."""
+    import numpy as np
     from ctranslate2_model import save_ctranslate2
 
     from keras_transformer import export
@@ -108,6 +111,13 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
                 )
                 print(f"exported {ours.name} in {time.perf_counter() - start:.0f} s", flush=True)
             folders["ours", search, precision] = ours
+    if forced_length and importlib.util.find_spec("torch"):
+        place = folder / f"{label}-torch"
+        if not (place / "weights.npz").exists():
+            place.mkdir(parents=True)
+            (place / "config.json").write_text(json.dumps(model.get_config()), "utf-8")
+            np.savez(place / "weights.npz", **{v.path: v.numpy() for v in model.weights})
+        folders |= {("torch", search, "float32"): place for search in searches}
     return folders
 
 
@@ -182,11 +192,10 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
         }
         engines = {}
         try:
-            for precision in PRECISIONS:
-                for engine in ("ours", "ctranslate2"):
-                    place = {"folder": str(folders[engine, search, precision])}
-                    chosen = {"engine": engine, "precision": precision}
-                    engines[engine, precision] = Engine(config | chosen | place, single[:1])
+            for (engine, found, precision), place in folders.items():
+                if found == search:
+                    chosen = {"engine": engine, "precision": precision, "folder": str(place)}
+                    engines[engine, precision] = Engine(config | chosen, single[:1])
             figures, translations = measure(engines, single, batches, args.rounds)
         finally:
             for engine in engines.values():

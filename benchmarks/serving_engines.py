@@ -2,7 +2,7 @@
 
     python benchmarks/serving_engines.py CONFIG_AS_JSON
 
-Neither TensorFlow, Keras nor PyTorch is imported here, even where they are installed. A process
+Frameworks that an engine does not need are not imported, even where they are installed. A process
 reads jobs from its input and answers on its output, one JSON object a line:
 
     {"batches": [[[5, 7, 3], ...], ...]}  ->  {"seconds": [...], "ids": [[[9, 3], ...], ...],
@@ -77,7 +77,28 @@ class CTranslate2:
         return ranked(result.hypotheses, result.scores, self.options["length_penalty"])[0][0]
 
 
-ENGINES = {"ours": OnnxRuntime, "ctranslate2": CTranslate2}
+class PyTorch:
+    """The same search written in PyTorch, for forced lengths only."""
+
+    def __init__(self, config):
+        import numpy as np
+        import torch
+        from torch_search import TorchTranslator
+
+        torch.set_num_threads(config["threads"])
+        folder = Path(config["folder"])
+        model = json.loads((folder / "config.json").read_text("utf-8"))
+        with np.load(folder / "weights.npz") as weights:
+            self.translator = TorchTranslator(dict(weights), model)
+        self.options = config["beam_width"], config["forced_length"], config["length_penalty"]
+
+    def __call__(self, rows):
+        from common import padded
+
+        return self.translator.search(padded(rows), *self.options)[0][:, 0].tolist()
+
+
+ENGINES = {"ours": OnnxRuntime, "ctranslate2": CTranslate2, "torch": PyTorch}
 
 
 def memory():
@@ -107,7 +128,7 @@ def main():
     # Whatever libraries print goes to the error output; answers only are printed here.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    sys.modules.update(dict.fromkeys(FRAMEWORKS))
+    sys.modules.update(dict.fromkeys(name for name in FRAMEWORKS if name != config["engine"]))
     clock = time.process_time if config["clock"] == "cpu" else time.perf_counter
     engine = ENGINES[config["engine"]](config)
     for line in sys.stdin:
