@@ -40,6 +40,7 @@ tf.get_logger().setLevel("ERROR")  # each search is a graph of its own, which is
 # Shape and recipe of each size. "numbers" is for number words; "tiny" is the model of the Multi30k
 # results in the README; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1 and Table 3).
 # `average`: how many checkpoints an average usually takes; others are tried, too.
+# `anneal`: after the warm-up, the rate falls to zero along a cosine that ends with the last epoch.
 # fmt: off
 PRESETS = {
     "numbers": dict(
@@ -48,8 +49,8 @@ PRESETS = {
         tokens_per_batch=4096, vocab_size=500, epochs=20, average=6),
     "tiny": dict(
         model=dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
-        rate=dict(peak=0.0025, warmup_steps=1500),
-        tokens_per_batch=4096, vocab_size=5000, epochs=100, average=10),
+        rate=dict(peak=0.0025, warmup_steps=1500, anneal=True),
+        tokens_per_batch=4096, vocab_size=5000, epochs=85, average=10),
     "base": dict(
         model=dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
         rate=dict(d_model=512, warmup_steps=4000),
@@ -173,7 +174,9 @@ def choose_strategy(replicas):
 def claim_output(args, train_text):
     """What makes this run what it is. Refuses a folder that holds another one."""
     words = "\n".join(train_text[0] + train_text[1])
-    run = {name: PRESETS[args.preset][name] for name in ("model", "rate")}
+    run = {name: dict(PRESETS[args.preset][name]) for name in ("model", "rate")}
+    if run["rate"].get("anneal"):
+        run["rate"]["epochs"] = args.epochs
     for name in ("vocab_size", "tokens_per_batch", "sampling_alpha", "replicas", "dtype", "seed"):
         run[name] = getattr(args, name)
     run["train_sha256"] = hashlib.sha256(words.encode()).hexdigest()
@@ -213,6 +216,18 @@ def in_place(path):
     os.replace(aside, path)
 
 
+def learning_rate(*, updates, anneal=False, **rate):
+    """The paper's schedule, or one that is back at zero after all `updates`."""
+    if not anneal:
+        return kt.InverseSquareRootWarmup(**rate)
+    return keras.optimizers.schedules.CosineDecay(
+        0.0,
+        decay_steps=max(1, updates - rate["warmup_steps"]),
+        warmup_target=rate["peak"],
+        warmup_steps=rate["warmup_steps"],
+    )
+
+
 def train(args, text, valid_text, tokenizer, strategy):
     """Trains up to `args.epochs`, from where it was stopped on; False if stopped by Ctrl-C."""
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
@@ -235,7 +250,7 @@ def train(args, text, valid_text, tokenizer, strategy):
     with strategy.scope():
         preset = PRESETS[args.preset]
         model = kt.Transformer(tokenizer.vocab_size, **preset["model"], dtype=args.dtype)
-        rate = kt.InverseSquareRootWarmup(**preset["rate"])
+        rate = learning_rate(**preset["rate"], updates=args.epochs * len(batches))
         model.compile(
             keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(label_smoothing=0.1),
