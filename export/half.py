@@ -205,24 +205,48 @@ def _halve_state(graph):
         if loop.op_type != "Loop":
             continue
         body = loop.attributes["body"].value
+        changed = _halve_state(body) or changed  # loops in the loop first
         for index, (first, state) in enumerate(zip(loop.inputs[2:], body.inputs[2:], strict=True)):
             result, last = body.outputs[1 + index], loop.outputs[index]
             readers = [user for user, _ in state.uses()]
-            if state.dtype != ir.DataType.FLOAT or not readers or last.uses():
+            if state.dtype != ir.DataType.FLOAT or not readers:
                 continue
-            if not all(_is_half_cast(user) for user in readers):
-                continue
-            if not _is_cast(result, ir.DataType.FLOAT):
+            if not all(map(_reads_half, readers)) or not _is_cast(result, ir.DataType.FLOAT):
                 continue
             for user in readers:
-                user.outputs[0].replace_all_uses_with(state)
-                user.graph.remove(user, safe=True)
+                _read_half(user, state)
             # New type objects: values may share one.
             state.type = ir.TensorType(ir.DataType.FLOAT16)
-            last.type = ir.TensorType(ir.DataType.FLOAT16)
             body.outputs[1 + index] = result.producer().inputs[0]
             cast = _cast(first, ir.DataType.FLOAT16)
             loop.prepend(cast)
             loop.replace_input_with(2 + index, cast.outputs[0])
+            last.type = ir.TensorType(ir.DataType.FLOAT16)
+            if last.uses() or last.is_graph_output():
+                cast = _cast(last, ir.DataType.FLOAT)
+                loop.append(cast)
+                last.replace_all_uses_with(cast.outputs[0], replace_graph_outputs=True)
+                cast.replace_input_with(0, last)
             changed = True
     return changed
+
+
+def _reads_half(node):
+    """Whether a node is a Cast to float16, or takes rows that are only read by such Casts."""
+    users = [user for output in node.outputs for user, _ in output.uses()]
+    return _is_half_cast(node) or (
+        node.op_type == "Gather" and bool(users) and all(map(_is_half_cast, users))
+    )
+
+
+def _read_half(node, state):
+    """Lets a node for which `_reads_half` holds read `state` as float16."""
+    if _is_half_cast(node):
+        node.outputs[0].replace_all_uses_with(state)
+        node.graph.remove(node, safe=True)
+        return
+    output = node.outputs[0]
+    for user, _ in list(output.uses()):
+        user.outputs[0].replace_all_uses_with(output)
+        user.graph.remove(user, safe=True)
+    output.type = ir.TensorType(ir.DataType.FLOAT16)

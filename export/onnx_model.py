@@ -105,10 +105,10 @@ def export_onnx(
             conversion.fill_weights(converted, variables)
         with tell("simplifying"):
             arrange(converted.graph, job)
-            simplify(converted)
+            simplify(converted, hoisting=not fuse)  # fusion hoists when it has seen the blocks
         if fuse:
             with tell("fusing blocks"):
-                fuse_blocks(converted)
+                fuse_blocks(converted, skip_norms=precision == "float16")
                 simplify(converted)
         if precision != "float32":
             with tell(f"converting to {precision}"):

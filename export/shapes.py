@@ -436,6 +436,13 @@ class Known:
                 return (stop.flat[0],)
         return self._all_fresh(node.outputs[0], 1)
 
+    def _nonzero(self, node):
+        dims = self.dims.get(node.inputs[0])
+        return None if dims is None else (len(dims), self.fresh(node.outputs[0], 1))
+
+    def _scatternd(self, node):
+        return self.dims.get(node.inputs[0])
+
     def _topk(self, node):
         dims, count = self.dims.get(node.inputs[0]), self.data.get(node.inputs[1])
         if dims is None or count is None:

@@ -67,6 +67,7 @@ def keep_loop_state(graph):
     """Takes out of every loop's state what never changes, or what nobody reads."""
     for node in list(graph):
         if node.op_type == "Loop":
+            keep_loop_state(node.attributes["body"].value)  # loops in the loop first
             _shrink_loop(node)
 
 
@@ -325,6 +326,7 @@ def hoist(graph):
         if loop.op_type != "Loop":
             continue
         body = loop.attributes["body"].value
+        changed += hoist(body)
         for node in list(body):
             inside = any(value is not None and value.graph is body for value in node.inputs)
             if inside or node.op_type in RANDOM or _has_graphs(node) or not node.inputs:

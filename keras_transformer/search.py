@@ -81,7 +81,7 @@ class _Independent(Search):
     """Hypotheses that do not compete: each goes its own way until it ends."""
 
     def _advance(self, position, logits, state, cache, plan):
-        count = position + 2 - plan.start_length
+        count = position + (2 - plan.start_length)
         token, log_prob, normaliser = self._choose(position, logits, count, plan)  # (B, W)
         if plan.forced is not None:
             given, given_log_prob = self._given(position, logits, normaliser, count, plan)
@@ -224,7 +224,7 @@ class BeamSearch(Search):
 
     def _advance(self, position, logits, state, cache, plan):
         width = self.beam_width
-        count = position + 2 - plan.start_length
+        count = position + (2 - plan.start_length)
         parent, token, total = self._extend(position, logits, count, state, plan)  # (B, 2W)
         ends = self._ends(token, count, plan)
         # Finished: those that end among the best W, and those kept so far.
@@ -236,7 +236,9 @@ class BeamSearch(Search):
         running = tf.where(self._done(scores, running, plan), -np.inf, running)
 
         # Where each row of the new history (finished, then running) comes from, and its token.
-        own = tf.broadcast_to(tf.range(width), tf.shape(scores))
+        # (What depends on the plan only is computed once by runtimes that see it.)
+        sentences = tf.range(tf.shape(plan.limit)[0])[:, tf.newaxis]  # (B, 1)
+        own = tf.zeros_like(sentences) + np.arange(width, dtype="int32")  # (B, W)
         source = tf.concat([own, width + parent], axis=1)  # (B, 3W)
         tokens = tf.concat([tf.zeros_like(own), token], axis=1)  # (B, 3W)
         chosen = tf.concat([kept, width + going], axis=1)  # (B, 2W)
@@ -249,8 +251,7 @@ class BeamSearch(Search):
             scores=scores,
             history=tf.concat([history, tf.expand_dims(tokens, 2)], axis=2),  # (B, 2W, t + 1)
         )
-        first = tf.expand_dims(tf.range(tf.shape(scores)[0]) * width, 1)
-        rows = tf.reshape(first + source[:, width:] - width, [-1])  # (B * W,)
+        rows = tf.reshape(source[:, width:] + (sentences - 1) * width, [-1])  # (B W,)
         return state, tf.nest.map_structure(lambda x: tf.gather(x, rows), cache)
 
     def _extend(self, position, logits, count, state, plan):

@@ -73,9 +73,13 @@ def counts(graph, depth=None, level=0):
 
 
 def body(model):
-    """The body of the one loop of an ONNX model, and the loop."""
-    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
-    return loop.attribute[0].g, loop
+    """The body of a search's loop over steps, which is in a loop over phases; and the loop."""
+    graph, loops = model.graph, []
+    while loop := next((node for node in graph.node if node.op_type == "Loop"), None):
+        graph = loop.attribute[0].g
+        loops.append(loop)
+    assert len(loops) == 2
+    return graph, loops[-1]
 
 
 def convert(model, search=None):
@@ -117,12 +121,12 @@ def shared_model():
 
 
 @functools.cache
-def shared_artefact():
-    """The folder that `export_onnx` writes for the model, with a beam search and the tokenizer."""
+def shared_artefact(search=BEAM):
+    """The folder that `export_onnx` writes for the model, with a search and the tokenizer."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     path = pathlib.Path(folder.name) / "beam"
-    export_onnx(shared_model(), path, tokenizer(), BEAM, max_length=MAX_LENGTH, verbose=False)
+    export_onnx(shared_model(), path, tokenizer(), search, max_length=MAX_LENGTH, verbose=False)
     return path
 
 

@@ -2,15 +2,20 @@
 
 import exports
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from exports import BEAM, convert, counts, graph, run, source, tiny
 from onnx import TensorProto, helper
 
 from keras_transformer.export.fuse import fuse_blocks
+from keras_transformer.export.onnx_model import export_onnx
 from keras_transformer.export.shapes import Known, product, quotient, unknown
 from keras_transformer.export.simplify import simplify
 from keras_transformer.search import GreedySearch
+
+# How deep in loops: a search's phases, and the steps of a phase.
+PHASES, STEPS = 1, 2
 
 
 @pytest.fixture
@@ -29,9 +34,9 @@ def simplified(converted):
     return plain
 
 
-def fused(converted):
+def fused(converted, **options):
     made = graph(converted)
-    fuse_blocks(made)
+    fuse_blocks(made, **options)
     simplify(made)
     return made
 
@@ -47,11 +52,12 @@ def test_simplifying_changes_no_bit_of_the_tokens(converted):
     np.testing.assert_allclose(after[1], before[1], rtol=1e-5)
 
 
-def test_fusing_gives_the_same_tokens_and_scores(converted):
+@pytest.mark.parametrize("skip_norms", [False, True])
+def test_fusing_gives_the_same_tokens_and_scores(converted, skip_norms):
     ids = source()
     ids[1] = 0  # a sentence of padding: attention to nothing gives zeros, not means
     before = run(graph(converted), source_ids=ids)
-    after = run(fused(converted), source_ids=ids)
+    after = run(fused(converted, skip_norms=skip_norms), source_ids=ids)
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_allclose(after[1], before[1], rtol=1e-5)
 
@@ -63,22 +69,41 @@ def test_fusing_gives_the_same_logits_with_padding_on_both_sides(forward):
     np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
 
 
-def test_every_norm_and_attention_is_one_operator(converted):
-    found = counts(ir.to_proto(fused(converted)).graph)
+@pytest.mark.parametrize("skip_norms", [False, True])
+def test_every_norm_and_attention_is_one_operator(converted, skip_norms):
+    found = counts(ir.to_proto(fused(converted, skip_norms=skip_norms)).graph)
     # Two blocks of two norms, and two of three; two attentions more than encoder blocks.
-    assert found["SkipLayerNormalization"] == 2 * 2 + 2 * 3
+    norm = "SkipLayerNormalization" if skip_norms else "LayerNormalization"
+    assert found[norm] == 2 * 2 + 2 * 3
     assert found["MultiHeadAttention"] == 2 + 2 * 2
-    assert not found.keys() & {"ReduceMean", "Reciprocal", "Softmax", "LayerNormalization"}
+    norms = {"LayerNormalization", "SkipLayerNormalization"} - {norm}
+    assert not found.keys() & {"ReduceMean", "Reciprocal", "Softmax", *norms}
     assert found["FusedMatMul"] == 1  # logits, by the embedding as it is
 
 
-def test_a_decoder_block_is_at_most_fourteen_nodes():
-    one, two = (convert(tiny(num_layers=n), GreedySearch()) for n in (1, 2))
-    block = nodes(fused(two), 1) - nodes(fused(one), 1)
-    assert block <= 14
-    assert nodes(simplified(two), 1) - nodes(simplified(one), 1) > 4 * block
-    # An encoder block, and what is computed once of it for a decoder block's attention.
-    assert nodes(fused(two), 0) - nodes(fused(one), 0) <= 22
+@pytest.mark.parametrize("skip_norms, most", [(False, 18), (True, 14)])
+def test_a_decoder_block_is_few_nodes(skip_norms, most):
+    one, two = (
+        fused(convert(tiny(num_layers=n), GreedySearch()), skip_norms=skip_norms) for n in (1, 2)
+    )
+    assert nodes(two, STEPS) - nodes(one, STEPS) <= most
+    # An encoder block; and what is computed once a phase for a decoder block's attention.
+    assert nodes(two, 0) - nodes(one, 0) <= 22
+    assert nodes(two, PHASES) - nodes(one, PHASES) <= 14
+
+
+def test_a_written_file_is_fused_and_its_steps_hold_what_changes_only(tmp_path):
+    written = {}
+    for layers in (1, 2):
+        export_onnx(tiny(num_layers=layers), tmp_path / str(layers), search=BEAM, verbose=False)
+        written[layers] = onnx.load(tmp_path / str(layers) / "model.onnx").graph
+    steps = [counts(written[layers], STEPS) for layers in (1, 2)]
+    block = steps[1] - steps[0]
+    assert block["MultiHeadAttention"] == 2 and block["Gather"] == 2  # keys, values of beams
+    assert not block.keys() & {"Softmax", "Transpose"}
+    assert block.total() <= 22
+    # All of a step but its one block.
+    assert (steps[0] - block).total() <= 88
 
 
 def test_sizes_multiply_and_divide_exactly_or_not_at_all():

@@ -105,16 +105,19 @@ def test_sentence_of_padding_alone_is_what_keras_makes_of_it(artefact, model):
     assert_same_search(model, BEAM, artefact, ids)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.integers(1, 5),
     length=st.integers(1, 9),
     padding=st.integers(0, 4),
+    search=st.sampled_from(
+        [BEAM, BeamSearch(1, 0.0), BeamSearch(2, 2.5, early_stop=False), BeamSearch(5, 1.0)]
+    ),
     seed=st.integers(0, 2**16),
-)
-def test_keras_and_onnx_runtime_hold_together(artefact, model, rows, length, padding, seed):
+)  # fmt: skip
+def test_keras_and_onnx_runtime_hold_together(model, rows, length, padding, search, seed):
     ids = np.pad(source(rows, length, seed=seed), [(0, 0), (0, padding)])
-    assert_same_search(model, BEAM, artefact, ids)
+    assert_same_search(model, search, exports.shared_artefact(search), ids)
 
 
 VARIANTS = {

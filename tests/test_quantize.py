@@ -105,7 +105,7 @@ def test_product_is_that_of_the_rounded_weight(precision):
 @pytest.mark.parametrize("precision", INTEGERS)
 def test_loop_body_is_reduced_like_the_encoder(converted, precision):
     made = ir.to_proto(reduced(converted, precision))
-    inside, outside = counts(made.graph, 1), counts(made.graph, 0)
+    inside, outside = counts(made.graph, 2), counts(made.graph, 0)
     for found in (inside, outside):
         assert found[OPERATOR[precision]] >= 2 * 4
         assert found["MatMul"] == found["FusedMatMul"] == 0

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.decoding import top_tokens
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, _uniform_noise
 
 END = 3
@@ -224,6 +225,17 @@ def test_equally_likely_tokens_are_taken_in_order_of_their_ids():
     beam = BeamSearch(3, 0.0)(model, source, max_length=1)
     np.testing.assert_array_equal(beam.ids[0], [[1], [3], [4]])
     np.testing.assert_allclose(beam.scores, np.full((2, 3), -np.log(11)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 97, 600, 1000])
+@pytest.mark.parametrize("count", [1, 5])
+def test_ranking_parts_of_the_vocabulary_equals_ranking_all_of_it(vocabulary, count):
+    random = np.random.default_rng(vocabulary)
+    for kinds in (3, 10**6):  # few kinds of numbers: equal ones in many places
+        logits = random.integers(0, kinds, (5, 2, vocabulary)).astype("float32")
+        found, expected = top_tokens(tf.constant(logits), count), tf.math.top_k(logits, count)
+        np.testing.assert_array_equal(found[0], expected.values)
+        np.testing.assert_array_equal(found[1], expected.indices)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -507,7 +519,7 @@ def test_saved_model_gives_the_same(search, tmp_path):
 
 
 def onnx_session(function, signature):
-    """Function -> session, proving that all is in one `Loop` and nothing became an input."""
+    """Function -> session, proving that one `Loop` holds all and nothing became an input."""
     tf2onnx = pytest.importorskip("tf2onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     model, _ = tf2onnx.convert.from_function(
