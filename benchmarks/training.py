@@ -7,7 +7,9 @@ embeddings and loss, on the same backend (`KERAS_BACKEND`, default tensorflow); 
 plain loop. Same sizes, parameters, tokens, label smoothing and optimiser (Adam), full rows of
 random ids; dropout on embeddings and on each sublayer's output. KerasHub drops attention weights,
 too, and cannot be told otherwise: ours does the same where it is compared with KerasHub, and nobody
-does where it is compared with PyTorch.
+does where it is compared with PyTorch. At tiny size `fit` is also held against a plain
+`tf.GradientTape` loop over the same model, with smoothed one-hot labels times a log-softmax: in
+float32, and with `fit` in mixed_bfloat16, which is how the README's translator was trained.
 
 The two engines of a pair are processes of their own that take turns; figures are medians over the
 rounds, ratios those of one round. `share of rate` is the floating-point operations of the model's
@@ -42,6 +44,7 @@ BATCHES = {"tiny": (256, 16, 8), "base": (32, 32, 2), "big": (16, 64, 1)}
 QUICK_BATCHES = {"tiny": (256, 16, 5), "base": (32, 32, 1), "big": (4, 64, 1)}
 # Ours is compared with each rival under the rival's rules of dropout.
 PAIRS = (("ours", "torch"), ("ours_attention_dropout", "keras_hub"))
+TINY_PAIRS = (("ours", "gradient_tape"), ("ours_bfloat16", "gradient_tape"))
 DROPOUT = 0.1
 SMOOTHING = 0.1
 RATE = 1e-4
@@ -123,8 +126,12 @@ def keras_engine(task):
             dropout=DROPOUT,
             attention_dropout=attention_dropout,
             use_bias=True,  # as the others have them
-            dtype=workers.dtype_policy(task["precision"]),
+            dtype=workers.dtype_policy(
+                "bfloat16" if task["engine"] == "ours_bfloat16" else task["precision"]
+            ),
         )
+    if task["engine"] == "gradient_tape":
+        return model.count_params(), plain_loop(model, task)
     # XLA halves the speed of TensorFlow on CPUs; JAX has nothing else.
     xla = task["device"] == "gpu" and keras.backend.backend() == "tensorflow"
     compiled = keras.backend.backend() == "jax" or xla
@@ -147,6 +154,39 @@ def keras_engine(task):
         return clock[1] - clock[0]
 
     return model.count_params(), train
+
+
+def plain_loop(model, task):
+    """What one writes without `fit` and without our loss."""
+    import keras
+    import tensorflow as tf
+
+    optimizer = keras.optimizers.Adam(RATE, 0.9, 0.98, 1e-9)
+    optimizer.build(model.trainable_variables)
+    batches = tf.data.Dataset.from_tensor_slices(tuple(random_batch(task, task["steps"])))
+    batches = batches.batch(task["batch"]).prefetch(2)
+
+    @tf.function
+    def step(source, target, labels):
+        vocabulary = task["vocabulary"]
+        with tf.GradientTape() as tape:
+            logits = model({"source_ids": source, "target_ids": target}, training=True)
+            smoothed = tf.one_hot(labels, vocabulary) * (1 - SMOOTHING) + SMOOTHING / vocabulary
+            losses = -tf.reduce_sum(smoothed * tf.nn.log_softmax(logits), axis=-1)  # (B, T)
+            real = tf.cast(labels != 0, tf.float32)
+            loss = tf.reduce_sum(losses * real) / tf.reduce_sum(real)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    def train():
+        start = time.perf_counter()
+        for batch in batches:
+            loss = step(*batch)
+        float(loss)  # waits
+        return time.perf_counter() - start
+
+    return train
 
 
 def keras_hub_model(task):
@@ -383,7 +423,9 @@ def main(argv=None):
         return workers.answer(set_up, args.worker)
     rounds, batches = (3, QUICK_BATCHES) if args.quick else (args.rounds, BATCHES)
     rows, left_out = [], {}
-    for size, engines in itertools.product(args.sizes, PAIRS):
+    pairs = [*itertools.product(args.sizes, PAIRS)]
+    pairs += [("tiny", engines) for engines in TINY_PAIRS if "tiny" in args.sizes]
+    for size, engines in pairs:
         batch, length, steps = batches[size]
         task = dict(size=SIZES[size], vocabulary=VOCABULARY[size], batch=batch, length=length)
         task |= dict(steps=steps, precision="float32", device="cpu", threads=args.threads, seed=1)
