@@ -1,9 +1,10 @@
 """Beam search in TensorFlow beside CTranslate2's: time, and whether the translations agree.
 
-    python benchmarks/search.py --model FOLDER [--data DIR] [--quick] [--threads 2]
+    python benchmarks/search.py --model FOLDER [--data DIR] [--quick] [--threads 2] [--lanes 2]
 
 The same weights in both engines (float32), the same batches of sentences of test.2016, equal
-threads. Engines take turns; figures are medians over the rounds, after one round to warm up.
+threads. Engines take turns; figures are medians over the rounds, after one round to warm up. With
+`--lanes N` both translate N batches at a time, each with its share of the threads.
 
 Both searches are told to do the same: at most the batch's longest source + 50 tokens, no least
 length, unknown tokens allowed; a sentence ends with the step in which its W-th hypothesis finishes.
@@ -19,6 +20,7 @@ rounding, the engines' rounding decided; the report says how many are.
 """
 
 import argparse
+import concurrent.futures
 import os
 import statistics
 import tempfile
@@ -66,7 +68,10 @@ class CTranslate2:
         self.tokens = save_ctranslate2(model, folder, tokenizer)
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.translator = ctranslate2.Translator(
-            str(folder), compute_type="float32", inter_threads=1, intra_threads=args.threads
+            str(folder),
+            compute_type="float32",
+            inter_threads=args.lanes,
+            intra_threads=args.threads // args.lanes,
         )
         self.options = dict(
             beam_size=args.beam_width,
@@ -87,16 +92,16 @@ class CTranslate2:
         return ids, [result.scores for result in found]
 
 
-def timed(engine, batches, clock):
+def timed(engine, batches, clock, lanes):
     """Seconds for all batches, and the results in the order of the sentences."""
-    hypotheses, scores = {}, {}
-    seconds = 0
-    for numbers, rows in batches:
+    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
         start = clock()
-        found = engine(rows)
-        seconds += clock() - start
-        hypotheses.update(zip(numbers, found[0], strict=True))
-        scores.update(zip(numbers, found[1], strict=True))
+        found = list(pool.map(engine, [rows for _, rows in batches]))
+        seconds = clock() - start
+    hypotheses, scores = {}, {}
+    for (numbers, _), (ids, values) in zip(batches, found, strict=True):
+        hypotheses.update(zip(numbers, ids, strict=True))
+        scores.update(zip(numbers, values, strict=True))
     order = sorted(hypotheses)
     return seconds, [hypotheses[i] for i in order], [scores[i] for i in order]
 
@@ -167,12 +172,12 @@ def difference(model, tokenizer, source, ours, theirs, args):
     }
 
 
-def measure(engines, batches, rounds, clock):
+def measure(engines, batches, rounds, clock, lanes):
     """Seconds of each engine and round, and each engine's results."""
     times, results = {name: [] for name in engines}, {}
     for number in range(rounds + 1):
         for name, engine in engines.items():
-            seconds, *results[name] = timed(engine, batches, clock)
+            seconds, *results[name] = timed(engine, batches, clock, lanes)
             if number:  # the first round compiles and warms up
                 times[name].append(seconds)
             print(f"  round {number} {name:12} {seconds:.2f} s", flush=True)
@@ -185,6 +190,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="200 sentences, 3 rounds")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[32, 128])
+    parser.add_argument("--lanes", type=int, default=1, help="batches at a time")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--beam-width", type=int, default=4)
     parser.add_argument("--length-penalty", type=float, default=1.0)
@@ -198,8 +204,10 @@ def main():
     common.check_arguments(parser, args)
     if args.quick:
         args.sentences, args.rounds = 200, 3
+    if not 1 <= args.lanes <= args.threads:
+        parser.error(f"--lanes must lie in [1, --threads {args.threads}], got {args.lanes}")
     clock = time.perf_counter if args.clock == "wall" else time.process_time
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads // args.lanes)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
 
     model, tokenizer = common.load_trained(args)
@@ -213,6 +221,7 @@ def main():
         "source_tokens": sum(map(len, sources)),
         "beam_width": args.beam_width,
         "length_penalty": args.length_penalty,
+        "lanes": args.lanes,
         "clock": args.clock,
         "rounds": args.rounds,
         "timing": [],
@@ -221,7 +230,7 @@ def main():
     for size in args.batch_sizes:
         print(f"batches of {size}")
         batches = [(i, [sources[n] for n in i]) for i in common.batches(sources, size)]
-        times, results = measure(engines, batches, args.rounds, clock)
+        times, results = measure(engines, batches, args.rounds, clock, args.lanes)
         medians = {name: statistics.median(seconds) for name, seconds in times.items()}
         ratio = statistics.median(
             a / b for a, b in zip(times["ours"], times["ctranslate2"], strict=True)
