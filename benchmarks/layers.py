@@ -13,13 +13,13 @@ Ratios are what to quote: absolute times hold for one machine in one state.
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import common
 import keras
 import keras_hub
 import numpy as np
@@ -161,18 +161,16 @@ def main():
         for kind in ("encoder", "decoder"):
             rows.append(measure(kind, shape, rounds))
             print(table(rows[-1:]) if len(rows) == 1 else table(rows[-1:]).split("\n", 2)[2])
-    report = {
-        "date": time.strftime("%Y-%m-%d"),
-        "versions": {m.__name__: m.__version__ for m in (tf, keras, keras_hub)},
-        "machine": {"processor": platform.processor(), "threads": args.threads},
+    report = common.head(args) | {
         "dtype": "float32",
         "dropout": DROPOUT,
         "rounds": rounds,
         "rows": rows,
     }
+    report["versions"] = {m.__name__: m.__version__ for m in (tf, keras, keras_hub)}
     print(json.dumps({name: report[name] for name in ("date", "versions", "machine")}))
     if args.output:
-        args.output.write_text(json.dumps(report, indent=1) + "\n")
+        common.write(report, args.output)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from keras_transformer.export.jobs import (
     SearchJob,
     check_arguments,
 )
-from keras_transformer.export.simplify import simplify
+from keras_transformer.export.simplify import simplify, sink_weights
 from keras_transformer.export.staging import Progress, digest, staged
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
@@ -114,6 +114,8 @@ def export_onnx(
             with tell(f"converting to {precision}"):
                 quantize.reduce_precision(converted, precision, keep_float)
         with tell("writing"):
+            if weight_bytes(converted) <= LARGEST_FILE:  # else they go beside the file
+                sink_weights(converted.graph)
             write(converted, folder / signature.MODEL_FILE)
         with tell("running Keras for comparison"):
             cases = job.cases(samples)
@@ -183,9 +185,16 @@ def values(found):
 
 def write(model, path):
     """Writes an `onnx_ir.Model`, its weights beside it where one file cannot hold them."""
-    size = sum(tensor.const_value.nbytes for tensor in model.graph.initializers.values())
-    external = signature.WEIGHTS_FILE if size > LARGEST_FILE else None
+    external = signature.WEIGHTS_FILE if weight_bytes(model) > LARGEST_FILE else None
     ir.save(model, path, external_data=external)
+
+
+def weight_bytes(model):
+    return sum(
+        value.const_value.nbytes
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+    )
 
 
 def versions():

@@ -337,3 +337,30 @@ def hoist(graph):
             graph.insert_before(loop, node)
             changed += 1
     return changed
+
+
+def sink_weights(main):
+    """Moves weights into the step that alone reads them; products get copies of shared ones.
+
+    ONNX Runtime packs the constants of a graph and of the graph around it for its products, but not
+    those two graphs further out: from there a product of few rows takes twice as long.
+    """
+    for loop in all_nodes(main):
+        if loop.op_type == "Loop" and loop.graph is not main:
+            for value in list(main.initializers.values()):
+                _sink(value, main, loop.attributes["body"].value)
+
+
+def _sink(value, main, body):
+    readers = {user for user, _ in value.uses()}
+    inside = [user for user in readers if user.graph is body]
+    if len(inside) == len(readers) > 0:
+        del main.initializers[value.name]
+        body.register_initializer(value)
+        return
+    for user in inside:
+        if user.op_type in ("MatMul", "FusedMatMul"):
+            copy = ir.Value(name=f"{value.name}/step", const_value=value.const_value)
+            copy.dtype, copy.shape = value.dtype, value.shape
+            body.register_initializer(copy)
+            user.replace_input_with(list(user.inputs).index(value), copy)

@@ -1,0 +1,112 @@
+"""How the cost of serving grows with batch size, source length and beam width: a picture.
+
+    python benchmarks/growth.py --model FOLDER [--data DIR] [--threads 2]
+
+The trained tiny model as a float32 artefact in ONNX Runtime. One of the three grows, the others
+stay at batches of 32 sentences, 16 source tokens and beam 4. Sentences are those of test.2016 and
+newstest2014 that are nearest to the asked length. Every point is a process of its own, so that its
+peak memory is its own; tokens/s are medians over the rounds, end marks included.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+from serving import LENGTH_PENALTY, Engine
+
+BASE = {"batch size": 32, "source length": 16, "beam width": 4}
+GROWTH = {
+    "batch size": [1, 2, 4, 8, 16, 32, 64, 128],
+    "source length": [8, 16, 32, 64, 128],
+    "beam width": [1, 2, 4, 8, 16],
+}
+
+
+def nearest(sources, length, count):
+    """The `count` sources whose number of tokens is nearest to `length`."""
+    return sorted(sources, key=lambda ids: abs(len(ids) - length))[:count]
+
+
+def export(model, width, folder):
+    import keras_transformer as kt
+    from keras_transformer.export import export_onnx
+
+    search = kt.GreedySearch() if width == 1 else kt.BeamSearch(width, LENGTH_PENALTY)
+    export_onnx(model, folder, search=search, verbose=False)
+    return folder
+
+
+def point(artefact, sources, setting, args):
+    """Tokens a second and peak memory of one setting."""
+    batch = nearest(sources, setting["source length"], setting["batch size"])
+    config = {"engine": "ours", "folder": str(artefact), "threads": args.threads, "clock": "wall"}
+    config |= {"precision": "float32", "beam_width": setting["beam width"]}
+    config |= {"length_penalty": LENGTH_PENALTY, "forced_length": None}
+    engine = Engine(config, batch[:1])
+    try:
+        engine([batch])  # warm up
+        found = [engine([batch]) for _ in range(args.rounds)]
+    finally:
+        engine.close()
+    rates = [sum(map(len, each["ids"][0])) / sum(each["seconds"]) for each in found]
+    return {
+        **setting,
+        "tokens_per_second": statistics.median(rates),
+        "peak_mb": found[-1]["peak_mb"],
+    }
+
+
+def draw(report, path):
+    """Speed above, memory below; a column for what grows."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(GROWTH), figsize=(11, 5), sharey="row", sharex="col")
+    for column, (name, points) in enumerate(report["points"].items()):
+        sizes = [each[name] for each in points]
+        for row, (key, label) in enumerate(
+            (("tokens_per_second", "tokens/s"), ("peak_mb", "peak memory, MB"))
+        ):
+            axis = axes[row, column]
+            axis.plot(sizes, [each[key] for each in points], marker="o")
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(sizes, map(str, sizes))
+            axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.3)
+            if column == 0:
+                axis.set_ylabel(label)
+        axes[1, column].set_xlabel(name)
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    common.check_arguments(parser, args)
+    model, tokenizer = common.load_trained(args)
+    lines, _ = common.test_2016(args.data)
+    lines += [line.lower() for line in common.newstest(args.data)]
+    sources = common.source_ids(tokenizer, lines)
+    output = args.output or common.RESULTS / "growth.json"
+    points = {name: [] for name in GROWTH}
+    with tempfile.TemporaryDirectory() as folder:
+        artefacts = {w: export(model, w, Path(folder) / str(w)) for w in GROWTH["beam width"]}
+        for name, sizes in GROWTH.items():
+            for size in sizes:
+                setting = BASE | {name: size}
+                points[name].append(point(artefacts[setting["beam width"]], sources, setting, args))
+                print(points[name][-1], flush=True)
+    report = common.head(args) | {"rounds": args.rounds, "points": points}
+    common.write(report, output)
+    draw(report, output.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Fills the tables of the README from the figures under `results/`.
+
+    python benchmarks/readme.py            # rewrites README.md
+    python benchmarks/readme.py --check    # status 1 if it says something else than the figures
+
+A table stands between `<!-- NAME -->` and `<!-- end NAME -->`; what stands there is replaced.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+import common
+import layers
+import serving
+import training
+import workers
+
+README = common.RESULTS.parents[1] / "README.md"
+PUBLISHED = {"test.2016": ("41.02", "41.96")}  # text only; with images (Revisit-MMT)
+
+
+def provenance(report):
+    """When, where and with what a report was made, in one line."""
+    machine = report["machine"]
+    processor = machine["processor"] or "CPU"
+    versions = ", ".join(
+        f"{name} {number}" for name, number in report["versions"].items() if number
+    )
+    threads = f"{machine['threads']} threads on {processor}"
+    return f"{report['date']}, {threads}, {report['rounds']} rounds; {versions}."
+
+
+def timed(name, table):
+    """A table of a script that times, under a line that says where its figures come from."""
+    report = json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
+    return f"{provenance(report)}\n\n{table(report)}"
+
+
+def search_table(report):
+    heads = ["batches of", "at a time", "TensorFlow s", "CTranslate2 s", "ratio"]
+    rows = [
+        [row["batch_size"], report["lanes"], *row["seconds"].values(), row["ours_over_ctranslate2"]]
+        for row in report["timing"]
+    ]
+    agreed = f"{report['identical']:.1%} of {report['sentences']} translations are identical."
+    return f"{workers.table(heads, rows)}\n\n{agreed}"
+
+
+def quality_table():
+    report = json.loads((common.RESULTS / "multi30k_tiny_seed1.json").read_text("utf-8"))
+    chosen = report["chosen_on_validation"]
+    lines = [
+        "| set | BLEU | published, text only | published, with images |",
+        "| --- | --- | --- | --- |",
+        f"| valid | {chosen['bleu']:.2f} | | |",
+    ]
+    for name, score in report["scores"].items():
+        text, images = PUBLISHED.get(name, ("", ""))
+        lines.append(f"| {name} | {score['bleu']:.2f} | {text} | {images} |")
+    epochs = f"{chosen['epochs'][0]}-{chosen['epochs'][-1]}"
+    facts = [
+        f"{report['epochs']} epochs in {report['minutes']:.0f} minutes on the {report['device']}",
+        f"average of epochs {epochs} and length penalty {chosen['length_penalty']}, both chosen on "
+        "valid",
+        f"{report['parameters']:,} parameters",
+        f"seed {report['seed']}",
+    ]
+    if report["tokens_per_second"]:
+        facts.insert(1, f"{report['tokens_per_second']:,.0f} source + target tokens/s")
+    return "\n".join(lines) + f"\n\n{'; '.join(facts)}."
+
+
+def training_table(report):
+    return workers.table(training.HEADS, map(training.cells, report["rows"]))
+
+
+TABLES = {
+    "layers": lambda: timed("layers", lambda report: layers.table(report["rows"])),
+    "quality": quality_table,
+    "search": lambda: timed("search", search_table),
+    "serving": lambda: timed("serving", lambda report: serving.table(report["rows"])),
+    "training": lambda: timed("training", training_table),
+}
+
+
+def filled(text):
+    """The README's text with every table that it has a place for."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+        block = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        if block.search(text):
+            table = begin, make(), end
+            text = block.sub(lambda _, table=table: "\n".join(table), text)
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    args = parser.parse_args()
+    text = README.read_text("utf-8")
+    new = filled(text)
+    if args.check and new != text:
+        sys.exit("README.md is not what the figures say: run python benchmarks/readme.py")
+    if new != text:
+        aside = Path(f"{README}.part")
+        aside.write_text(new, "utf-8")
+        aside.replace(README)
+
+
+if __name__ == "__main__":
+    main()
