@@ -69,7 +69,7 @@ FORMAT = "keras-transformer-onnx"
 FORMAT_VERSION = 1
 TASKS = ("translate", "generate", "forward")
 # float16 is meant for GPUs; the others run on CPUs. "int8": weights and, at run time, activations;
-# "weight_int8" and "weight_int4": weights only, in blocks.
+# "weight_int8" and "weight_int4": in blocks, each with a scale of its own.
 PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")
 # How long a sentence may be, in tokens. Only `source_length` is a number in every artefact.
 LIMITS = {
