@@ -1,10 +1,12 @@
 """The loop that all searches share: from source ids to generated ids, in one graph.
 
 A search knows a model by five members: `start_ids`, `encode`, `initial_cache`, `decode_step` and
-`max_length`. Everything runs in one `tf.while_loop` over TensorFlow operations that ONNX has too,
-so that Keras, SavedModel and ONNX hold the very same code. tf2onnx writes `tf.where(c, x, y)` as
-c * x + (1 - c) * y, which is NaN where x or y is infinite, unless x or y is an infinite constant;
-hence the sums, maxima and -inf constants below where a `where` would read as well.
+`max_length`. Everything runs in TensorFlow operations that ONNX has too, so that Keras, SavedModel
+and ONNX hold the very same code: a loop over phases, each of which takes out the sentences that are
+over, and in it a loop over steps, each of which adds a token to the others. tf2onnx writes
+`tf.where(c, x, y)` as c * x + (1 - c) * y, which is NaN where x or y is infinite, unless x or y is
+an infinite constant; hence the sums, maxima and -inf constants below where a `where` would read as
+well.
 
 Shapes: B sentences, W hypotheses of each, S source length, P start (or prompt) length, Q prefix
 length, T generated length, V vocabulary, N candidates.
@@ -302,30 +304,22 @@ class Search:
         start = tf.cast(model.start_ids(source_ids), tf.int32)  # (B, P)
         plan = self._plan(model, start, options)
         memory = model.encode(source_ids)
-        cache = model.initial_cache(rows * width)
-        first = np.where(np.arange(width) < self._distinct, 0.0, -np.inf).astype("float32")
-        state = State(
-            ids=tf.tile(start[:, :1], [1, width]),
-            running=tf.where(plan.limit > 0, first, -np.inf),
-            scores=tf.fill([rows, width], -np.inf),
-            history=tf.zeros([rows, self._history_rows, 0], tf.int32),
-        )
+        state, cache = self._first_state(start, plan), model.initial_cache(rows * width)
+
+        def take(tensors, rows):
+            return tf.nest.map_structure(lambda x: tf.gather(x, rows), tensors)
 
         def unfinished(position, sentences, state, cache):
             return tf.reduce_any(state.running > -np.inf)
 
         def phase(position, sentences, state, cache):
-            """Goes on with those sentences only that are not over."""
+            """Goes on with those sentences only that are not over; the cache holds no others."""
             chosen = tf.where(_going_on(tf.gather(state.running, sentences)))[:, 0]
             sentences = tf.gather(sentences, chosen)
-            hypotheses = tf.expand_dims(chosen, 1) * width + np.arange(width)
+            hypotheses = tf.reshape(tf.expand_dims(chosen, 1) * width + np.arange(width), [-1])
+            part, memory_part = take(state, sentences), take(memory, sentences)
             position, part, cache = self._steps(
-                model,
-                position,
-                tf.nest.map_structure(lambda x: tf.gather(x, sentences), state),
-                tf.nest.map_structure(lambda x: tf.gather(x, tf.reshape(hypotheses, [-1])), cache),
-                tf.nest.map_structure(lambda x: tf.gather(x, sentences), memory),
-                plan.of(sentences),
+                model, position, part, take(cache, hypotheses), memory_part, plan.of(sentences)
             )
             return position, sentences, state.updated(sentences, part), cache
 
@@ -340,6 +334,16 @@ class Search:
             ],
         )
         return self._result(state, plan)
+
+    def _first_state(self, start, plan):
+        rows, width = tf.shape(start)[0], self._width
+        first = np.where(np.arange(width) < self._distinct, 0.0, -np.inf).astype("float32")
+        return State(
+            ids=tf.tile(start[:, :1], [1, width]),
+            running=tf.where(plan.limit > 0, first, -np.inf),
+            scores=tf.fill([rows, width], -np.inf),
+            history=tf.zeros([rows, self._history_rows, 0], tf.int32),
+        )
 
     def _steps(self, model, position, state, cache, memory, plan):
         """Advances token by token until a quarter of the sentences is over."""
@@ -363,8 +367,9 @@ class Search:
     def _shape_invariants(self, cache):
         """Of state and cache: rows and lengths change."""
         state = State(*[tf.TensorShape([None, self._width])] * 3, tf.TensorShape([None] * 3))
-        grown = lambda x: tf.TensorShape([None, x.shape[1], None, x.shape[3]])  # noqa: E731
-        return state, tf.nest.map_structure(grown, cache)
+        return state, tf.nest.map_structure(
+            lambda x: tf.TensorShape([None, x.shape[1], None, x.shape[3]]), cache
+        )
 
     def _plan(self, model, start, options):
         source_ids = options["source_ids"]

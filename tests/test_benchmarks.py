@@ -123,3 +123,12 @@ def test_vocabulary_is_the_tokenizers_in_the_order_of_ids():
 def test_models_that_ctranslate2_lacks_are_refused(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         save_ctranslate2(random_model(**options), tmp_path)
+
+
+def test_the_readmes_tables_are_those_of_the_committed_figures():
+    import readme
+
+    text = readme.README.read_text("utf-8")
+    assert readme.filled(text) == text, "run python benchmarks/readme.py"
+    for name in readme.TABLES:
+        assert f"<!-- {name} -->" in text
