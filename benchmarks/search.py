@@ -16,7 +16,8 @@ begin marks, which a trained model never does.)
 Where translations still differ, both are scored by one forward pass of the model, and the beams of
 our search are looked at step by step: `margin` is the smallest difference, over all steps, between
 the last candidate that was kept and the first that was not. Where that is within float32's
-rounding, the engines' rounding decided; the report says how many are.
+rounding, the engines' rounding decided. More than W hypotheses may have finished, for several can
+in the last step; then CTranslate2 has kept the W best by its own penalty. The report says which.
 """
 
 import argparse
@@ -120,7 +121,8 @@ def margins(model, source, width):
     A plain beam search of one sentence, that knows nothing of the compiled one but its rules.
 
     Returns:
-        List of floats, differences of sums of log-probabilities.
+        List of floats, differences of sums of log-probabilities; and how many hypotheses had
+        finished in the end.
     """
     memory = model.encode(tf.constant([source]))
     cache = model.initial_cache(width)
@@ -144,7 +146,7 @@ def margins(model, source, width):
         rows = [parent for _, parent, _ in going[:width]]
         running = [(total, [*running[parent][1], token]) for total, parent, token in going[:width]]
         cache = tf.nest.map_structure(lambda x, rows=rows: tf.gather(x, rows), cache)
-    return found
+    return found, finished
 
 
 def difference(model, tokenizer, source, ours, theirs, args):
@@ -155,8 +157,17 @@ def difference(model, tokenizer, source, ours, theirs, args):
         log_prob / common.penalty(len(ids), args.length_penalty)
         for log_prob, ids in zip(log_probs, (our_ids[0], their_ids[0]), strict=True)
     ]
-    margin = min(margins(model, source, args.beam_width))
-    tie = abs(scores[0] - scores[1]) < ROUNDING
+    steps, finished = margins(model, source, args.beam_width)
+    margin = min(steps)
+    if abs(scores[0] - scores[1]) < ROUNDING:
+        cause = "equal scores"
+    elif margin < ROUNDING:
+        cause = "rounding"
+    elif finished > args.beam_width:
+        # Several ended in the last step. Each engine keeps the best W by its own length penalty.
+        cause = f"{finished} finished, of which each engine's length penalty keeps others"
+    else:
+        cause = "unexplained"
     return {
         "source": tokenizer.decode(source),
         "ours": tokenizer.decode(our_ids[0]),
@@ -168,7 +179,7 @@ def difference(model, tokenizer, source, ours, theirs, args):
         "found_by_our_search_too": their_ids[0] in our_ids,
         "found_by_ctranslate2_too": our_ids[0] in their_ids,
         "smallest_margin": margin,
-        "cause": "equal scores" if tie else "rounding" if margin < ROUNDING else "unexplained",
+        "cause": cause,
     }
 
 
