@@ -75,11 +75,12 @@ def draw(report, path):
             axis.plot(sizes, [each[key] for each in points], marker="o")
             axis.set_xscale("log", base=2)
             axis.set_xticks(sizes, map(str, sizes))
-            axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
             if column == 0:
                 axis.set_ylabel(label)
         axes[1, column].set_xlabel(name)
+    for axis in axes[:, 0]:  # when all is drawn, for this also fixes the upper end
+        axis.set_ylim(bottom=0)
     figure.tight_layout()
     figure.savefig(path, dpi=100)
 
