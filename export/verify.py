@@ -166,15 +166,31 @@ def _padded(ids, length):
 
 
 def compare_texts(expected, found, tolerance):
-    """Raises `ExportError` unless strings (B, W) are the same, where scores leave no doubt."""
-    texts = [[text.decode() for text in row] for row in np.asarray(expected[signature.TEXTS])]
+    """Raises `ExportError` unless scores and strings (B, W) are the same, tied hypotheses apart."""
+    rows = np.asarray(expected[signature.TEXTS])
+    texts = np.array([[text.decode() for text in row] for row in rows])
     scores, others = np.asarray(expected[signature.SCORES]), found[signature.SCORES]
     there = np.isfinite(scores)
     gap = np.abs(np.where(there, scores - np.where(there, others, 0.0), 0.0))
     worst = float((gap / np.maximum(1.0, np.abs(np.where(there, scores, 0.0)))).max(initial=0.0))
-    if found[signature.TEXTS].tolist() != texts or not worst <= tolerance:
+    differing = [
+        (row, beam)
+        for row, beam in np.argwhere(found[signature.TEXTS] != texts)
+        if not _is_tied(scores[row], beam)
+    ]
+    if differing or not worst <= tolerance:
+        row, beam = differing[0] if differing else (0, 0)
+        pair = (str(array[row, beam]) for array in (found[signature.TEXTS], texts))
         raise ExportError(
-            f"Strings from the written file are {found[signature.TEXTS].tolist()} and not {texts}, "
-            f"or scores differ by {worst:.2g}, where {tolerance:.2g} is allowed. Export without "
-            "the tokenizer and serve ids, and please report it."
+            "Strings from the written file: that of sentence {}, hypothesis {} is {!r} and not "
+            "{!r}, or scores differ by {:.2g}, where {:.2g} is allowed. Export without the "
+            "tokenizer and serve ids, and please report it.".format(
+                row, beam, *pair, worst, tolerance
+            )
         )
+
+
+def _is_tied(scores, beam):
+    """Whether a hypothesis may have changed places with another one."""
+    gaps = np.abs(np.delete(scores, beam) - scores[beam])
+    return len(gaps) > 0 and bool(np.nanmin(gaps) <= TIE * max(1.0, abs(scores[beam])))
