@@ -6,7 +6,8 @@ Shapes: B batch, T target (query) length, S source (key) length, U units, D d_mo
 import keras
 from keras import layers, ops
 
-from keras_transformer.attention import check_ranks, masked_softmax
+from keras_transformer.attention import masked_softmax
+from keras_transformer.checks import check_positive, check_ranks
 from keras_transformer.masks import attention_shape, combine_masks
 
 
@@ -45,8 +46,7 @@ class AdditiveAttention(layers.Layer):
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
-        if units < 1:
-            raise ValueError(f"units must be at least 1, but {units} was passed.")
+        check_positive(units=units)
         self.units = units
         self.supports_masking = True
         self.query_projection = layers.Dense(

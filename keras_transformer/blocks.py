@@ -8,16 +8,7 @@ import keras
 from keras import layers, ops
 
 from keras_transformer.attention import MultiHeadAttention
-
-
-def residual(x, sublayer, norm, dropout, norm_first, training=None):
-    """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
-
-    With `norm_first` the pre-norm variant x + Dropout(Sublayer(LayerNorm(x))).
-    """
-    if norm_first:
-        return x + dropout(sublayer(norm(x)), training=training)
-    return norm(x + dropout(sublayer(x), training=training))
+from keras_transformer.checks import check_positive, check_ranks
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -45,8 +36,7 @@ class FeedForward(layers.Layer):
 
     def __init__(self, d_ff, activation="relu", **kwargs):
         super().__init__(**kwargs)
-        if d_ff < 1:
-            raise ValueError(f"d_ff must be at least 1, but {d_ff} was passed.")
+        check_positive(d_ff=d_ff)
         self.d_ff = d_ff
         self.activation = keras.activations.get(activation)
         self.supports_masking = True
@@ -76,27 +66,12 @@ class FeedForward(layers.Layer):
 
 
 class _Block(layers.Layer):
-    """What the two blocks share: their arguments, self-attention and feed-forward network."""
-
-    _CONFIGURED = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
-    _CONFIGURED += ("attention_dropout", "use_bias", "rotary", "epsilon")
+    """What the two blocks share: arguments, self-attention, feed-forward network, residuals."""
 
     def __init__(
-        self,
-        num_heads,
-        d_ff,
-        dropout=0.1,
-        activation="relu",
-        norm_first=False,
-        *,
-        key_dim=None,
-        value_dim=None,
-        attention_dropout=0.0,
-        use_bias=True,
-        rotary=False,
-        epsilon=1e-5,
-        **kwargs,
-    ):
+        self, num_heads, d_ff, dropout=0.1, activation="relu", norm_first=False, *, key_dim=None,
+        value_dim=None, attention_dropout=0.0, use_bias=True, rotary=False, epsilon=1e-5, **kwargs,
+    ):  # fmt: skip
         super().__init__(**kwargs)
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
@@ -115,16 +90,9 @@ class _Block(layers.Layer):
                 "Change one of them, or set key_dim."
             )
         key_dim = d_model // self.num_heads if self.key_dim is None else self.key_dim
-        return MultiHeadAttention(
-            self.num_heads,
-            key_dim,
-            self.value_dim,
-            self.attention_dropout,
-            self.use_bias,
-            rotary,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        sizes = self.num_heads, key_dim, self.value_dim
+        options = self.attention_dropout, self.use_bias, rotary
+        return MultiHeadAttention(*sizes, *options, dtype=self.dtype_policy, name=name)
 
     def _norm(self, name, input_shape):
         norm = layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
@@ -132,47 +100,50 @@ class _Block(layers.Layer):
         return norm
 
     def build(self, input_shape):
-        if len(input_shape) != 3:
-            raise ValueError(
-                f"{type(self).__name__} takes (batch, length, d_model), but an input of shape "
-                f"{tuple(input_shape)} was passed."
-            )
+        check_ranks(inputs=input_shape)
         self.self_attention = self._attention("self_attention", input_shape[-1], self.rotary)
         self.self_attention.build(input_shape, input_shape)
         self.self_attention_norm = self._norm("self_attention_norm", input_shape)
         self.feed_forward.build(input_shape)
         self.feed_forward_norm = self._norm("feed_forward_norm", input_shape)
 
-    def _residual(self, x, sublayer, norm, training=None):
-        return residual(x, sublayer, norm, self.dropout_layer, self.norm_first, training)
+    def residual(self, x, sublayer, norm, training=None):
+        """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
+
+        With `norm_first` the pre-norm variant x + Dropout(Sublayer(LayerNorm(x))).
+        """
+        if self.norm_first:
+            return x + self.dropout_layer(sublayer(norm(x)), training=training)
+        return norm(x + self.dropout_layer(sublayer(x), training=training))
+
+    def initial_cache(self, rows):
+        """Empty keys (rows, H, 0, K) and values (rows, H, 0, W) for `step`."""
+        attention = self.self_attention
+        sizes = attention.key_dim, attention.value_dim
+        return tuple(
+            ops.zeros((rows, attention.num_heads, 0, size), self.compute_dtype) for size in sizes
+        )
 
     def _step_self_attention(self, x, cache, position):
         """Self-attention of one new token (B, 1, D); returns its output and the longer cache."""
-        grown = []
+        longer = None
 
         def attend(x):
+            nonlocal longer
             output, longer = self.self_attention.step(x, cache, position)
-            grown.extend(longer)
             return output
 
-        return self._residual(x, attend, self.self_attention_norm), tuple(grown)
-
-    def initial_cache(self, rows):
-        """Empty keys (rows, H, 0, K) and values for `step`."""
-        attention = self.self_attention
-        heads = (rows, attention.num_heads, 0)
-        return tuple(
-            ops.zeros((*heads, size), self.compute_dtype)
-            for size in (attention.key_dim, attention.value_dim)
-        )
+        return self.residual(x, attend, self.self_attention_norm), longer
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def get_config(self):
+        names = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
+        names += ("attention_dropout", "use_bias", "rotary", "epsilon")
         return {
             **super().get_config(),
-            **{name: getattr(self, name) for name in self._CONFIGURED},
+            **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(self.feed_forward.activation),
         }
 
@@ -222,21 +193,16 @@ class EncoderBlock(_Block):
 
     def call(self, inputs, attention_mask=None, use_causal_mask=False, training=None):
         def attend(x):
-            return self.self_attention(
-                x,
-                x,
-                attention_mask=attention_mask,
-                use_causal_mask=use_causal_mask,
-                training=training,
-            )
+            options = {"use_causal_mask": use_causal_mask, "training": training}
+            return self.self_attention(x, x, attention_mask=attention_mask, **options)
 
-        x = self._residual(inputs, attend, self.self_attention_norm, training)
-        return self._residual(x, self.feed_forward, self.feed_forward_norm, training)
+        x = self.residual(inputs, attend, self.self_attention_norm, training)
+        return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
 
     def step(self, x, cache, position):
         """One new token (B, 1, D) of a causal model; returns output and the longer cache."""
         x, cache = self._step_self_attention(x, cache, position)
-        return self._residual(x, self.feed_forward, self.feed_forward_norm), cache
+        return self.residual(x, self.feed_forward, self.feed_forward_norm), cache
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -280,16 +246,15 @@ class DecoderBlock(_Block):
 
     def call(self, inputs, memory, attention_mask=None, memory_mask=None, training=None):
         def attend_self(x):
-            return self.self_attention(
-                x, x, attention_mask=attention_mask, use_causal_mask=True, training=training
-            )
+            options = {"use_causal_mask": True, "training": training}
+            return self.self_attention(x, x, attention_mask=attention_mask, **options)
 
         def attend_memory(x):
             return self.cross_attention(x, memory, attention_mask=memory_mask, training=training)
 
-        x = self._residual(inputs, attend_self, self.self_attention_norm, training)
-        x = self._residual(x, attend_memory, self.cross_attention_norm, training)
-        return self._residual(x, self.feed_forward, self.feed_forward_norm, training)
+        x = self.residual(inputs, attend_self, self.self_attention_norm, training)
+        x = self.residual(x, attend_memory, self.cross_attention_norm, training)
+        return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
 
     def compute_output_shape(self, inputs_shape, memory_shape=None):
         return inputs_shape
@@ -299,8 +264,7 @@ class DecoderBlock(_Block):
 
         Args:
             x: (B W, 1, D), rows of one sentence side by side.
-            cache: keys and values of the past, (B W, H, t, K) each.
-            position: t as an integer scalar.
+            cache, position: as `MultiHeadAttention.step` takes them, with B W rows.
             memory: keys and values (B, H, S, K) of `cross_attention.project_key_value`,
                 shared by the W hypotheses, which attend as W queries of their sentence.
             memory_mask: boolean (B, S).
@@ -316,5 +280,5 @@ class DecoderBlock(_Block):
             output = self.cross_attention.attend(queries, *memory, mask=memory_mask)
             return ops.reshape(output, (-1, 1, d_model))  # (B W, 1, D)
 
-        x = self._residual(x, attend_memory, self.cross_attention_norm)
-        return self._residual(x, self.feed_forward, self.feed_forward_norm), cache
+        x = self.residual(x, attend_memory, self.cross_attention_norm)
+        return self.residual(x, self.feed_forward, self.feed_forward_norm), cache

@@ -6,6 +6,7 @@ Shapes: B batch, T length, D d_model, V vocabulary.
 import keras
 from keras import layers, ops
 
+from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.masks import padding_mask
 
 
@@ -47,9 +48,7 @@ class TokenEmbedding(layers.Layer):
 
     def __init__(self, vocab_size, d_model, **kwargs):
         super().__init__(**kwargs)
-        for name, size in (("vocab_size", vocab_size), ("d_model", d_model)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, but {size} was passed.")
+        check_positive(vocab_size=vocab_size, d_model=d_model)
         self.vocab_size = vocab_size
         self.d_model = d_model
         self.supports_masking = True
@@ -70,11 +69,7 @@ class TokenEmbedding(layers.Layer):
                 )
             products = ops.matmul(inputs, ops.transpose(self.embeddings))  # (B, T, V)
             return ops.cast(products, "float32")
-        if "int" not in keras.backend.standardize_dtype(inputs.dtype):
-            raise TypeError(
-                f"Token ids must be integers, but their dtype is {inputs.dtype}. Cast them, or "
-                "pass `logits=True` to project vectors."
-            )
+        check_ids(inputs, "pass `logits=True` to project vectors")
         vectors = ops.take(self.embeddings, inputs, axis=0)  # (B, T, D)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)
 

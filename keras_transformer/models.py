@@ -7,78 +7,68 @@ Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W
 hypotheses a sentence.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import keras
 from keras import layers, ops
 
 from keras_transformer.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.embeddings import TokenEmbedding
 from keras_transformer.masks import padding_mask
 from keras_transformer.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 
 BEGIN_ID = 2
-NOT_CONFIGURED = ("self", "__class__", "dtype", "name")
+BLOCK_OPTIONS = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
+BLOCK_OPTIONS += ("value_dim", "attention_dropout", "use_bias")
+
+
+def _embed(ids, embedding, positions, dropout, offset=0):
+    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4)."""
+    x = embedding(ids)
+    return dropout(x if positions is None else positions(x, offset=offset))
+
+
+def _encode(parts, source_ids):
+    """The encoder stack (section 3.1): (B, S) -> (B, S, D)."""
+    x = _embed(source_ids, parts.source_embedding, parts.source_positions, parts.source_dropout)
+    for block in parts.encoder_blocks:  # the embedding's Keras mask hides the padding
+        x = block(x)
+    return parts.encoder_norm(x)
+
+
+def _decode(parts, target_ids, *memory, **options):
+    """The decoder stack and the projection to logits: (B, T) -> (B, T, V)."""
+    x = _embed(target_ids, parts.target_embedding, parts.target_positions, parts.target_dropout)
+    for block in parts.decoder_blocks:
+        x = block(x, *memory, **options)
+    return parts.target_embedding.logits(parts.decoder_norm(x))
 
 
 class _Model(keras.Model):
-    """What the models share: the constructor, the layers it describes, the configuration.
-
-    A model makes its layers in `_connect`, which returns Keras inputs and outputs.
-    """
+    """What the models share. Each makes its layers in `_connect`: Keras inputs and outputs."""
 
     def __init__(
-        self,
-        vocab_size,
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        dropout=0.1,
-        *,
-        key_dim=None,
-        value_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        norm_first=False,
-        positions="sinusoidal",
-        max_length=1024,
-        use_bias=False,
-        dtype=None,
-        name=None,
-    ):
-        self._build({k: v for k, v in locals().items() if k not in NOT_CONFIGURED}, dtype, name)
+        self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
+        key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
+        positions="sinusoidal", max_length=1024, use_bias=False, dtype=None, name=None,
+    ):  # fmt: skip
+        self._build(locals(), dtype, name)
 
     def _build(self, arguments, dtype, name):
-        if arguments["positions"] not in ("sinusoidal", "learned", "rotary"):
-            raise ValueError(
-                'positions must be "sinusoidal", "learned" or "rotary", but '
-                f"{arguments['positions']!r} was passed."
-            )
-        if arguments["num_layers"] < 1:
-            raise ValueError(
-                f"num_layers must be at least 1, but {arguments['num_layers']} was passed."
-            )
-        self._arguments = arguments
+        others = ("self", "dtype", "name")
+        self._arguments = {k: v for k, v in arguments.items() if k not in others}
+        check_positive(num_layers=arguments["num_layers"])
         self._dtype = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         learned = arguments["positions"] == "learned"
         self.max_length = arguments["max_length"] if learned else None
         # Layers become attributes last: PyTorch takes none before the model is initialised.
         parts = SimpleNamespace()
-        inputs, outputs = self._connect(parts, **arguments)
+        inputs, outputs = self._connect(parts, **self._arguments)
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         for part, layer in vars(parts).items():
             setattr(self, part, layer)
-
-    def call(self, inputs, training=None, mask=None):
-        # A functional model would cut floats down to its inputs' int32 without a word.
-        for ids in keras.tree.flatten(inputs):
-            if "int" not in keras.backend.standardize_dtype(ids.dtype):
-                raise TypeError(
-                    f"Token ids must be integers, but their dtype is {ids.dtype}. Cast them, or "
-                    "feed vectors to the blocks themselves."
-                )
-        return super().call(inputs, training=training, mask=mask)
 
     def _embedding(self, name, vocab_size):
         d_model = self._arguments["d_model"]
@@ -91,35 +81,37 @@ class _Model(keras.Model):
             return LearnedPositionEncoding(self.max_length, dtype=self._dtype, name=name)
         if kind == "sinusoidal":
             return SinusoidalPositionEncoding(dtype=self._dtype, name=name)
-        return None
+        if kind == "rotary":
+            return None
+        raise ValueError(
+            f'positions must be "sinusoidal", "learned" or "rotary", but {kind!r} was passed.'
+        )
 
-    def _blocks(self, cls, name):
-        names = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
-        names += ("value_dim", "attention_dropout", "use_bias")
-        options = {name: self._arguments[name] for name in names}
-        options |= {"rotary": self._arguments["positions"] == "rotary", "dtype": self._dtype}
-        return [cls(**options, name=f"{name}_{i}") for i in range(self._arguments["num_layers"])]
+    def _stack(self, text, stack, block, embedding):
+        """One side of figure 1: a dict of the layers that `_encode` or `_decode` runs through."""
+        chosen = self._arguments
+        options = {name: chosen[name] for name in BLOCK_OPTIONS}
+        options |= {"rotary": chosen["positions"] == "rotary", "dtype": self._dtype}
+        # Pre-norm stacks end with a layer norm of their own; post-norm ones do not.
+        last = layers.Identity
+        if chosen["norm_first"]:
+            last = partial(layers.LayerNormalization, epsilon=1e-5)
+        return {
+            f"{text}_embedding": embedding,
+            f"{text}_positions": self._positions(f"{text}_positions"),
+            f"{text}_dropout": layers.Dropout(
+                chosen["dropout"], dtype=self._dtype, name=f"{text}_dropout"
+            ),
+            f"{stack}_blocks": [
+                block(**options, name=f"{stack}_block_{i}") for i in range(chosen["num_layers"])
+            ],
+            f"{stack}_norm": last(dtype=self._dtype, name=f"{stack}_norm"),
+        }
 
-    def _final_norm(self, name):
-        """Pre-norm stacks end with a layer norm of their own; post-norm ones do not."""
-        if not self._arguments["norm_first"]:
-            return layers.Identity(dtype=self._dtype, name=name)
-        return layers.LayerNormalization(epsilon=1e-5, dtype=self._dtype, name=name)
-
-    def _dropout(self, name):
-        return layers.Dropout(self._arguments["dropout"], dtype=self._dtype, name=name)
-
-    def _make_encoder(self, parts, embedding):
-        parts.source_embedding = embedding
-        parts.source_positions = self._positions("source_positions")
-        parts.encoder_blocks = self._blocks(EncoderBlock, "encoder_block")
-        parts.encoder_norm = self._final_norm("encoder_norm")
-
-    def _make_decoder(self, parts, embedding, block):
-        parts.target_embedding = embedding
-        parts.target_positions = self._positions("target_positions")
-        parts.decoder_blocks = self._blocks(block, "decoder_block")
-        parts.decoder_norm = self._final_norm("decoder_norm")
+    def call(self, inputs, training=None, mask=None):
+        for ids in keras.tree.flatten(inputs):  # which Keras would cut down to int32 in silence
+            check_ids(ids, "feed vectors to the blocks themselves")
+        return super().call(inputs, training=training, mask=mask)
 
     def get_config(self):
         activation = keras.activations.get(self._arguments["activation"])
@@ -155,38 +147,15 @@ class _Decoding:
             Logits (B, W, V) float32 and the cache, one position longer.
         """
         rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
-        x = _embed(rows, self.target_embedding, self.target_positions, offset=position)
+        embedding = self.target_embedding
+        x = _embed(rows, embedding, self.target_positions, self.target_dropout, offset=position)
         grown = []
         for i, (block, past) in enumerate(zip(self.decoder_blocks, cache, strict=True)):
             source = (memory["layers"][i], memory["mask"]) if memory else ()
             x, past = block.step(x, past, position, *source)
             grown.append(past)
-        logits = self.target_embedding.logits(self.decoder_norm(x))  # (B W, 1, V)
+        logits = embedding.logits(self.decoder_norm(x))  # (B W, 1, V)
         return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown
-
-
-def _embed(ids, embedding, positions, dropout=None, offset=0):
-    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4)."""
-    x = embedding(ids)
-    if positions is not None:
-        x = positions(x, offset=offset)
-    return x if dropout is None else dropout(x)
-
-
-def _encode(model, source_ids, dropout=None):
-    """The encoder stack (section 3.1): (B, S) -> (B, S, D)."""
-    x = _embed(source_ids, model.source_embedding, model.source_positions, dropout)
-    for block in model.encoder_blocks:  # the embedding's Keras mask hides the padding
-        x = block(x)
-    return model.encoder_norm(x)
-
-
-def _decode(model, target_ids, dropout, *memory, **options):
-    """The decoder stack and the projection to logits: (B, T) -> (B, T, V)."""
-    x = _embed(target_ids, model.target_embedding, model.target_positions, dropout)
-    for block in model.decoder_blocks:
-        x = block(x, *memory, **options)
-    return model.target_embedding.logits(model.decoder_norm(x))
 
 
 def _ids(name):
@@ -242,27 +211,12 @@ class Transformer(_Decoding, _Model):
     """
 
     def __init__(
-        self,
-        vocab_size,
-        num_layers=6,
-        d_model=512,
-        num_heads=8,
-        d_ff=2048,
-        dropout=0.1,
-        *,
-        key_dim=None,
-        value_dim=None,
-        attention_dropout=0.0,
-        activation="relu",
-        norm_first=False,
-        positions="sinusoidal",
-        max_length=1024,
-        target_vocab_size=None,
-        use_bias=False,
-        dtype=None,
-        name=None,
-    ):
-        self._build({k: v for k, v in locals().items() if k not in NOT_CONFIGURED}, dtype, name)
+        self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
+        key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
+        positions="sinusoidal", max_length=1024, target_vocab_size=None, use_bias=False,
+        dtype=None, name=None,
+    ):  # fmt: skip
+        self._build(locals(), dtype, name)
 
     def _connect(self, parts, vocab_size, target_vocab_size, **_):
         if target_vocab_size is None:
@@ -270,26 +224,20 @@ class Transformer(_Decoding, _Model):
         else:
             source = self._embedding("source_embedding", vocab_size)
             target = self._embedding("target_embedding", target_vocab_size)
-        self._make_encoder(parts, source)
-        self._make_decoder(parts, target, DecoderBlock)
+        vars(parts).update(self._stack("source", "encoder", EncoderBlock, source))
+        vars(parts).update(self._stack("target", "decoder", DecoderBlock, target))
         inputs = {name: _ids(name) for name in ("source_ids", "target_ids")}
-        memory = _encode(parts, inputs["source_ids"], self._dropout("source_dropout"))
-        dropout = self._dropout("target_dropout")
-        return inputs, _decode(parts, inputs["target_ids"], dropout, memory)
+        return inputs, _decode(parts, inputs["target_ids"], _encode(parts, inputs["source_ids"]))
 
     def start_ids(self, source_ids):
         """What precedes the first generated token: the begin id, (B, 1) int32."""
         return ops.full((ops.shape(source_ids)[0], 1), BEGIN_ID, dtype="int32")
 
     def encode(self, source_ids):
-        """Everything a search needs of the source, computed once.
+        """What a search needs of the source (B, S), computed once.
 
-        Args:
-            source_ids: (B, S) int32.
-
-        Returns:
-            Dictionary with "mask" (B, S) boolean and "layers", one pair of
-            keys (B, H, S, K) and values (B, H, S, W) for each decoder block.
+        A dict of "mask", boolean (B, S), and "layers", for each decoder block one pair of
+        keys (B, H, S, K) and values (B, H, S, W).
         """
         memory = _encode(self, source_ids)
         layers = [block.cross_attention.project_key_value(memory) for block in self.decoder_blocks]
@@ -322,9 +270,10 @@ class TransformerEncoder(_Model):
     """
 
     def _connect(self, parts, vocab_size, **_):
-        self._make_encoder(parts, self._embedding("token_embedding", vocab_size))
+        embedding = self._embedding("token_embedding", vocab_size)
+        vars(parts).update(self._stack("source", "encoder", EncoderBlock, embedding))
         source_ids = _ids("source_ids")
-        return source_ids, _encode(parts, source_ids, self._dropout("source_dropout"))
+        return source_ids, _encode(parts, source_ids)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -352,10 +301,10 @@ class CausalTransformer(_Decoding, _Model):
     """
 
     def _connect(self, parts, vocab_size, **_):
-        self._make_decoder(parts, self._embedding("token_embedding", vocab_size), EncoderBlock)
+        embedding = self._embedding("token_embedding", vocab_size)
+        vars(parts).update(self._stack("target", "decoder", EncoderBlock, embedding))
         target_ids = _ids("target_ids")
-        dropout = self._dropout("target_dropout")
-        return target_ids, _decode(parts, target_ids, dropout, use_causal_mask=True)
+        return target_ids, _decode(parts, target_ids, use_causal_mask=True)
 
     def start_ids(self, prompt_ids):
         """What precedes the first generated token: the prompt, (B, P) int32."""

@@ -11,7 +11,6 @@ import math
 import numpy as np
 from keras import ops
 
-from keras_transformer.blocks import residual
 from keras_transformer.masks import padding_mask
 from keras_transformer.text import BEGIN_ID, END_ID, PAD_ID
 
@@ -91,11 +90,10 @@ def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks
         return block.cross_attention(x, memory, attention_mask=memory_mask)
 
     # The block's own forward pass, its sublayers exchanged for such that look on.
-    dropout, norm_first = block.dropout_layer, block.norm_first
-    x = residual(x, attend_self, block.self_attention_norm, dropout, norm_first)
+    x = block.residual(x, attend_self, block.self_attention_norm)
     if memory is not None:
-        x = residual(x, attend_memory, block.cross_attention_norm, dropout, norm_first)
-    return residual(x, block.feed_forward, block.feed_forward_norm, dropout, norm_first)
+        x = block.residual(x, attend_memory, block.cross_attention_norm)
+    return block.residual(x, block.feed_forward, block.feed_forward_norm)
 
 
 def _as_float32(weights):

@@ -9,6 +9,8 @@ Shapes: B batch, T length, D d_model, K key size, H heads.
 import keras
 from keras import layers, ops
 
+from keras_transformer.checks import check_positive
+
 
 def angles(positions, size, base=10000.0):
     """The angle pos / base^(2i/size) of every position and pair of channels.
@@ -112,8 +114,7 @@ class LearnedPositionEncoding(layers.Layer):
 
     def __init__(self, max_length, **kwargs):
         super().__init__(**kwargs)
-        if max_length < 1:
-            raise ValueError(f"max_length must be at least 1, but {max_length} was passed.")
+        check_positive(max_length=max_length)
         self.max_length = max_length
         self.supports_masking = True
 

@@ -35,7 +35,7 @@ def make(folder):
     model = keras_transformer.Transformer(
         tokenizer.vocab_size, num_layers=4, d_model=128, num_heads=4, d_ff=256
     )
-    # Left alone, a model with random weights may end at once, and its empty lines would prove nothing.
+    # Left alone, a model with random weights may end at once, and empty lines would prove nothing.
     search = keras_transformer.BeamSearch(beam_width=4, length_penalty=0.6, min_length=8)
     export.export_onnx(model, folder, tokenizer, search)
 

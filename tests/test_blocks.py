@@ -281,7 +281,7 @@ def test_heads_that_do_not_divide_the_width_are_refused(kind):
 @pytest.mark.parametrize("kind", [blocks.EncoderBlock, blocks.DecoderBlock])
 def test_inputs_of_another_rank_are_refused(kind):
     inputs = [normal(B, D)] * (1 if kind is blocks.EncoderBlock else 2)
-    with pytest.raises(ValueError, match=rf"{kind.__name__} takes \(batch, length, d_model\).*{D}"):
+    with pytest.raises(ValueError, match=rf"\(batch, length, features\).*{D}"):
         kind(1, F)(*inputs)
 
 

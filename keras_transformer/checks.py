@@ -1,0 +1,29 @@
+"""Refusals that several layers share: what was passed, what was expected, how to mend it."""
+
+import keras
+
+
+def check_positive(**sizes):
+    """Refuses a size below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, but {size} was passed.")
+
+
+def check_ranks(**shapes):
+    """Refuses inputs that are not (batch, length, features)."""
+    for name, shape in shapes.items():
+        if len(shape) != 3:
+            raise ValueError(
+                f"{name} must have shape (batch, length, features), but {tuple(shape)} "
+                "was passed. Add or merge axes first."
+            )
+
+
+def check_ids(ids, otherwise):
+    """Refuses token ids that are not integers; `otherwise` says what else could have been meant."""
+    if "int" not in keras.backend.standardize_dtype(ids.dtype):
+        raise TypeError(
+            f"Token ids must be integers, but their dtype is {ids.dtype}. Cast them, or "
+            f"{otherwise}."
+        )
