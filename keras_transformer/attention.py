@@ -188,16 +188,6 @@ class MultiHeadAttention(layers.Layer):
         rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H W)
         return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)
 
-    def step(self, query, cache, position):
-        """Self-attention of one new token a row, (B, 1, D), to itself and its past.
-
-        `cache` is the past's pair of keys (B, H, t, K) and values (B, H, t, W), `position` t as
-        an integer scalar. Returns output (B, 1, D) and the cache with the new token at its end.
-        """
-        new = self.project_key_value(query, offset=position)
-        keys, values = (ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True))
-        return self.attend(query, keys, values, offset=position), (keys, values)
-
     def _mask(self, query, value, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
         causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None
         masks = (attention_mask, causal, value_mask, key_mask)

@@ -1,68 +1,14 @@
-"""The encoder's and the decoder's layer (sections 3.1 and 3.3 of the paper).
+"""The encoder's and the decoder's layer (section 3.1 of the paper).
 
-Shapes: B batch, T target length, S source length, D d_model, F d_ff,
-H heads, K key size, W hypotheses a sentence.
+Shapes: B batch, T target length, S source length, D d_model.
 """
 
 import keras
-from keras import layers, ops
+from keras import layers
 
 from keras_transformer.attention import MultiHeadAttention
-from keras_transformer.checks import check_positive, check_ranks
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-class FeedForward(layers.Layer):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
-
-    Weights: `hidden/kernel` (D, F), `hidden/bias` (F,), `output/kernel` (F, D),
-    `output/bias` (D,).
-
-    Args:
-        d_ff: F, size of the hidden layer (the paper: 2048).
-        activation: name of the activation, or a function. Defaults to "relu".
-
-    Call arguments:
-        inputs: (B, T, D).
-
-    Returns:
-        (B, T, D). A Keras mask passes through.
-
-    Example:
-
-    >>> FeedForward(d_ff=16)(keras.ops.ones((2, 3, 4))).shape
-    (2, 3, 4)
-    """
-
-    def __init__(self, d_ff, activation="relu", **kwargs):
-        super().__init__(**kwargs)
-        check_positive(d_ff=d_ff)
-        self.d_ff = d_ff
-        self.activation = keras.activations.get(activation)
-        self.supports_masking = True
-        self.hidden = layers.Dense(
-            d_ff, activation=self.activation, dtype=self.dtype_policy, name="hidden"
-        )
-
-    def build(self, input_shape):
-        self.hidden.build(input_shape)
-        self.projection = layers.Dense(input_shape[-1], dtype=self.dtype_policy, name="output")
-        self.projection.build((*input_shape[:-1], self.d_ff))
-
-    def call(self, inputs):
-        # One row a token: TensorFlow then fuses product, bias and activation.
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B T, D)
-        return ops.reshape(self.projection(self.hidden(rows)), ops.shape(inputs))
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "d_ff": self.d_ff,
-            "activation": keras.activations.serialize(self.activation),
-        }
+from keras_transformer.checks import check_ranks
+from keras_transformer.feed_forward import FeedForward
 
 
 class _Block(layers.Layer):
@@ -115,25 +61,6 @@ class _Block(layers.Layer):
         if self.norm_first:
             return x + self.dropout_layer(sublayer(norm(x)), training=training)
         return norm(x + self.dropout_layer(sublayer(x), training=training))
-
-    def initial_cache(self, rows):
-        """Empty keys (rows, H, 0, K) and values (rows, H, 0, W) for `step`."""
-        attention = self.self_attention
-        sizes = attention.key_dim, attention.value_dim
-        return tuple(
-            ops.zeros((rows, attention.num_heads, 0, size), self.compute_dtype) for size in sizes
-        )
-
-    def _step_self_attention(self, x, cache, position):
-        """Self-attention of one new token (B, 1, D); returns its output and the longer cache."""
-        longer = None
-
-        def attend(x):
-            nonlocal longer
-            output, longer = self.self_attention.step(x, cache, position)
-            return output
-
-        return self.residual(x, attend, self.self_attention_norm), longer
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -199,11 +126,6 @@ class EncoderBlock(_Block):
         x = self.residual(inputs, attend, self.self_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
 
-    def step(self, x, cache, position):
-        """One new token (B, 1, D) of a causal model; returns output and the longer cache."""
-        x, cache = self._step_self_attention(x, cache, position)
-        return self.residual(x, self.feed_forward, self.feed_forward_norm), cache
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderBlock(_Block):
@@ -258,27 +180,3 @@ class DecoderBlock(_Block):
 
     def compute_output_shape(self, inputs_shape, memory_shape=None):
         return inputs_shape
-
-    def step(self, x, cache, position, memory, memory_mask):
-        """One new token of each of the W hypotheses of B sentences.
-
-        Args:
-            x: (B W, 1, D), rows of one sentence side by side.
-            cache, position: as `MultiHeadAttention.step` takes them, with B W rows.
-            memory: keys and values (B, H, S, K) of `cross_attention.project_key_value`,
-                shared by the W hypotheses, which attend as W queries of their sentence.
-            memory_mask: boolean (B, S).
-
-        Returns:
-            Output (B W, 1, D) and the longer cache.
-        """
-        x, cache = self._step_self_attention(x, cache, position)
-        d_model = x.shape[-1]
-
-        def attend_memory(x):
-            queries = ops.reshape(x, (ops.shape(memory_mask)[0], -1, d_model))  # (B, W, D)
-            output = self.cross_attention.attend(queries, *memory, mask=memory_mask)
-            return ops.reshape(output, (-1, 1, d_model))  # (B W, 1, D)
-
-        x = self.residual(x, attend_memory, self.cross_attention_norm)
-        return self.residual(x, self.feed_forward, self.feed_forward_norm), cache

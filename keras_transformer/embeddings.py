@@ -10,6 +10,23 @@ from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.masks import padding_mask
 
 
+def embed(ids, embedding, positions, dropout, offset=0):
+    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4).
+
+    Args:
+        ids: (B, T) integers.
+        embedding: `TokenEmbedding`.
+        positions: a layer that adds position encodings, or `None` where attention rotates.
+        dropout: layer.
+        offset: position of the first token. Defaults to 0.
+
+    Returns:
+        (B, T, D).
+    """
+    x = embedding(ids)
+    return dropout(x if positions is None else positions(x, offset=offset))
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenEmbedding(layers.Layer):
     """Turns ids into vectors, and vectors into logits, with one matrix E (V, D).

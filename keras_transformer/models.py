@@ -3,8 +3,7 @@
 The README's section "Weights" lists the path and shape of every weight: a contract that
 checkpoints and importers rely on.
 
-Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W
-hypotheses a sentence.
+Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
 from functools import partial
@@ -14,8 +13,9 @@ import keras
 from keras import layers, ops
 
 from keras_transformer.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.caches import CachedDecoding
 from keras_transformer.checks import check_ids, check_positive
-from keras_transformer.embeddings import TokenEmbedding
+from keras_transformer.embeddings import TokenEmbedding, embed
 from keras_transformer.masks import padding_mask
 from keras_transformer.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 
@@ -24,15 +24,9 @@ BLOCK_OPTIONS = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "ke
 BLOCK_OPTIONS += ("value_dim", "attention_dropout", "use_bias")
 
 
-def _embed(ids, embedding, positions, dropout, offset=0):
-    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4)."""
-    x = embedding(ids)
-    return dropout(x if positions is None else positions(x, offset=offset))
-
-
 def _encode(parts, source_ids):
     """The encoder stack (section 3.1): (B, S) -> (B, S, D)."""
-    x = _embed(source_ids, parts.source_embedding, parts.source_positions, parts.source_dropout)
+    x = embed(source_ids, parts.source_embedding, parts.source_positions, parts.source_dropout)
     for block in parts.encoder_blocks:  # the embedding's Keras mask hides the padding
         x = block(x)
     return parts.encoder_norm(x)
@@ -40,7 +34,7 @@ def _encode(parts, source_ids):
 
 def _decode(parts, target_ids, *memory, **options):
     """The decoder stack and the projection to logits: (B, T) -> (B, T, V)."""
-    x = _embed(target_ids, parts.target_embedding, parts.target_positions, parts.target_dropout)
+    x = embed(target_ids, parts.target_embedding, parts.target_positions, parts.target_dropout)
     for block in parts.decoder_blocks:
         x = block(x, *memory, **options)
     return parts.target_embedding.logits(parts.decoder_norm(x))
@@ -127,43 +121,12 @@ class _Model(keras.Model):
         return cls(**config)
 
 
-class _Decoding:
-    """Step-by-step decoding, what a search needs of a model beside `start_ids` and `encode`."""
-
-    def initial_cache(self, rows):
-        """The decoder's empty cache: keys and values (rows, H, 0, K) for each block."""
-        return [block.initial_cache(rows) for block in self.decoder_blocks]
-
-    def decode_step(self, ids, position, memory, cache):
-        """Logits of the next token of W hypotheses for each of B sentences.
-
-        Args:
-            ids: (B, W) int32, the last token of each hypothesis.
-            position: integer scalar, number of tokens before it.
-            memory: result of `encode`, one row a sentence.
-            cache: of the tokens before, rows B W, those of one sentence side by side.
-
-        Returns:
-            Logits (B, W, V) float32 and the cache, one position longer.
-        """
-        rows = ops.reshape(ids, (-1, 1))  # (B W, 1)
-        embedding = self.target_embedding
-        x = _embed(rows, embedding, self.target_positions, self.target_dropout, offset=position)
-        grown = []
-        for i, (block, past) in enumerate(zip(self.decoder_blocks, cache, strict=True)):
-            source = (memory["layers"][i], memory["mask"]) if memory else ()
-            x, past = block.step(x, past, position, *source)
-            grown.append(past)
-        logits = embedding.logits(self.decoder_norm(x))  # (B W, 1, V)
-        return ops.reshape(logits, (-1, ops.shape(ids)[1], logits.shape[-1])), grown
-
-
 def _ids(name):
     return keras.Input((None,), dtype="int32", name=name)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(_Decoding, _Model):
+class Transformer(CachedDecoding, _Model):
     """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
 
     Defaults are the paper's "base" model; every row of its Table 3 is a choice of
@@ -277,7 +240,7 @@ class TransformerEncoder(_Model):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class CausalTransformer(_Decoding, _Model):
+class CausalTransformer(CachedDecoding, _Model):
     """The decoder alone, a language model: each position predicts the next token.
 
     The decoder of section 3.1 without its attention to an encoder.

@@ -25,6 +25,7 @@ from keras import ops
 
 from keras_transformer import attention
 from keras_transformer.additive import AdditiveAttention
+from keras_transformer.caches import step_attention
 from keras_transformer.masks import padding_mask
 
 B, T, S, H, K, W, D, E, F, U = 2, 5, 7, 3, 11, 13, 17, 19, 23, 29
@@ -226,7 +227,7 @@ def test_steps_with_a_cache_are_causal_self_attention(rotary):
     whole = numpy64(layer(x, x, use_causal_mask=True))
     cache = np.zeros((B, H, 0, K + 1), "float32"), np.zeros((B, H, 0, W), "float32")
     for position in range(S):
-        output, cache = layer.step(x[:, position : position + 1], cache, position)
+        output, cache = step_attention(layer, x[:, position : position + 1], cache, position)
         assert_close(output, whole[:, position : position + 1])
     assert tuple(cache[0].shape) == (B, H, S, K + 1) and tuple(cache[1].shape) == (B, H, S, W)
 

@@ -34,7 +34,9 @@ FLOORS = {
     "additive": 2,
     "positions": 2,
     "embeddings": 2,
+    "feed_forward": 2,
     "blocks": 3,
+    "caches": 3,
     "models": 4,
     "callbacks": 5,
     "checkpoints": 5,
@@ -45,7 +47,7 @@ FLOORS = {
 }
 EXPORT_FLOOR = 6
 KERAS_ONLY = ("checks", "masks", "attention", "additive", "positions", "embeddings")
-KERAS_ONLY += ("blocks", "models")
+KERAS_ONLY += ("feed_forward", "blocks", "caches", "models")
 # Methods that Keras defines and explains, and that a layer or model only fills in.
 KERAS_METHODS = {
     "build",
@@ -121,7 +123,7 @@ def outside(imports):
 
 def test_the_modules_of_the_layout_are_read():
     assert {"masks", "attention", "blocks", "models", "text", "export.signature"} <= set(MODULES)
-    assert own(MODULES["blocks"].at_import) == {"attention", "checks"}
+    assert own(MODULES["blocks"].at_import) == {"attention", "checks", "feed_forward"}
 
 
 @every_module
