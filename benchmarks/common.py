@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import random
 import time
 from pathlib import Path
 
@@ -33,13 +34,6 @@ def add_arguments(parser):
         type=Path,
         help="folder with model.keras and tokenizer.model, as examples/translate.py leaves it",
     )
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        nargs="+",
-        help="instead of model.keras: .weights.h5 files of the tiny shape, which are averaged; "
-        "tokenizer.model lies beside the first",
-    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
 
@@ -50,8 +44,8 @@ def check_arguments(parser, args):
         parser.error(
             f"no data folder: --data or KERAS_TRANSFORMER_DATA must name one ({args.data})"
         )
-    if (args.model is None) == (args.weights is None):
-        parser.error("pass either --model FOLDER or --weights FILE..., for a trained tiny model")
+    if args.model is None:
+        parser.error("pass --model FOLDER, a trained tiny model")
     args.data = Path(args.data)
 
 
@@ -61,18 +55,8 @@ def load_trained(args):
 
     import keras_transformer as kt
 
-    if args.model is not None:
-        tokenizer = kt.Tokenizer.load(args.model / "tokenizer.model")
-        return keras.models.load_model(args.model / "model.keras", compile=False), tokenizer
-    tokenizer = kt.Tokenizer.load(args.weights[0].parent / "tokenizer.model")
-    model = kt.Transformer(**{**SHAPES["tiny"], "vocab_size": tokenizer.vocab_size})
-    total = None
-    for path in args.weights:
-        model.load_weights(path)
-        weights = model.get_weights()
-        total = weights if total is None else [a + b for a, b in zip(total, weights, strict=True)]
-    model.set_weights([array / len(args.weights) for array in total])
-    return model, tokenizer
+    tokenizer = kt.Tokenizer.load(args.model / "tokenizer.model")
+    return keras.models.load_model(args.model / "model.keras", compile=False), tokenizer
 
 
 def source_ids(tokenizer, lines):
@@ -96,6 +80,13 @@ def newstest(data, count=None):
     from keras_transformer.corpora import read_lines
 
     return read_lines(data / "wmt14" / "newstest2014.eng.gz")[:count]
+
+
+def number_words(count):
+    """English words of so many numbers up to a million, for want of other text."""
+    from num2words import num2words
+
+    return [num2words(n) for n in random.Random(0).sample(range(1_000_000), count)]
 
 
 def batches(ids, size):

@@ -1,6 +1,7 @@
 """Our ONNX artefact beside CTranslate2 and PyTorch: speed, memory, time to start, BLEU.
 
-    python benchmarks/serving.py --model FOLDER [--data DIR] [--quick] [--threads 2]
+    python benchmarks/serving.py --model FOLDER --data DIR [--quick] [--threads 2]
+    python benchmarks/serving.py [--quick]    # no files: random weights, number words, no BLEU
 
 The same weights, sentences, search rules and threads; float32 and int8; greedy search and beam
 search of width 4. Two models: the trained tiny one on test.2016, and one of the paper's base size
@@ -39,7 +40,7 @@ FORCED_LENGTH = 32
 LENGTH_PENALTY = 1.0
 SEARCHES = {"greedy": 1, "beam 4": 4}
 PRECISIONS = ("float32", "int8")
-# Source tokens of the sentences of newstest2014 that count as long.
+# Source tokens of the sentences that count as long.
 LONG = range(64, 129)
 # OpenMP's threads wait actively for up to 0.2 s after their work: not during another's turn.
 PAUSE = 0.3
@@ -257,11 +258,29 @@ def parse_arguments():
         help="cpu: processor time, for a look on a busy machine with --threads 1",
     )
     args = parser.parse_args()
-    common.check_arguments(parser, args)
+    if args.model:
+        common.check_arguments(parser, args)
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.sentences = args.sentences or (320 if args.quick else 1000)
     args.single = args.single or (20 if args.quick else 100)
     return args
+
+
+def subject(args):
+    """The tiny model, its tokenizer, {name: sentences} - short ones, long ones -, references."""
+    import keras_transformer as kt
+
+    if args.model:
+        model, tokenizer = common.load_trained(args)
+        lines, references = common.test_2016(args.data, args.sentences)
+        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's text
+        return model, tokenizer, {"test.2016": lines, "newstest2014, long": news}, references
+    words = common.number_words(args.sentences)
+    size = common.SHAPES["tiny"]["vocab_size"]
+    tokenizer = kt.Tokenizer.train(words, size, hard_vocab_limit=False)
+    several = [" ".join(words[start : start + 5]) for start in range(len(words))]
+    lines = {"number words": words, "number words, long": several}
+    return kt.Transformer(**common.SHAPES["tiny"]), tokenizer, lines, None
 
 
 def run_cases(args, folder):
@@ -270,23 +289,24 @@ def run_cases(args, folder):
 
     import keras_transformer as kt
 
-    model, tokenizer = common.load_trained(args)
-    lines, references = common.test_2016(args.data, args.sentences)
-    sources = common.source_ids(tokenizer, lines)
+    keras.utils.set_random_seed(0)
+    model, tokenizer, texts, references = subject(args)
+    (short, sources), (long, others) = (
+        (name, common.source_ids(tokenizer, lines)) for name, lines in texts.items()
+    )
     rows = []
     if "tiny" in args.sizes:
-        folders = prepare(folder, "tiny", model, tokenizer, args.searches, None)
-        bleu = bleu_of(tokenizer, references)
-        rows += case("tiny, test.2016", folders, sources, args, bleu)
+        bleu, forced = (bleu_of(tokenizer, references), None) if references else (None, 16)
+        folders = prepare(folder, "tiny", model, tokenizer, args.searches, forced)
+        rows += case(f"tiny, {short}", folders, sources, args, bleu, forced)
     if "base" in args.sizes:
         keras.utils.set_random_seed(0)
         model = kt.Transformer(**common.SHAPES["base"])
         folders = prepare(folder, "base", model, None, args.searches, FORCED_LENGTH)
         count = max(BATCH, args.sentences // 10 // BATCH * BATCH)
-        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's text
-        news = [ids for ids in common.source_ids(tokenizer, news) if len(ids) in LONG]
+        others = [ids for ids in others if len(ids) in LONG]
         args.single = max(5, args.single // 4)
-        for name, ids in (("test.2016", sources), ("newstest2014, long", news)):
+        for name, ids in ((short, sources), (long, others)):
             rows += case(f"base, {name}", folders, ids[:count], args, forced_length=FORCED_LENGTH)
     return rows
 

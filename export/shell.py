@@ -85,7 +85,20 @@ def _parse(arguments):
         help="lines that are sorted by length together; 1 answers each line at once "
         "(default %(default)s)",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="default: every core")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of a batch (default: every core, or one with several workers)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="batches at the same time (default %(default)s); as many as cores are the fastest for "
+        "many lines on a CPU",
+    )
     parser.add_argument(
         "--provider",
         action="append",
@@ -120,7 +133,9 @@ def main(arguments=None):
     progress = _Progress(os.fstat(source.fileno()).st_size, shown)
     failed = 0
     try:
-        translator = Translator(options.folder, options.provider, threads=options.threads)
+        translator = Translator(
+            options.folder, options.provider, threads=options.threads, workers=options.workers
+        )
         if not options.quiet:
             progress.say(f"running on {translator.provider}")
         results = translator.n_best_stream(

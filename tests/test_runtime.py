@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import threading
 
 import artefacts
 import numpy as np
@@ -298,6 +299,27 @@ def test_a_precision_that_does_not_suit_the_provider_is_refused(
         Translator(folder, providers=[provider])
 
 
+class Meeting:
+    """A session whose batches begin only when so many are there at the same time."""
+
+    def __init__(self, session, count):
+        self.session, self.barrier = session, threading.Barrier(count, timeout=60)
+
+    def run(self, outputs, feed):
+        self.barrier.wait()
+        return self.session.run(outputs, feed)
+
+
+def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, tokenizer):
+    translator = Translator(folder, workers=3)
+    assert translator.session.get_session_options().intra_op_num_threads == 1
+    translator.session = Meeting(translator.session, 3)
+    lines = [line for line in artefacts.LINES * 3 if line.strip()]
+    lines = lines[: len(lines) // 3 * 3]  # the barrier lets whole groups pass
+    results = translator.n_best(lines, batch_tokens=1)
+    assert results == [expected(tokenizer, line) for line in lines]
+
+
 @pytest.mark.parametrize("precision", ["int8", "weight_int8", "weight_int4"])
 def test_integer_precisions_run_on_the_cpu_by_default(tmp_path, tokenizer, monkeypatch, precision):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
@@ -315,9 +337,10 @@ def test_session_options_reach_onnxruntime(folder):
         assert entry == str(int(spinning))
 
 
-def test_threads_must_be_a_positive_number(folder):
-    with pytest.raises(ValueError, match="`threads` must be at least 1"):
-        Translator(folder, threads=0)
+@pytest.mark.parametrize("name", ["threads", "workers"])
+def test_threads_and_workers_must_be_positive_numbers(folder, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1, .*0"):
+        Translator(folder, **{name: 0})
 
 
 SHARED = """

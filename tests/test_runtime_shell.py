@@ -141,6 +141,7 @@ def test_a_terminal_sees_progress(folder, tmp_path, from_file):
         (("FOLDER", "--batch-tokens", 0), "error: `batch_tokens` must be at least 1"),
         (("FOLDER", "--read-ahead", 0), "error: `read_ahead` must be at least 1"),
         (("FOLDER", "--threads", 0), "error: `threads` must be at least 1"),
+        (("FOLDER", "--workers", 0), "error: `workers` must be at least 1"),
         (("FOLDER", "--provider", "NoSuchProvider"), "error: NoSuchProvider is not in this"),
     ],
 )
