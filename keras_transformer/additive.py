@@ -7,7 +7,7 @@ import keras
 from keras import layers, ops
 
 from keras_transformer.attention import masked_softmax
-from keras_transformer.checks import check_positive, check_ranks
+from keras_transformer.checks import check_positive, check_ranks, check_same_length
 from keras_transformer.masks import attention_shape, combine_masks
 
 
@@ -33,8 +33,8 @@ class AdditiveAttention(layers.Layer):
         respected. A query that may attend to nothing gets zeros.
 
     Raises:
-        ValueError: `units` is not positive, inputs are not of rank 3, a mask of another
-            rank or size.
+        ValueError: `units` is not positive, inputs are not of rank 3, keys are not as many as
+            values, a mask of another rank or size.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -65,8 +65,10 @@ class AdditiveAttention(layers.Layer):
         self.score.build((*query_shape[:-1], self.units))
 
     def call(self, query, value, key=None, attention_mask=None, value_mask=None, key_mask=None):
+        key = value if key is None else key
+        check_same_length(key, value)
         queries = self.query_projection(query)[:, :, None, :]  # (B, T, 1, U)
-        keys = self.key_projection(value if key is None else key)[:, None, :, :]  # (B, 1, S, U)
+        keys = self.key_projection(key)[:, None, :, :]  # (B, 1, S, U)
         scores = self.score(ops.tanh(queries + keys))[..., 0]  # (B, T, S)
         scores_shape = (query.shape[0], 1, query.shape[1], value.shape[1])
         masks = (attention_mask, value_mask, key_mask)

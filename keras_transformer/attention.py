@@ -11,7 +11,7 @@ from functools import partial
 import keras
 from keras import layers, ops
 
-from keras_transformer.checks import check_positive, check_ranks
+from keras_transformer.checks import check_positive, check_ranks, check_same_length
 from keras_transformer.masks import attention_shape, causal_mask, combine_masks
 from keras_transformer.positions import RotaryPositionEncoding
 
@@ -102,7 +102,8 @@ class MultiHeadAttention(layers.Layer):
         projection of zeros. `attention_weights` gives the weights.
 
     Raises:
-        ValueError: sizes are not positive, inputs not of rank 3, a mask of another rank or size.
+        ValueError: sizes are not positive, inputs not of rank 3, keys not as many as values, a
+            mask of another rank or size.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -158,6 +159,8 @@ class MultiHeadAttention(layers.Layer):
 
     def attention_weights(self, query, value, key=None, attention_mask=None, use_causal_mask=False):
         """The weights of each head (B, H, T, S), for plots. Arguments as a call's."""
+        if not self.built:
+            self(query, value, key)
         mask = self._mask(query, value, attention_mask, use_causal_mask)
         keys, values = self.project_key_value(value, key)
         queries = self._project_heads(self.query_projection, query, self.rotary)
@@ -170,6 +173,7 @@ class MultiHeadAttention(layers.Layer):
         from `offset`.
         """
         key = value if key is None else key
+        check_same_length(key, value)
         keys = self._project_heads(self.key_projection, key, self.rotary, offset)
         return keys, self._project_heads(self.value_projection, value)
 

@@ -20,6 +20,16 @@ def check_ranks(**shapes):
             )
 
 
+def check_same_length(key, value):
+    """Refuses keys and values (B, S, ...) that do not belong together, where S is known."""
+    lengths = key.shape[1], value.shape[1]
+    if None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"key and value must have the same length, but {lengths[0]} and {lengths[1]} positions "
+            "were passed. Each value belongs to the key at its position."
+        )
+
+
 def check_ids(ids, otherwise):
     """Refuses token ids that are not integers; `otherwise` says what else could have been meant."""
     if "int" not in keras.backend.standardize_dtype(ids.dtype):

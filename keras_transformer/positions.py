@@ -128,15 +128,19 @@ class LearnedPositionEncoding(layers.Layer):
 
     def call(self, inputs, offset=0):
         length = ops.shape(inputs)[1]
-        if isinstance(length, int) and isinstance(offset, int):
-            if offset + length > self.max_length:
+        if isinstance(offset, int):
+            if isinstance(length, int) and offset + length > self.max_length:
                 raise ValueError(
                     f"A sequence that ends at position {offset + length} was passed, but this "
                     f"layer has learned positions for max_length={self.max_length} tokens only. "
                     "Cut the sequence or build the layer with a larger max_length."
                 )
-        positions = ops.arange(length) + offset
-        return inputs + ops.cast(ops.take(self.embeddings, positions, axis=0), inputs.dtype)
+            # Where the length is known at run time only, the sum refuses a table that is too
+            # short; a lookup by position would give zeros on a GPU.
+            vectors = self.embeddings[offset : offset + length]  # (T, D)
+        else:
+            vectors = ops.take(self.embeddings, ops.arange(length) + offset, axis=0)  # (T, D)
+        return inputs + ops.cast(vectors, inputs.dtype)
 
     def compute_output_shape(self, input_shape):
         return input_shape

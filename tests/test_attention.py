@@ -376,6 +376,18 @@ def test_inputs_of_another_rank_are_refused(shapes, named):
             layer(*inputs)
 
 
+def test_keys_must_be_as_many_as_values():
+    query, value, key = normal(B, T, D), normal(B, S, D), normal(B, S - 1, D)
+    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
+        with pytest.raises(ValueError, match=f"same length, but {S - 1} and {S}"):
+            layer(query, value, key)
+
+
+def test_weights_can_be_had_before_the_first_call():
+    layer, x = attention.MultiHeadAttention(H, K), normal(B, T, D)
+    assert layer.attention_weights(x, x).shape == (B, H, T, T)
+
+
 def test_inputs_of_another_width_than_at_first_are_refused():
     for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
         layer(normal(B, T, D), normal(B, S, E))

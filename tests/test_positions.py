@@ -133,6 +133,17 @@ def test_learned_positions_refuse_what_is_longer_than_the_table():
         layer(normal(B, T, D), offset=3)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends know lengths")
+def test_learned_positions_refuse_what_turns_out_longer_than_the_table():
+    import tensorflow as tf
+
+    layer = positions.LearnedPositionEncoding(max_length=7)
+    free = tf.function(layer, input_signature=[tf.TensorSpec([None, None, D])])
+    np.testing.assert_array_equal(free(normal(B, 7, D)).shape, (B, 7, D))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="8.*7"):
+        free(normal(B, 8, D))
+
+
 def test_learned_positions_refuse_a_length_of_zero():
     with pytest.raises(ValueError, match="at least 1, but 0"):
         positions.LearnedPositionEncoding(max_length=0)
