@@ -23,7 +23,7 @@ ENDLESS = 10**9
 
 ELEMENTWISE = {
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min",
-    "Mod", "Mul", "Or", "Pow", "Sub", "Where", "Xor",
+    "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
 }  # fmt: skip
 SAME_SHAPE = {
     "Abs", "Cast", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Identity", "IsNaN",

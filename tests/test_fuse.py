@@ -75,6 +75,7 @@ def test_every_norm_and_attention_is_one_operator(converted, skip_norms):
     # Two blocks of two norms, and two of three; two attentions more than encoder blocks.
     norm = "SkipLayerNormalization" if skip_norms else "LayerNormalization"
     assert found[norm] == 2 * 2 + 2 * 3
+    assert found["Sum"] == (0 if skip_norms else found[norm])  # residuals
     assert found["MultiHeadAttention"] == 2 + 2 * 2
     norms = {"LayerNormalization", "SkipLayerNormalization"} - {norm}
     assert not found.keys() & {"ReduceMean", "Reciprocal", "Softmax", *norms}
