@@ -28,8 +28,8 @@ def fuse_blocks(model, skip_norms=False):
     Each set of rules sees the graph that the one before has left, with fresh knowledge of shapes.
     `skip_norms`: whether residual + norm become one operator, which wins on GPUs only.
     """
-    rules = [product_rules, norm_rules, cached_attention_rules, attention_rules, product_rules]
-    rules += [residual_rules] * skip_norms + [projection_rules]
+    rules = [index_rules, product_rules, norm_rules, cached_attention_rules, attention_rules]
+    rules += [product_rules] + [residual_rules] * skip_norms + [projection_rules]
     for make in rules:
         changed = True
         while changed:
@@ -108,6 +108,35 @@ def product_rules(known):
         pattern.RewriteRule(late_bias, early_bias, keeps_vectors),
         pattern.RewriteRule(late_relu, early_relu, keeps_vectors),
         pattern.RewriteRule(chosen, chosen_by),
+    ]
+
+
+def index_rules(known):
+    """Choice of one element for each index, and integers put in order: as ONNX has them."""
+
+    def pick(op, x, indices, axes):
+        return op.GatherND(x, op.Unsqueeze(indices, axes), _outputs=["picked"])
+
+    def is_of_rows(context, x, indices, axes, picked):
+        dims, rows = known.dims.get(x), known.dims.get(indices)
+        batch_dims = attribute(picked.producer(), "batch_dims", 0)
+        return bool(dims and rows and len(dims) == len(rows) == batch_dims + 1) and (
+            _number(axes) in (-1, len(rows))
+        )
+
+    def pick_elements(op, x, indices, axes, picked):
+        return op.GatherElements(x, indices, axis=len(known.dims[x]) - 1)
+
+    def ascending(op, x, count):
+        values, _ = op.TopK(op.Cast(op.Neg(x)), count, _outputs=["values", "indices"])
+        return op.Neg(op.Cast(values, to=ir.DataType.INT64.value))
+
+    def smallest(op, x, count, **_):
+        return op.TopK(x, count, largest=0, _outputs=2)[0]
+
+    return [
+        pattern.RewriteRule(pick, pick_elements, is_of_rows),
+        pattern.RewriteRule(ascending, smallest, lambda context, indices, **_: not indices.uses()),
     ]
 
 

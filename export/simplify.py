@@ -194,24 +194,32 @@ def plain_reshapes(graph, known):
     """
     changed = 0
     for node in all_nodes(graph):
-        if node.op_type != "Reshape" or attribute(node, "allowzero", 0):
+        if not _is_reshape(node):
             continue
         value, target = node.inputs[0], known.dims.get(node.outputs[0])
-        before = value.producer()
         if target is None or 0 in target:
             continue
-        if before is not None and before.op_type == "Reshape" and before.inputs[0] in known.dims:
-            sizes = _target(known.dims[before.inputs[0]], target)
-            if sizes is not None:
-                node.replace_input_with(0, before.inputs[0])
-                node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
-                changed += 1
-        elif _constant(node.inputs[1]) is None and known.dims.get(value) is not None:
-            sizes = _target(known.dims[value], target)
-            if sizes is not None:
-                node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
-                changed += 1
+        if _is_reshape(value.producer()):
+            value = value.producer().inputs[0]
+        elif node.op_type != "Reshape" or _constant(node.inputs[1]) is not None:
+            continue
+        dims = known.dims.get(value)
+        sizes = None if dims is None else _target(dims, target)
+        if sizes is not None:
+            node.op_type = "Reshape"
+            node.replace_input_with(0, value)
+            node.replace_input_with(1, constant(graph, f"{node.name}/target", sizes))
+            changed += 1
     return changed
+
+
+def _is_reshape(node):
+    return (
+        node is not None
+        and node.op_type in ("Reshape", "Squeeze", "Unsqueeze")
+        and len(node.inputs) == 2
+        and not attribute(node, "allowzero", 0)
+    )
 
 
 def _target(dims, target):
@@ -258,7 +266,9 @@ def _is_no_op(node, known):
     value, output = node.inputs[0], node.outputs[0]
     before, after = known.dims.get(value), known.dims.get(output)
     if node.op_type == "Cast":
-        return value.dtype is not None and value.dtype == node.attributes["to"].value
+        indices = value.producer() is not None and value in value.producer().outputs[1:]
+        dtype = ir.DataType.INT64 if indices and value.producer().op_type == "TopK" else value.dtype
+        return dtype is not None and dtype == node.attributes["to"].value
     if node.op_type == "Transpose":
         order = attribute(node, "perm", None)
         return order is not None and list(order) == sorted(order)

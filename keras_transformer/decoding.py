@@ -83,7 +83,7 @@ def _going_on(running):
 
 
 def top_candidates(logits, count, forbidden):
-    """The `count` likeliest allowed tokens of each hypothesis, without a full log-softmax.
+    """The `count` likeliest allowed tokens of each hypothesis.
 
     Probabilities are the model's own: a forbidden token keeps its share of the probability mass.
 
@@ -94,43 +94,48 @@ def top_candidates(logits, count, forbidden):
             or None for always.
 
     Returns:
-        Log-probabilities, float32 (B, W, N), -inf where forbidden, and ids, int32 (B, W, N), in
-        order of falling logits, lower id first where equal; N = min(V, count + len(forbidden)).
-        And the logarithm of the normaliser, (B, W, 1).
+        Log-probabilities, float32 (B, W, N), -inf where forbidden, and ids, int64 (B, W, N), in
+        order of falling log-probability, lower id first where equal; N = min(V, count +
+        len(forbidden)), but 1 where `count` is. And the log-probabilities of all tokens, (B, W, V).
     """
+    log_probs = tf.nn.log_softmax(logits)
+    if count == 1:
+        vocabulary = np.arange(logits.shape[-1])
+        penalty = forbid(np.zeros_like(vocabulary, "float32"), vocabulary, forbidden)  # a constant
+        return *top_tokens(log_probs + penalty, 1), log_probs
     # As many as `count` and all forbidden ones: so `count` allowed ones are left.
-    count = min(logits.shape[-1], count + len(forbidden))
-    values, ids = top_tokens(logits, count)  # (B, W, N)
-    normaliser = log_normaliser(logits, values[..., :1])  # (B, W, 1)
-    return forbid(values - normaliser, ids, forbidden), ids, normaliser
+    values, ids = top_tokens(log_probs, min(logits.shape[-1], count + len(forbidden)))  # (B, W, N)
+    return forbid(values, ids, forbidden), ids, log_probs
 
 
-def top_tokens(logits, count):
-    """`tf.math.top_k` of logits (B, W, V), several times faster for large vocabularies.
+def top_k(values, count):
+    """`tf.math.top_k` with indices as ONNX has them, int64."""
+    return tf.math.top_k(values, count, index_type=tf.int64)
+
+
+def top_tokens(values, count):
+    """`top_k` of values (B, W, V), several times faster for large vocabularies.
 
     The largest are in the `count` parts of the vocabulary with the largest maxima, so only these
-    are ranked. Parts stay in order, so that of equal logits the lower id comes first.
+    are ranked. Parts stay in order, so that of equal values the lower id comes first.
     """
-    vocabulary = logits.shape[-1]
+    vocabulary = values.shape[-1]
     size = next(
         (n for n in range(math.isqrt(vocabulary), 8, -1) if vocabulary % n == 0), vocabulary
     )
     if vocabulary <= 4 * count * size:
-        return tf.math.top_k(logits, count)
-    rows = tf.shape(logits)[:2]
-    parts = tf.reshape(logits, [-1, vocabulary // size, size])
-    best = tf.math.top_k(tf.reduce_max(parts, axis=2), count).indices  # (B W, N)
-    best = -tf.math.top_k(-best, count).values  # in order
+        return top_k(values, count)
+    shape = tf.concat([tf.shape(values)[:2], [count]], axis=0)
+    parts = tf.reshape(values, [-1, vocabulary // size, size])
+    best = top_k(tf.reduce_max(parts, axis=2), count).indices  # (B W, N)
+    if count > 1:
+        best = -top_k(-best, count).values  # in order
     parts = tf.gather(parts, best, batch_dims=1)  # (B W, N, size)
-    values, places = tf.math.top_k(tf.reshape(parts, [-1, count * size]), count)  # (B W, N)
-    ids = tf.gather(best, places // size, batch_dims=1) * size + places % size
-    shape = tf.concat([rows, [count]], axis=0)
-    return tf.reshape(values, shape), tf.reshape(ids, shape)
-
-
-def log_normaliser(logits, peak):
-    """log(sum(exp(logits))) over the last axis, given the maximum."""
-    return peak + tf.math.log(tf.reduce_sum(tf.exp(logits - peak), axis=-1, keepdims=True))
+    values, places = top_k(tf.reshape(parts, [-1, count * size]), count)  # (B W, N)
+    if count > 1:
+        part = places // size
+        best = tf.gather(best, part, batch_dims=1) - part
+    return tf.reshape(values, shape), tf.reshape(best * size + places, shape)
 
 
 def forbid(values, ids, forbidden):
@@ -404,13 +409,13 @@ class Search:
             ends = tf.logical_and(ends, count > 0)  # a prompt may hold end marks
         return tf.logical_or(ends, count >= plan.limit)
 
-    def _given(self, position, logits, normaliser, count, plan):
+    def _given(self, position, log_probs, count, plan):
         """The tokens that are forced at this step, (B, 1), 0: none, and their log-probabilities."""
         column = tf.minimum(position + 1, tf.shape(plan.forced)[1] - 1)
         tokens = tf.expand_dims(tf.gather(plan.forced, column, axis=1), 1)  # (B, 1)
-        rows, width, vocabulary = tf.unstack(tf.shape(logits))
+        rows, width, vocabulary = tf.unstack(tf.shape(log_probs))
         offset = tf.reshape(tf.range(rows * width) * vocabulary, [rows, width])
-        log_probs = tf.gather(tf.reshape(logits, [-1]), offset + tokens) - normaliser[..., 0]
+        log_probs = tf.gather(tf.reshape(log_probs, [-1]), offset + tokens)
         # No log-probability is above 0: the maximum makes those of start tokens 0.
         uncounted = tf.where(count > 0, -np.inf, np.float32(0))
         return tokens, tf.maximum(log_probs, uncounted)  # (B, 1), (B, W)

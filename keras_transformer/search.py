@@ -21,9 +21,9 @@ from keras_transformer.decoding import (
     check_number,
     forbid,
     integer_ids,
-    log_normaliser,
     select,
     top_candidates,
+    top_k,
 )
 from keras_transformer.text import PAD_ID
 
@@ -82,9 +82,9 @@ class _Independent(Search):
 
     def _advance(self, position, logits, state, cache, plan):
         count = position + (2 - plan.start_length)
-        token, log_prob, normaliser = self._choose(position, logits, count, plan)  # (B, W)
+        token, log_prob, log_probs = self._choose(position, logits, count, plan)  # (B, W)
         if plan.forced is not None:
-            given, given_log_prob = self._given(position, logits, normaliser, count, plan)
+            given, given_log_prob = self._given(position, log_probs, count, plan)
             is_given = given > 0
             token = tf.where(is_given, given, token)
             log_prob = select(is_given, given_log_prob, log_prob)
@@ -156,13 +156,8 @@ class GreedySearch(_Independent):
     _width = _distinct = _history_rows = 1
 
     def _choose(self, position, logits, count, plan):
-        log_probs, ids, normaliser = top_candidates(logits, 1, self._forbidden(count))
-        best = tf.argmax(log_probs, axis=-1)[..., tf.newaxis]  # (B, 1, 1)
-        return (
-            tf.gather(ids, best, batch_dims=2)[..., 0],
-            tf.gather(log_probs, best, batch_dims=2)[..., 0],
-            normaliser,
-        )
+        best, ids, log_probs = top_candidates(logits, 1, self._forbidden(count))  # (B, 1, 1)
+        return tf.cast(ids[..., 0], tf.int32), best[..., 0], log_probs
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -229,21 +224,22 @@ class BeamSearch(Search):
         ends = self._ends(token, count, plan)
         # Finished: those that end among the best W, and those kept so far.
         penalty = _length_penalty(count, self.length_penalty)
-        ended = tf.where(ends[:, :width], total[:, :width] / penalty, -np.inf)
-        scores, kept = tf.math.top_k(tf.concat([state.scores, ended], axis=1), width)  # (B, W)
+        ended = tf.logical_and(ends, np.arange(total.shape[1]) < width)
+        ended = tf.where(ended, total / penalty, -np.inf)
+        scores, kept = top_k(tf.concat([state.scores, ended], axis=1), width)  # (B, W)
         # Running: the best W of the others. At most W of 2W end, so there are enough.
-        running, going = tf.math.top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
+        running, going = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
         running = tf.where(self._done(scores, running, plan), -np.inf, running)
 
         # Where each row of the new history (finished, then running) comes from, and its token.
         # (What depends on the plan only is computed once by runtimes that see it.)
-        sentences = tf.range(tf.shape(plan.limit)[0])[:, tf.newaxis]  # (B, 1)
-        own = tf.zeros_like(sentences) + np.arange(width, dtype="int32")  # (B, W)
+        sentences = tf.range(tf.shape(plan.limit, tf.int64)[0])[:, tf.newaxis]  # (B, 1)
+        own = tf.zeros_like(sentences) + np.arange(width)  # (B, W)
         source = tf.concat([own, width + parent], axis=1)  # (B, 3W)
         tokens = tf.concat([tf.zeros_like(own), token], axis=1)  # (B, 3W)
         chosen = tf.concat([kept, width + going], axis=1)  # (B, 2W)
         source = tf.gather(source, chosen, batch_dims=1)  # (B, 2W)
-        tokens = tf.gather(tokens, chosen, batch_dims=1)  # (B, 2W)
+        tokens = tf.cast(tf.gather(tokens, chosen, batch_dims=1), tf.int32)  # (B, 2W)
         history = tf.gather(state.history, source, batch_dims=1)
         state = State(
             ids=tokens[:, width:],
@@ -263,18 +259,18 @@ class BeamSearch(Search):
             Parent, token and sum of log-probabilities, each (B, 2W), best first.
         """
         width = self.beam_width
-        log_probs, ids, normaliser = top_candidates(logits, width + 1, self._forbidden(count))
+        log_probs, ids, everything = top_candidates(logits, width + 1, self._forbidden(count))
         size = ids.shape[-1]  # N
         if plan.forced is not None:
-            given, given_log_probs = self._given(position, logits, normaliser, count, plan)
-            given = tf.expand_dims(given, 2)  # (B, 1, 1)
+            given, given_log_probs = self._given(position, everything, count, plan)
+            given = tf.cast(tf.expand_dims(given, 2), ids.dtype)  # (B, 1, 1)
             is_given = given > 0
             # One candidate only: the given token.
             only = tf.where(np.arange(size) < 1, tf.expand_dims(given_log_probs, 2), -np.inf)
             log_probs = select(is_given, only, log_probs)
             ids = tf.where(is_given, given, ids)
         total = tf.reshape(tf.expand_dims(state.running, 2) + log_probs, [-1, width * size])
-        total, index = tf.math.top_k(total, min(2 * width, width * size))  # (B, 2W)
+        total, index = top_k(total, min(2 * width, width * size))  # (B, 2W)
         token = tf.gather(tf.reshape(ids, [-1, width * size]), index, batch_dims=1)
         return index // size, token, total
 
@@ -361,7 +357,7 @@ class Sampling(_Independent):
         return _uniform_noise(options["source_ids"], options["seed"], self.num_samples, longest)
 
     def _choose(self, position, logits, count, plan):
-        log_probs, ids, normaliser = self._candidates(logits, count)  # (B, W, N)
+        log_probs, ids, everything = self._candidates(logits, count)  # (B, W, N)
         # A finite peak, so that tokens that are all forbidden give weights 0, not NaN.
         peak = tf.maximum(tf.reduce_max(log_probs, axis=-1, keepdims=True), np.float32(-1e30))
         weights = tf.exp((log_probs - peak) / self.temperature)
@@ -372,24 +368,24 @@ class Sampling(_Independent):
             total = tf.reduce_max(cumulative * kept, axis=-1, keepdims=True)  # (B, W, 1)
         # Inverse of the cumulative distribution: one random number a token.
         drawn = tf.expand_dims(tf.gather(plan.noise, position), 2) * total  # (B, W, 1)
-        index = tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int32), axis=-1, keepdims=True)
+        index = tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int64), axis=-1, keepdims=True)
         index = tf.minimum(index, log_probs.shape[-1] - 1)  # (B, W, 1)
         token = index if ids is None else tf.gather(ids, index, batch_dims=2)
-        return token[..., 0], tf.gather(log_probs, index, batch_dims=2)[..., 0], normaliser
+        token, log_prob = token[..., 0], tf.gather(log_probs, index, batch_dims=2)[..., 0]
+        return tf.cast(token, tf.int32), log_prob, everything
 
     def _candidates(self, logits, count):
-        """Log-probabilities, ids (None: all, in order) and normaliser."""
+        """Log-probabilities, ids (None: all, in order) and the log-probabilities of all tokens."""
         forbidden = self._forbidden(count)
         if self.top_k or self.top_p < 1:
             wanted = self.top_k or logits.shape[-1]
-            log_probs, ids, normaliser = top_candidates(logits, wanted, forbidden)
+            log_probs, ids, everything = top_candidates(logits, wanted, forbidden)
             if self.top_k:
                 rank = tf.cumsum(tf.cast(log_probs > -np.inf, tf.int32), axis=-1)  # from 1
                 log_probs = tf.where(rank > self.top_k, -np.inf, log_probs)
-            return log_probs, ids, normaliser
-        normaliser = log_normaliser(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
-        log_probs = forbid(logits - normaliser, np.arange(logits.shape[-1]), forbidden)
-        return log_probs, None, normaliser
+            return log_probs, ids, everything
+        log_probs = tf.nn.log_softmax(logits)
+        return forbid(log_probs, np.arange(logits.shape[-1]), forbidden), None, log_probs
 
     def _result(self, state, plan):
         scores, order = tf.math.top_k(state.scores, self.num_samples)  # (B, W)
