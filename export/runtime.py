@@ -72,7 +72,8 @@ class Translator:
     number and the reason; `n_best` and `n_best_stream` hand the reason over.
 
     Args:
-        folder: str or path, what `keras_transformer.export.export_onnx` wrote.
+        folder: str or path, what `keras_transformer.export.export_onnx` wrote. Weights stay in its
+            file: replace that by another, as an export does, but do not write into it meanwhile.
         providers: list of ONNX Runtime's execution providers, best first, each a name or a pair of
             name and options; None (default) takes CUDA where this onnxruntime has it and the
             precision suits it, else the CPU. The first one must come up: there is no silent

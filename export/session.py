@@ -4,6 +4,7 @@ import onnxruntime
 
 from keras_transformer.export import signature
 from keras_transformer.export.artefact import ArtefactError
+from keras_transformer.export.weights import without_weights
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -32,9 +33,18 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
+    # External data may lie behind neither a symbolic nor a second hard link.
+    model = artefact.model.resolve()
+    mapped = model.stat().st_nlink <= 1
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(model.parent)
+    )
     try:
         session = onnxruntime.InferenceSession(
-            artefact.model, options, providers=providers, enable_fallback=0
+            without_weights(model) if mapped else model,
+            options,
+            providers=providers,
+            enable_fallback=0,
         )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(

@@ -28,6 +28,7 @@ FLOORS = {
     "data": 1,
     "export.artefact": 1,
     "export.session": 1,
+    "export.weights": 1,
     "export.runtime": 1,
     "export.shell": 1,
     "attention": 2,

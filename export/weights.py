@@ -1,0 +1,91 @@
+"""Leaves the weights of an ONNX file in that file, where ONNX Runtime maps them.
+
+ONNX Runtime parses a model into memory with all its weights, and keeps a copy of a loop's body, its
+weights included, for each graph around it. So the runtime is handed the graph alone: each large
+tensor becomes external data that lies in the model's own file, at the place where it is anyway.
+What is then read only once, to be packed for the products, is never copied, and pages of the file
+are shared by all processes that serve it.
+
+The few fields that matter are found by their numbers in `onnx.proto`, so that a server needs no
+package `onnx`. Protocol buffers: a message is a row of fields, each a number, a wire type and a
+value; a value of type 2 begins with its length and may be a message itself.
+"""
+
+import mmap
+
+# Tensors of fewer bytes stay in the graph: biases, scales, shapes.
+SMALLEST = 1 << 14
+# {message: {number of a field: message in it}}, on the way from the model to its tensors.
+_MESSAGES = {
+    "model": {7: "graph"},
+    "graph": {1: "node", 5: "tensor"},
+    "node": {5: "attribute"},
+    "attribute": {6: "graph"},
+}
+# Fields of a tensor, and the location that says that its data are external.
+_RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
+_EXTERNAL = 1
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def without_weights(path):
+    """The model in the file at `path` as bytes, with its large tensors left in the file.
+
+    The file must stay as it is, and be found in the folder that ONNX Runtime is told to find
+    external data in, as long as the model is in use.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _without_weights("model", data, 0, len(data), path.name)
+
+
+def _without_weights(message, data, start, end, name):
+    parts = []
+    for number, first, value, stop in _fields(data, start, end):
+        inner = _MESSAGES.get(message, {}).get(number)
+        if inner is not None:
+            parts.append(_field(number, _without_weights(inner, data, value, stop, name)))
+        elif (message, number) == ("tensor", _RAW_DATA) and stop - value >= SMALLEST:
+            place = {"location": name, "offset": value, "length": stop - value}
+            for item in place.items():
+                entry = b"".join(_field(i, str(text).encode()) for i, text in enumerate(item, 1))
+                parts.append(_field(_EXTERNAL_DATA, entry))
+            parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL))
+        else:
+            parts.append(data[first:stop])
+    return b"".join(parts)
+
+
+def _fields(data, start, end):
+    """Yields each field's number, and where it begins, where its value begins and where it ends."""
+    while start < end:
+        key, value = _read_varint(data, start)
+        if key & 7 == _BYTES:
+            size, value = _read_varint(data, value)
+            stop = value + size
+        elif key & 7 == _VARINT:
+            _, stop = _read_varint(data, value)
+        else:
+            stop = value + {_FIXED64: 8, _FIXED32: 4}[key & 7]
+        yield key >> 3, start, value, stop
+        start = stop
+
+
+def _field(number, content):
+    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
+
+
+def _read_varint(data, start):
+    """A number in groups of seven bits, the lowest first, and where it ends."""
+    number, shift = 0, 0
+    while data[start] & 0x80:
+        number |= (data[start] & 0x7F) << shift
+        start, shift = start + 1, shift + 7
+    return number | data[start] << shift, start + 1
+
+
+def _varint(number):
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])

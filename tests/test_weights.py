@@ -1,0 +1,93 @@
+"""The graph without its weights, which stay in the model's file: nothing is lost, linked or not."""
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from keras_transformer.export import signature
+from keras_transformer.export.artefact import Artefact
+from keras_transformer.export.session import CPU, open_session
+from keras_transformer.export.weights import SMALLEST, without_weights
+
+SIZE = 67
+MODEL = f"""
+<ir_version: 8, opset_import: ["": 17]>
+outer (float[{SIZE}] x) => (float[{SIZE}] y) {{
+    a = MatMul (x, outer_weight)
+    two = Constant <value_int: int = 2> ()
+    y = Loop <body = middle (int64 i, bool go, float[{SIZE}] b) => (bool on, float[{SIZE}] e) {{
+        c = MatMul (b, middle_weight)
+        e = Loop <body = inner (int64 j, bool run, float[{SIZE}] f) => (bool more, float[{SIZE}] h) {{
+            g = MatMul (f, inner_weight)
+            h = Add (g, inner_bias)
+            more = Identity (run)
+        }}> (two, , c)
+        on = Identity (go)
+    }}> (two, , a)
+}}
+"""  # noqa: E501
+
+
+def graphs(graph):
+    """`graph` and the graphs in it."""
+    found = [graph]
+    for node in graph.node:
+        for item in node.attribute:
+            if item.HasField("g"):
+                found += graphs(item.g)
+    return found
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Path of a model with weights in each of three graphs, one in the other, and the weights."""
+    model, random, weights = onnx.parser.parse_model(MODEL), np.random.default_rng(0), {}
+    for graph in graphs(model.graph):
+        weights[graph.name] = random.normal(size=(SIZE, SIZE)).astype(np.float32) / 8
+        tensor = numpy_helper.from_array(weights[graph.name], f"{graph.name}_weight")
+        graph.initializer.append(tensor)
+    weights["bias"] = random.normal(size=SIZE).astype(np.float32)
+    graph.initializer.append(numpy_helper.from_array(weights["bias"], "inner_bias"))
+    path = tmp_path / "made" / signature.MODEL_FILE
+    path.parent.mkdir()
+    onnx.save(model, path)
+    return path, weights
+
+
+def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
+    path, _ = made
+    data, alone = path.read_bytes(), without_weights(path)
+    assert len(alone) < SMALLEST
+    model = onnx.load_from_string(alone)
+    for graph in graphs(model.graph):
+        tensor = graph.initializer[0]
+        assert tensor.data_location == TensorProto.EXTERNAL
+        place = {item.key: item.value for item in tensor.external_data}
+        assert place["location"] == signature.MODEL_FILE
+        start, length = int(place["offset"]), int(place["length"])
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        tensor.raw_data = data[start : start + length]
+    assert model == onnx.load_from_string(data)
+
+
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_a_session_finds_them_in_the_file_and_behind_links(made, tmp_path, link):
+    path, weights = made
+    folder = path.parent
+    if link:
+        folder = tmp_path / "linked"
+        folder.mkdir()
+        link(path, folder / signature.MODEL_FILE)
+    manifest = {"precision": "float32", "inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+    session = open_session(Artefact(folder, manifest | {"versions": {}}, None), [CPU])
+    x = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
+    y = x @ weights["outer"]
+    for _ in range(2):
+        y = y @ weights["middle"]
+        for _ in range(2):
+            y = y @ weights["inner"] + weights["bias"]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], y, rtol=1e-5, atol=1e-5)
