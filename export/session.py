@@ -4,7 +4,7 @@ import onnxruntime
 
 from keras_transformer.export import signature
 from keras_transformer.export.artefact import ArtefactError
-from keras_transformer.export.weights import without_weights
+from keras_transformer.export.weights import MappedModel
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -33,18 +33,16 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
-    # External data may lie behind neither a symbolic nor a second hard link.
-    model = artefact.model.resolve()
-    mapped = model.stat().st_nlink <= 1
+    path = artefact.model.resolve()
     options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(model.parent)
+        "session.model_external_initializers_file_folder_path", str(path.parent)
     )
     try:
+        # External data may lie behind neither a symbolic nor a second hard link.
+        model = MappedModel(path) if path.stat().st_nlink <= 1 else None
+        shared = _shared(options, model) if model and name == CPU else {}
         session = onnxruntime.InferenceSession(
-            without_weights(model) if mapped else model,
-            options,
-            providers=providers,
-            enable_fallback=0,
+            model.graph if model else path, options, providers=providers, enable_fallback=0
         )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
@@ -52,6 +50,9 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
             f"It was exported with {artefact.manifest['versions']}; a release of onnxruntime at "
             "least as new should run it."
         ) from error
+    if shared:
+        session.body_weights = shared  # it reads them, and does not keep them alive
+        model.give_back()  # it has packed them
     if session.get_providers()[0] != name:
         raise ProviderError(
             f"{name} was asked for, but onnxruntime {onnxruntime.__version__} fell back to "
@@ -74,6 +75,15 @@ def _session_options(threads, arena, spinning):
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
     return options
+
+
+def _shared(options, model):
+    """Hands the weights of loops' bodies over; the values, which the session has to keep."""
+    make = onnxruntime.OrtValue.ortvalue_from_numpy
+    values = {name: make(array) for name, array in model.body_weights.items()}
+    for name, value in values.items():
+        options.add_initializer(name, value)
+    return values
 
 
 def _check_names(artefact, what, found):

@@ -6,12 +6,17 @@ tensor becomes external data that lies in the model's own file, at the place whe
 What is then read only once, to be packed for the products, is never copied, and pages of the file
 are shared by all processes that serve it.
 
+ONNX Runtime 1.31 lets go of a mapped weight once it is packed, but not in a loop's body. Those are
+handed over as arrays of a mapping of ours, whose pages can be given back.
+
 The few fields that matter are found by their numbers in `onnx.proto`, so that a server needs no
 package `onnx`. Protocol buffers: a message is a row of fields, each a number, a wire type and a
 value; a value of type 2 begins with its length and may be a message itself.
 """
 
 import mmap
+
+import numpy as np
 
 # Tensors of fewer bytes stay in the graph: biases, scales, shapes.
 SMALLEST = 1 << 14
@@ -23,36 +28,65 @@ _MESSAGES = {
     "attribute": {6: "graph"},
 }
 # Fields of a tensor, and the location that says that its data are external.
-_RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
+_DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 9, 13, 14
 _EXTERNAL = 1
+_TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def without_weights(path):
-    """The model in the file at `path` as bytes, with its large tensors left in the file.
+class MappedModel:
+    """The model in the file at `path`, with its large tensors left in the file.
 
     The file must stay as it is, and be found in the folder that ONNX Runtime is told to find
-    external data in, as long as the model is in use.
+    external data in, as long as the model is in use; and so must the arrays.
+
+    Attributes:
+        graph: bytes, the model without them.
+        body_weights: dict from names to arrays, those of loops' bodies.
     """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _without_weights("model", data, 0, len(data), path.name)
 
+    def __init__(self, path):
+        self._name, self.body_weights = path.name, {}
+        with open(path, "rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.graph = self._rewritten("model", 0, len(self._data))
 
-def _without_weights(message, data, start, end, name):
-    parts = []
-    for number, first, value, stop in _fields(data, start, end):
-        inner = _MESSAGES.get(message, {}).get(number)
-        if inner is not None:
-            parts.append(_field(number, _without_weights(inner, data, value, stop, name)))
-        elif (message, number) == ("tensor", _RAW_DATA) and stop - value >= SMALLEST:
-            place = {"location": name, "offset": value, "length": stop - value}
-            for item in place.items():
-                entry = b"".join(_field(i, str(text).encode()) for i, text in enumerate(item, 1))
-                parts.append(_field(_EXTERNAL_DATA, entry))
-            parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL))
-        else:
-            parts.append(data[first:stop])
-    return b"".join(parts)
+    def give_back(self):
+        """Pages of the mapping; they are read again from the file if they are asked for."""
+        if hasattr(self._data, "madvise"):  # not on Windows
+            self._data.madvise(mmap.MADV_DONTNEED)
+
+    def _rewritten(self, message, start, end, in_body=False):
+        parts = []
+        for number, first, value, stop in _fields(self._data, start, end):
+            inner = _MESSAGES.get(message, {}).get(number)
+            if inner == "tensor":
+                parts.append(_field(number, self._tensor(value, stop, in_body)))
+            elif inner is not None:
+                in_body_too = in_body or inner == "attribute"
+                parts.append(_field(number, self._rewritten(inner, value, stop, in_body_too)))
+            else:
+                parts.append(self._data[first:stop])
+        return b"".join(parts)
+
+    def _tensor(self, start, end, in_body):
+        fields = list(_fields(self._data, start, end))
+        places = {number: (value, stop) for number, _, value, stop in fields}
+        value, stop = places.get(_RAW_DATA, (0, 0))
+        if stop - value < SMALLEST:
+            return self._data[start:end]
+        dtype = _TYPES.get(_read_varint(self._data, places[_DATA_TYPE][0])[0])
+        if in_body and dtype:
+            name = self._data[slice(*places[_NAME])].decode()
+            shape = [_read_varint(self._data, item[2])[0] for item in fields if item[0] == _DIMS]
+            self.body_weights[name] = np.ndarray(shape, dtype, self._data, value)
+        parts = [self._data[first:last] for number, first, _, last in fields if number != _RAW_DATA]
+        place = {"location": self._name, "offset": value, "length": stop - value}
+        for item in place.items():
+            entry = b"".join(_field(i, str(text).encode()) for i, text in enumerate(item, 1))
+            parts.append(_field(_EXTERNAL_DATA, entry))
+        parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL))
+        return b"".join(parts)
 
 
 def _fields(data, start, end):

@@ -1,6 +1,8 @@
 """The graph without its weights, which stay in the model's file: nothing is lost, linked or not."""
 
 import os
+import pathlib
+import sys
 
 import numpy as np
 import onnx
@@ -10,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 from keras_transformer.export import signature
 from keras_transformer.export.artefact import Artefact
 from keras_transformer.export.session import CPU, open_session
-from keras_transformer.export.weights import SMALLEST, without_weights
+from keras_transformer.export.weights import SMALLEST, MappedModel
 
 SIZE = 67
 MODEL = f"""
@@ -57,11 +59,19 @@ def made(tmp_path):
     return path, weights
 
 
+def artefact(folder):
+    manifest = {"precision": "float32", "inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+    return Artefact(folder, manifest | {"versions": {}}, None)
+
+
 def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
-    path, _ = made
-    data, alone = path.read_bytes(), without_weights(path)
-    assert len(alone) < SMALLEST
-    model = onnx.load_from_string(alone)
+    path, weights = made
+    data, mapped = path.read_bytes(), MappedModel(path)
+    assert len(mapped.graph) < SMALLEST
+    assert set(mapped.body_weights) == {"middle_weight", "inner_weight"}
+    for name, array in mapped.body_weights.items():
+        np.testing.assert_array_equal(array, weights[name.removesuffix("_weight")])
+    model = onnx.load_from_string(mapped.graph)
     for graph in graphs(model.graph):
         tensor = graph.initializer[0]
         assert tensor.data_location == TensorProto.EXTERNAL
@@ -74,6 +84,27 @@ def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
     assert model == onnx.load_from_string(data)
 
 
+def resident(path):
+    """Kilobytes of mapped files of this name that are in memory."""
+    size, found = 0, False
+    for line in pathlib.Path("/proc/self/smaps").read_text("utf-8").splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            found = rest[-1:] == [str(path)]
+        elif first == "Rss:" and found:
+            size += int(rest[0])
+    return size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' list of mapped files")
+def test_once_packed_they_take_no_memory(made):
+    path, _ = made
+    session = open_session(artefact(path.parent), [CPU])
+    assert resident(path) == 0
+    session.body_weights["inner_weight"].numpy().sum()
+    assert resident(path) > 0
+
+
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
 def test_a_session_finds_them_in_the_file_and_behind_links(made, tmp_path, link):
     path, weights = made
@@ -82,8 +113,7 @@ def test_a_session_finds_them_in_the_file_and_behind_links(made, tmp_path, link)
         folder = tmp_path / "linked"
         folder.mkdir()
         link(path, folder / signature.MODEL_FILE)
-    manifest = {"precision": "float32", "inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
-    session = open_session(Artefact(folder, manifest | {"versions": {}}, None), [CPU])
+    session = open_session(artefact(folder), [CPU])
     x = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
     y = x @ weights["outer"]
     for _ in range(2):
