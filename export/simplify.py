@@ -50,12 +50,34 @@ def clean(model):
     """Removes what nobody reads and what is there twice."""
     for step in (
         common.IdentityEliminationPass(),
-        common.CommonSubexpressionEliminationPass(),
         common.DeduplicateInitializersPass(size_limit=8),  # shapes and the like, not weights
+        merge_equal,
         common.RemoveUnusedNodesPass(),
     ):
         step(model)
     keep_loop_state(model.graph)
+
+
+def merge_equal(model):
+    """Lets equal nodes of a graph be one; ONNX IR's own pass does not look into loops."""
+    for graph in model.graphs():
+        first = {}
+        for node in list(graph):
+            if node.op_type in RANDOM or _has_graphs(node):
+                continue
+            attributes = sorted(str(ir.to_proto(item)) for item in node.attributes.values())
+            key = node.op_identifier(), node.inputs, len(node.outputs), *attributes
+            same = first.setdefault(key, node)
+            pairs = list(zip(node.outputs, same.outputs, strict=True))
+            # The model's outputs keep their names, and each output of a loop is another value.
+            if same is node or any(
+                old.is_graph_output() and (graph is model.graph or new.is_graph_output())
+                for old, new in pairs
+            ):
+                continue
+            for old, new in pairs:
+                old.replace_all_uses_with(new, replace_graph_outputs=True)
+            graph.remove(node, safe=True)
 
 
 def all_nodes(graph):
