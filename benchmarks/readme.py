@@ -49,17 +49,17 @@ def search_table(report):
     return f"{workers.table(heads, rows)}\n\n{agreed}"
 
 
-def quality_table():
-    report = json.loads((common.RESULTS / "multi30k_tiny_seed1.json").read_text("utf-8"))
+def quality_table(name):
+    report = json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
     chosen = report["chosen_on_validation"]
-    lines = [
-        "| set | BLEU | published, text only | published, with images |",
-        "| --- | --- | --- | --- |",
-        f"| valid | {chosen['bleu']:.2f} | | |",
+    heads = ["set", "BLEU"]
+    if PUBLISHED.keys() & report["scores"].keys():
+        heads += ["published, text only", "published, with images"]
+    scores = {"valid": chosen} | report["scores"]
+    rows = [
+        [test, f"{score['bleu']:.2f}", *PUBLISHED.get(test, ("", ""))][: len(heads)]
+        for test, score in scores.items()
     ]
-    for name, score in report["scores"].items():
-        text, images = PUBLISHED.get(name, ("", ""))
-        lines.append(f"| {name} | {score['bleu']:.2f} | {text} | {images} |")
     epochs = f"{chosen['epochs'][0]}-{chosen['epochs'][-1]}"
     facts = [
         f"{report['epochs']} epochs in {report['minutes']:.0f} minutes on the {report['device']}",
@@ -70,7 +70,7 @@ def quality_table():
     ]
     if report["tokens_per_second"]:
         facts.insert(1, f"{report['tokens_per_second']:,.0f} source + target tokens/s")
-    return "\n".join(lines) + f"\n\n{'; '.join(facts)}."
+    return f"{workers.table(heads, rows)}\n\n{'; '.join(facts)}."
 
 
 def training_table(report):
@@ -79,7 +79,8 @@ def training_table(report):
 
 TABLES = {
     "layers": lambda: timed("layers", lambda report: layers.table(report["rows"])),
-    "quality": quality_table,
+    "quality": lambda: quality_table("multi30k_tiny_seed1"),
+    "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: timed("search", search_table),
     "serving": lambda: timed("serving", lambda report: serving.table(report["rows"])),
     "training": lambda: timed("training", training_table),
