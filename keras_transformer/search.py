@@ -14,17 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import (
-    Search,
-    SearchResult,
-    State,
-    check_number,
-    forbid,
-    integer_ids,
-    select,
-    top_candidates,
-    top_k,
-)
+from keras_transformer.candidates import forbid, select, top_candidates, top_k
+from keras_transformer.decoding import Search, SearchResult, State, check_number, integer_ids
 from keras_transformer.text import PAD_ID
 
 __all__ = ["BeamSearch", "GreedySearch", "Sampling", "SearchResult"]

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.decoding import top_tokens
+from keras_transformer.candidates import top_tokens
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, _uniform_noise
 
 END = 3

@@ -41,6 +41,7 @@ FLOORS = {
     "models": 4,
     "callbacks": 5,
     "checkpoints": 5,
+    "candidates": 5,
     "decoding": 5,
     "search": 5,
     "training": 5,
