@@ -41,7 +41,7 @@ SIZES = {
 VOCABULARY = {"tiny": 10_000, "base": 32_000, "big": 32_000}
 # Rows x tokens on either side, and steps a round.
 BATCHES = {"tiny": (256, 16, 8), "base": (32, 32, 2), "big": (16, 64, 1)}
-QUICK_BATCHES = {"tiny": (256, 16, 5), "base": (32, 32, 1), "big": (2, 64, 1)}
+QUICK_BATCHES = {"tiny": (256, 16, 3), "base": (32, 32, 1), "big": (2, 64, 1)}
 # Ours is compared with each rival under the rival's rules of dropout.
 PAIRS = (("ours", "torch"), ("ours_attention_dropout", "keras_hub"))
 TINY_PAIRS = (("ours", "gradient_tape"), ("ours_bfloat16", "gradient_tape"))

@@ -80,9 +80,10 @@ class Translator:
             fallback.
         threads: int, threads that a batch is computed with; None (default) takes every core, or
             one if there are several workers.
-        workers: int, batches that are computed at the same time. Defaults to 1. For many lines
-            on a CPU, as many workers as cores do more than as many threads: small operations
-            gain nothing from a second thread. A single line gains from threads only.
+        workers: int, batches that are computed at the same time. Defaults to 1. On a CPU many
+            lines take less time with as many workers as cores than with as many threads, because
+            small operations gain little from a second thread; a single batch gains from threads
+            only.
         arena: bool, keep freed memory for the next call. Faster; memory stays at its peak.
         spinning: bool, let idle threads wait actively. Faster for one caller; False leaves the
             cores to others.

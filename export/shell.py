@@ -96,8 +96,8 @@ def _parse(arguments):
         type=int,
         default=1,
         metavar="N",
-        help="batches at the same time (default %(default)s); as many as cores are the fastest for "
-        "many lines on a CPU",
+        help="batches at the same time (default %(default)s); for many lines on a CPU as many as "
+        "it has cores",
     )
     parser.add_argument(
         "--provider",
