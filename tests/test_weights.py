@@ -15,14 +15,15 @@ from keras_transformer.export.session import CPU, open_session
 from keras_transformer.export.weights import SMALLEST, MappedModel
 
 SIZE = 67
+VECTOR = f"float[{SIZE}]"
 MODEL = f"""
 <ir_version: 8, opset_import: ["": 17]>
-outer (float[{SIZE}] x) => (float[{SIZE}] y) {{
+outer ({VECTOR} x) => ({VECTOR} y) {{
     a = MatMul (x, outer_weight)
     two = Constant <value_int: int = 2> ()
-    y = Loop <body = middle (int64 i, bool go, float[{SIZE}] b) => (bool on, float[{SIZE}] e) {{
+    y = Loop <body = middle (int64 i, bool go, {VECTOR} b) => (bool on, {VECTOR} e) {{
         c = MatMul (b, middle_weight)
-        e = Loop <body = inner (int64 j, bool run, float[{SIZE}] f) => (bool more, float[{SIZE}] h) {{
+        e = Loop <body = inner (int64 j, bool run, {VECTOR} f) => (bool more, {VECTOR} h) {{
             g = MatMul (f, inner_weight)
             h = Add (g, inner_bias)
             more = Identity (run)
@@ -30,7 +31,7 @@ outer (float[{SIZE}] x) => (float[{SIZE}] y) {{
         on = Identity (go)
     }}> (two, , a)
 }}
-"""  # noqa: E501
+"""
 
 
 def graphs(graph):
