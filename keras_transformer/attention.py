@@ -158,7 +158,9 @@ class MultiHeadAttention(layers.Layer):
         return self.attend(query, *self.project_key_value(value, key), mask, training=training)
 
     def attention_weights(self, query, value, key=None, attention_mask=None, use_causal_mask=False):
-        """The weights of each head (B, H, T, S), for plots. Arguments as a call's."""
+        """The weights of each head (B, H, T, S), for plots. Takes a call's arguments; Keras masks
+        of its inputs do not count here, so pass `attention_mask`.
+        """
         if not self.built:
             self(query, value, key)
         mask = self._mask(query, value, attention_mask, use_causal_mask)
