@@ -125,7 +125,7 @@ def margins(model, source, width):
         finished in the end.
     """
     memory = model.encode(tf.constant([source]))
-    cache = model.initial_cache(width)
+    cache = model.initial_cache(1, width)
     running, finished = [(0.0, [kt.text.BEGIN_ID])], 0
     found = []
     while finished < width and len(found) < limit([source]):
@@ -143,9 +143,10 @@ def margins(model, source, width):
         close = [best[width - 1][0] - best[width][0]] if any(ends[: 2 * width]) else []
         found.append(float(min([*close, going[width - 1][0] - going[width][0]])))
         finished += sum(ends[:width])
-        rows = [parent for _, parent, _ in going[:width]]
+        parents = [parent for _, parent, _ in going[:width]]
         running = [(total, [*running[parent][1], token]) for total, parent, token in going[:width]]
-        cache = tf.nest.map_structure(lambda x, rows=rows: tf.gather(x, rows), cache)
+        for name, value in cache["own"].items():
+            cache["own"][name] = tf.gather(value, parents, axis=1)
     return found, finished
 
 

@@ -195,22 +195,28 @@ def _split(op, x, heads):
 
 
 def cached_attention_rules(known):
-    """Self-attention of one new token to itself and its cached past."""
+    """Self-attention of the new tokens of a step to themselves and their cached past."""
 
     def attend(op, query, key, value, past_key, past_value, scale):
+        return attend_own(op, query, key, value, past_key, past_value, scale, None)
+
+    def attend_own(op, query, key, value, past_key, past_value, scale, penalty):
+        """As above, several hypotheses sharing the cache of their sentence."""
         queries = op.Transpose(query, _outputs=["queries"])  # (B, H, T, K)
         keys = op.Concat(past_key, op.Transpose(key, _outputs=["new_keys"]), axis=2)
         values = op.Concat(past_value, op.Transpose(value, _outputs=["new_values"]), axis=2)
         scores = op.MatMul(op.Mul(queries, scale), op.Transpose(keys, _outputs=["columns"]))
+        scores = scores if penalty is None else op.Sub(scores, penalty)
         heads = op.MatMul(op.Softmax(scores), values)
         return op.Transpose(heads, _outputs=["output"]), keys, values
 
-    def fits(context, query, key, value, scale, columns, output, **rest):
+    def fits(context, query, key, value, scale, columns, output, penalty=None, **rest):
         sizes = [_heads(known, item) for item in (query, key, value)]
+        forbidden = known.dims.get(penalty)
         return (
             None not in sizes
             and len(set(sizes)) == 1
-            and known.dims[query][1] == 1
+            and (penalty is None or bool(forbidden) and len(forbidden) == 4 and forbidden[1] == 1)
             and _number(scale) is not None
             and list(attribute(columns.producer(), "perm", [])) == [0, 1, 3, 2]
             and all(
@@ -219,16 +225,20 @@ def cached_attention_rules(known):
             )
         )
 
-    def fused(op, query, key, value, past_key, past_value, scale, **_):
+    def fused(op, query, key, value, past_key, past_value, scale, penalty=None, **_):
         heads, _ = _heads(known, query)
+        bias = None if penalty is None else op.Neg(penalty)
         output, keys, values = op.MultiHeadAttention(
-            _joined(op, query), _joined(op, key), _joined(op, value), None, None, None,
+            _joined(op, query), _joined(op, key), _joined(op, value), None, None, bias,
             past_key, past_value,
             num_heads=heads, scale=_number(scale), _domain=MICROSOFT, _outputs=3,
         )  # fmt: skip
         return _split(op, output, heads), keys, values
 
-    return [pattern.RewriteRule(attend, fused, fits)]
+    return [
+        pattern.RewriteRule(attend, fused, fits),
+        pattern.RewriteRule(attend_own, fused, fits),
+    ]
 
 
 def attention_rules(known):

@@ -19,12 +19,14 @@ from keras_transformer.positions import RotaryPositionEncoding
 FORBIDDEN = 1e9
 
 
-def masked_softmax(scores, mask=None):
+def masked_softmax(scores, mask=None, penalty=None):
     """Softmax of scores (..., T, S) over the last axis, in float32.
 
     Entries that the boolean `mask` forbids are exactly 0, and so is a row with none allowed.
+    `penalty` is taken off the scores: `FORBIDDEN` at those forbidden, in rows never all of them.
     """
     scores = ops.cast(scores, "float32")
+    scores = scores if penalty is None else scores - ops.cast(penalty, "float32")
     # Keras warns of a softmax over one entry, which a first step rightly has.
     softmax = ops.softmax if scores.shape[-1] != 1 else ops.ones_like
     if mask is None:
@@ -36,7 +38,7 @@ def masked_softmax(scores, mask=None):
     return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, penalty=None):
     """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, equation 1).
 
     The scale keeps the variance of q . k at 1 when the components of q and k have
@@ -46,6 +48,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         query, key, value: Q (..., T, K), K (..., S, K), V (..., S, W).
         mask: boolean, broadcasts to (..., T, S), True = may attend; or `None`.
         dropout: function applied to the weights before they meet V; or `None`.
+        penalty: float, broadcasts to (..., T, S), taken off the scores; or `None`.
 
     Returns:
         Output (..., T, W) and weights (..., T, S), both in the dtype of `value`; the softmax
@@ -61,7 +64,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     """
     scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = ops.matmul(query * scale, ops.swapaxes(key, -1, -2))  # (..., T, S)
-    weights = ops.cast(masked_softmax(scores, mask), value.dtype)
+    weights = ops.cast(masked_softmax(scores, mask, penalty), value.dtype)
     return ops.matmul(dropout(weights) if dropout else weights, value), weights
 
 
@@ -168,28 +171,28 @@ class MultiHeadAttention(layers.Layer):
         queries = self._project_heads(self.query_projection, query, self.rotary)
         return scaled_dot_product_attention(queries, keys, values, mask)[1]
 
-    def project_key_value(self, value, key=None, offset=0):
+    def project_key_value(self, value, key=None, position=None):
         """Keys (B, H, S, K) and values (B, H, S, W) of `value` (B, S, D') for `attend`.
 
-        Computed once a source, they serve every step of a search. Rotary positions count
-        from `offset`.
+        Computed once a source, they serve every step of a search. For rotary positions all
+        stand at `position`, if given, else at 0 to S - 1.
         """
         key = value if key is None else key
         check_same_length(key, value)
-        keys = self._project_heads(self.key_projection, key, self.rotary, offset)
+        keys = self._project_heads(self.key_projection, key, self.rotary, position)
         return keys, self._project_heads(self.value_projection, value)
 
-    def attend(self, query, keys, values, mask=None, offset=0, training=None):
+    def attend(self, query, keys, values, mask=None, penalty=None, position=None, training=None):
         """Attends from `query` (B, T, D) to what `project_key_value` returned: (B, T, D).
 
-        `mask` is a boolean (B, S), (B, T, S) or (B, H, T, S), or `None`. Rotary positions of
-        the queries count from `offset`.
+        `mask` is a boolean (B, S), (B, T, S) or (B, H, T, S), or `None`; `penalty` as in
+        `masked_softmax`, `position` as in `project_key_value`.
         """
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
         mask = attention_shape(mask, scores_shape)
-        queries = self._project_heads(self.query_projection, query, self.rotary, offset)
+        queries = self._project_heads(self.query_projection, query, self.rotary, position)
         dropout = partial(self.dropout_layer, training=training) if self.dropout else None
-        heads, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout)
+        heads, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout, penalty)
         joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, W)
         rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H W)
         return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)
@@ -200,13 +203,16 @@ class MultiHeadAttention(layers.Layer):
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
         return combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
 
-    def _project_heads(self, projection, x, rotary=False, offset=0):
+    def _project_heads(self, projection, x, rotary=False, position=None):
         """(B, T, D) -> (B, H, T, K). One row a token: TensorFlow fuses product and bias."""
         rows = projection(ops.reshape(x, (-1, x.shape[-1])))  # (B T, H K)
         size = rows.shape[-1] // self.num_heads
         heads = ops.reshape(rows, (-1, ops.shape(x)[1], self.num_heads, size))  # (B, T, H, K)
         heads = ops.transpose(heads, (0, 2, 1, 3))
-        return self.rotation(heads, offset=offset) if rotary else heads
+        if not rotary:
+            return heads
+        one = {} if position is None else {"offset": position, "length": 1}
+        return self.rotation(heads, **one)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return query_shape

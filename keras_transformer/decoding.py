@@ -236,7 +236,7 @@ class Search:
         start = tf.cast(model.start_ids(source_ids), tf.int32)  # (B, P)
         plan = self._plan(model, start, options)
         memory = model.encode(source_ids)
-        state, cache = self._first_state(start, plan), model.initial_cache(rows * width)
+        state, cache = self._first_state(start, plan), model.initial_cache(rows, width)
 
         def take(tensors, rows):
             return tf.nest.map_structure(lambda x: tf.gather(x, rows), tensors)
@@ -248,10 +248,9 @@ class Search:
             """Goes on with those sentences only that are not over; the cache holds no others."""
             chosen = tf.where(_going_on(tf.gather(state.running, sentences)))[:, 0]
             sentences = tf.gather(sentences, chosen)
-            hypotheses = tf.reshape(tf.expand_dims(chosen, 1) * width + np.arange(width), [-1])
             part, memory_part = take(state, sentences), take(memory, sentences)
             position, part, cache = self._steps(
-                model, position, part, take(cache, hypotheses), memory_part, plan.of(sentences)
+                model, position, part, take(cache, chosen), memory_part, plan.of(sentences)
             )
             return position, sentences, state.updated(sentences, part), cache
 
@@ -286,7 +285,13 @@ class Search:
 
         def step(position, state, cache):
             logits, cache = model.decode_step(state.ids, position, memory, cache)
-            state, cache = self._advance(position, tf.cast(logits, tf.float32), state, cache, plan)
+            logits = tf.cast(logits, tf.float32)
+            state, parents = self._advance(position, logits, state, plan)
+            if parents is not None:
+                own = tf.nest.map_structure(
+                    lambda x: tf.gather(x, parents, batch_dims=1), cache["own"]
+                )
+                cache = {**cache, "own": own}
             return position + 1, state, cache
 
         return tf.while_loop(
@@ -297,10 +302,10 @@ class Search:
         )
 
     def _shape_invariants(self, cache):
-        """Of state and cache: rows and lengths change."""
+        """Of state and cache: sentences leave, and axes that are empty at first grow."""
         state = State(*[tf.TensorShape([None, self._width])] * 3, tf.TensorShape([None] * 3))
         return state, tf.nest.map_structure(
-            lambda x: tf.TensorShape([None, x.shape[1], None, x.shape[3]]), cache
+            lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
         )
 
     def _plan(self, model, start, options):
@@ -348,7 +353,7 @@ class Search:
         return tokens, tf.maximum(log_probs, uncounted)  # (B, 1), (B, W)
 
     def _result(self, state, plan):
-        ids = close_up(state.history[:, : self._width], plan)  # (B, W, t)
+        ids = close_up(state.history[:, -self._width :], plan)  # (B, W, t)
         ids *= tf.cast(tf.expand_dims(state.scores, 2) > -np.inf, tf.int32)
         used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
         return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], state.scores)

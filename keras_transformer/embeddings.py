@@ -10,7 +10,7 @@ from keras_transformer.checks import check_ids, check_positive
 from keras_transformer.masks import padding_mask
 
 
-def embed(ids, embedding, positions, dropout, offset=0):
+def embed(ids, embedding, positions, dropout, position=None):
     """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4).
 
     Args:
@@ -18,13 +18,16 @@ def embed(ids, embedding, positions, dropout, offset=0):
         embedding: `TokenEmbedding`.
         positions: a layer that adds position encodings, or `None` where attention rotates.
         dropout: layer.
-        offset: position of the first token. Defaults to 0.
+        position: integer scalar, the one position of all T tokens of a row, which are
+            alternatives then. Defaults to positions 0 to T - 1.
 
     Returns:
         (B, T, D).
     """
     x = embedding(ids)
-    return dropout(x if positions is None else positions(x, offset=offset))
+    if positions is not None:
+        x = positions(x) if position is None else positions(x, offset=position, length=1)
+    return dropout(x)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

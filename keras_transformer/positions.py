@@ -3,7 +3,11 @@
 Attention does not see order; these layers put it in. Positions count from 0
 and are computed in float32, then cast to the layer's compute dtype.
 
-Shapes: B batch, T length, D d_model, K key size, H heads.
+The layers take the position of the first vector (`offset`) and how many positions there are
+(`length`): as many as vectors, or 1 where all are alternatives for the same one, as the hypotheses
+of a search are.
+
+Shapes: B batch, T number of vectors, D d_model, K key size.
 """
 
 import keras
@@ -28,7 +32,7 @@ def angles(positions, size, base=10000.0):
 
 
 def position_range(length, offset):
-    """Positions offset .. offset + length - 1 as float32 (T,)."""
+    """Positions offset .. offset + length - 1 as float32 (length,)."""
     return ops.cast(ops.arange(length) + offset, "float32")
 
 
@@ -52,6 +56,7 @@ class SinusoidalPositionEncoding(layers.Layer):
         inputs: (B, T, D) embeddings, D even.
         offset: position of the first token, an integer or an integer scalar
             tensor. Defaults to 0.
+        length: number of positions, T (default) or 1.
 
     Returns:
         (B, T, D): `inputs` + PE. A Keras mask passes through.
@@ -74,8 +79,8 @@ class SinusoidalPositionEncoding(layers.Layer):
         check_even(input_shape[-1], "SinusoidalPositionEncoding")
         self.built = True
 
-    def call(self, inputs, offset=0):
-        length, d_model = ops.shape(inputs)[1], inputs.shape[-1]
+    def call(self, inputs, offset=0, length=None):
+        length, d_model = length or ops.shape(inputs)[1], inputs.shape[-1]
         angle = angles(position_range(length, offset), d_model)  # (T, D/2)
         pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, D/2, 2)
         encoding = ops.reshape(pairs, (-1, d_model))  # (T, D)
@@ -98,6 +103,7 @@ class LearnedPositionEncoding(layers.Layer):
     Call arguments:
         inputs: (B, T, D) embeddings.
         offset: position of the first token. Defaults to 0.
+        length: number of positions, T (default) or 1.
 
     Returns:
         (B, T, D): `inputs` + learned encoding. A Keras mask passes through.
@@ -126,8 +132,8 @@ class LearnedPositionEncoding(layers.Layer):
             initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
         )
 
-    def call(self, inputs, offset=0):
-        length = ops.shape(inputs)[1]
+    def call(self, inputs, offset=0, length=None):
+        length = length or ops.shape(inputs)[1]
         if isinstance(offset, int):
             if isinstance(length, int) and offset + length > self.max_length:
                 raise ValueError(
@@ -161,6 +167,7 @@ class RotaryPositionEncoding(layers.Layer):
     Call arguments:
         inputs: (..., T, K) queries or keys, K even.
         offset: position of the first vector. Defaults to 0.
+        length: number of positions, T (default) or 1.
 
     Returns:
         The rotated vectors, same shape and dtype.
@@ -183,8 +190,8 @@ class RotaryPositionEncoding(layers.Layer):
         check_even(input_shape[-1], "RotaryPositionEncoding")
         self.built = True
 
-    def call(self, inputs, offset=0):
-        length, size = ops.shape(inputs)[-2], inputs.shape[-1]
+    def call(self, inputs, offset=0, length=None):
+        length, size = length or ops.shape(inputs)[-2], inputs.shape[-1]
         angle = angles(position_range(length, offset), size)  # (T, K/2)
         cos, sin = ops.cast(ops.cos(angle), inputs.dtype), ops.cast(ops.sin(angle), inputs.dtype)
         even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)

@@ -71,7 +71,7 @@ def _uniform_noise(source_ids, seed, samples, length):
 class _Independent(Search):
     """Hypotheses that do not compete: each goes its own way until it ends."""
 
-    def _advance(self, position, logits, state, cache, plan):
+    def _advance(self, position, logits, state, plan):
         count = position + (2 - plan.start_length)
         token, log_prob, log_probs = self._choose(position, logits, count, plan)  # (B, W)
         if plan.forced is not None:
@@ -87,7 +87,7 @@ class _Independent(Search):
             running=tf.where(ends, -np.inf, total),
             scores=tf.maximum(state.scores, tf.where(ends, total, -np.inf)),
             history=tf.concat([state.history, tf.expand_dims(written, 2)], axis=2),
-        ), cache
+        ), None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -206,9 +206,9 @@ class BeamSearch(Search):
 
     _distinct = 1  # hypotheses that differ before the first step
     _width = property(lambda self: self.beam_width)
-    _history_rows = property(lambda self: 2 * self.beam_width)  # finished, then running ones
+    _history_rows = property(lambda self: 2 * self.beam_width)  # running, then finished ones
 
-    def _advance(self, position, logits, state, cache, plan):
+    def _advance(self, position, logits, state, plan):
         width = self.beam_width
         count = position + (2 - plan.start_length)
         parent, token, total = self._extend(position, logits, count, state, plan)  # (B, 2W)
@@ -222,24 +222,21 @@ class BeamSearch(Search):
         running, going = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
         running = tf.where(self._done(scores, running, plan), -np.inf, running)
 
-        # Where each row of the new history (finished, then running) comes from, and its token.
-        # (What depends on the plan only is computed once by runtimes that see it.)
-        sentences = tf.range(tf.shape(plan.limit, tf.int64)[0])[:, tf.newaxis]  # (B, 1)
-        own = tf.zeros_like(sentences) + np.arange(width)  # (B, W)
-        source = tf.concat([own, width + parent], axis=1)  # (B, 3W)
+        # Where each row of the new history (running, then finished) comes from, and its token.
+        own = tf.zeros_like(plan.limit, tf.int64) + np.arange(width, 2 * width)  # (B, W)
+        source = tf.concat([own, parent], axis=1)  # (B, 3W)
         tokens = tf.concat([tf.zeros_like(own), token], axis=1)  # (B, 3W)
-        chosen = tf.concat([kept, width + going], axis=1)  # (B, 2W)
+        chosen = tf.concat([width + going, kept], axis=1)  # (B, 2W)
         source = tf.gather(source, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.cast(tf.gather(tokens, chosen, batch_dims=1), tf.int32)  # (B, 2W)
         history = tf.gather(state.history, source, batch_dims=1)
         state = State(
-            ids=tokens[:, width:],
+            ids=tokens[:, :width],
             running=running,
             scores=scores,
             history=tf.concat([history, tf.expand_dims(tokens, 2)], axis=2),  # (B, 2W, t + 1)
         )
-        rows = tf.reshape(source[:, width:] + (sentences - 1) * width, [-1])  # (B W,)
-        return state, tf.nest.map_structure(lambda x: tf.gather(x, rows), cache)
+        return state, source[:, :width]
 
     def _extend(self, position, logits, count, state, plan):
         """The best 2W one-token extensions of all running hypotheses of a sentence.

@@ -100,11 +100,11 @@ def test_a_written_file_is_fused_and_its_steps_hold_what_changes_only(tmp_path):
         written[layers] = onnx.load(tmp_path / str(layers) / "model.onnx").graph
     steps = [counts(written[layers], STEPS) for layers in (1, 2)]
     block = steps[1] - steps[0]
-    assert block["MultiHeadAttention"] == 2 and block["Gather"] == 2  # keys, values of beams
-    assert not block.keys() & {"Softmax", "Transpose"}
-    assert block.total() <= 22
+    assert block["MultiHeadAttention"] == 2
+    assert not block.keys() & {"Softmax", "Transpose", "Gather"}  # beams move no keys and values
+    assert block.total() <= 18
     # All of a step but its one block.
-    assert (steps[0] - block).total() <= 71
+    assert (steps[0] - block).total() <= 70
 
 
 def test_sizes_multiply_and_divide_exactly_or_not_at_all():

@@ -141,7 +141,7 @@ def test_steps_with_a_cache_are_the_full_pass(options):
     model, _ = make(Transformer, **options)
     source, target = ids_of(S), integers(3, V, B, width, T)
     memory = model.encode(source)
-    cache = model.initial_cache(B * width)
+    cache = model.initial_cache(B, width)
     whole = model(
         {
             "source_ids": np.repeat(source, width, axis=0),
@@ -152,6 +152,28 @@ def test_steps_with_a_cache_are_the_full_pass(options):
     for position in range(T):
         logits, cache = model.decode_step(target[:, :, position], position, memory, cache)
         assert_close(logits, whole[:, :, position])
+
+
+@pytest.mark.numeric
+@variants
+def test_hypotheses_that_branch_take_their_own_past_along(options):
+    """After every reordering, each hypothesis' logits are the full pass over its own tokens."""
+    width = 3
+    model, _ = make(Transformer, **options)
+    source, tokens = ids_of(S), integers(3, V, T, B, width)
+    parents = integers(0, width, T, B, width, seed=1)
+    memory, cache = model.encode(source), model.initial_cache(B, width)
+    own = np.zeros((B, width, 0), "int32")
+    for position in range(T):
+        own = np.concatenate([own, tokens[position, :, :, None]], axis=2)
+        logits, cache = model.decode_step(tokens[position], position, memory, cache)
+        rows = own.reshape(B * width, -1)
+        whole = model({"source_ids": np.repeat(source, width, axis=0), "target_ids": rows})
+        assert_close(logits, numpy64(whole)[:, -1].reshape(B, width, V))
+        chosen = parents[position][..., None]
+        own = np.take_along_axis(own, chosen, axis=1)
+        past = np.take_along_axis(numpy64(cache["own"]["past"]), chosen, axis=1)
+        cache["own"]["past"] = ops.convert_to_tensor(past, "float32")
 
 
 @pytest.mark.numeric
@@ -202,11 +224,14 @@ def test_what_a_search_starts_from():
     model, _ = make(Transformer)
     source = ids_of(S)
     np.testing.assert_array_equal(numpy64(model.start_ids(source)), np.full((B, 1), 2))
-    memory, cache = model.encode(source), model.initial_cache(11)
+    memory, cache = model.encode(source), model.initial_cache(11, 5)
     np.testing.assert_array_equal(numpy64(memory["mask"]), source != 0)
     shapes = [tuple(x.shape) for x in keras.tree.flatten(memory["layers"])]
     assert shapes == [(B, 3, S, 10)] * 4
-    assert [tuple(x.shape) for x in keras.tree.flatten(cache)] == [(11, 3, 0, 10)] * 4
+    shapes = [tuple(x.shape) for x in keras.tree.flatten(cache["shared"]["blocks"])]
+    assert shapes == [(11, 3, 0, 10)] * 4
+    assert tuple(cache["own"]["past"].shape) == (11, 5, 0)
+    assert model.initial_cache(11)["own"] == {}  # one hypothesis shares with none
     causal, _ = make(CausalTransformer)
     np.testing.assert_array_equal(numpy64(causal.start_ids(source)), source)
     assert causal.encode(source) == {}

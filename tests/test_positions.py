@@ -102,6 +102,9 @@ def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
 def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
     x = normal(B, T, D)
     assert_close(layer(x[:, 3:], offset=3), numpy64(layer(x))[:, 3:], 1e-6)
+    together = numpy64(layer(x, offset=3, length=1))  # alternatives for position 3
+    for i in range(T):
+        assert_close(layer(x[:, i : i + 1], offset=3), together[:, i : i + 1], 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,8 @@ def test_float16_keeps_caches_small_and_scores_exact(converted):
     inside, _ = body(made)
     kinds = [value.type.tensor_type.elem_type for value in inside.input]
     assert kinds.count(TensorProto.FLOAT16) == 2 * 2  # keys and values of two blocks
-    assert kinds.count(TensorProto.FLOAT) == 2  # sums of log-probabilities
+    # Sums of log-probabilities; and penalties that tell hypotheses of a sentence apart.
+    assert kinds.count(TensorProto.FLOAT) == 2 + 2
     kernels = [
         item.data_type for item in made.graph.initializer if item.name.endswith("kernel/half")
     ]

@@ -56,27 +56,28 @@ class FakeModel:
         mask = tf.cast(source_ids != 0, tf.float32)
         return {"sum": tf.reduce_sum(mask * tf.gather(self.code, source_ids), axis=1)}
 
-    def initial_cache(self, rows):
-        return [{"key": tf.zeros([rows, 1, 0, 1])}, {"key": tf.zeros([rows, 2, 0, 3])}]
+    def initial_cache(self, rows, width):
+        own = [{"key": tf.zeros([rows, width, 0])}, {"key": tf.zeros([rows, width, 2, 0, 3])}]
+        return {"own": own}
 
     def decode_step(self, ids, position, memory, cache):
         if self.max_length is not None:
             tf.debugging.assert_less(position, self.max_length)
-        rows, width = tf.unstack(tf.shape(ids))
-        fed = tf.reshape(tf.gather(self.code, ids), [-1, 1, 1, 1])
-        cache = [
-            {"key": tf.concat([cache[0]["key"], fed], axis=2)},
-            {"key": tf.concat([cache[1]["key"], tf.tile(fed, [1, 2, 1, 3])], axis=2)},
+        fed = tf.gather(self.code, ids)[..., tf.newaxis]  # (B, W, 1)
+        wide = tf.tile(fed[..., tf.newaxis, tf.newaxis], [1, 1, 2, 1, 3])
+        own = [
+            {"key": tf.concat([cache["own"][0]["key"], fed], axis=2)},
+            {"key": tf.concat([cache["own"][1]["key"], wide], axis=3)},
         ]
-        length = tf.shape(cache[0]["key"])[2]
-        weight = tf.sin(tf.cast(tf.range(length), tf.float32))[tf.newaxis]
-        summary = tf.reduce_sum(weight * cache[0]["key"][:, 0, :, 0], axis=1)
-        summary += tf.reduce_sum(cache[1]["key"], axis=[1, 2, 3]) / 6.0
-        features = tf.sin(tf.reshape(summary, [rows, width, 1])) * self.mix[0]
+        length = tf.shape(own[0]["key"])[2]
+        weight = tf.sin(tf.cast(tf.range(length), tf.float32))
+        summary = tf.reduce_sum(weight * own[0]["key"], axis=2)  # (B, W)
+        summary += tf.reduce_sum(own[1]["key"], axis=[2, 3, 4]) / 6.0
+        features = tf.sin(summary[..., tf.newaxis]) * self.mix[0]
         features += tf.cast(position, tf.float32) * 0.1 * self.mix[1]
         if not self.causal:
             features += memory["sum"][:, tf.newaxis, tf.newaxis] * self.mix[2]
-        return tf.gather(self.table, ids) + features, cache
+        return tf.gather(self.table, ids) + features, {"own": own}
 
     def log_probs(self, source, fed):
         """log-probabilities (V,) of the token after `fed` (start tokens included), in NumPy."""
