@@ -76,8 +76,8 @@ class Translator:
             file: replace that by another, as an export does, but do not write into it meanwhile.
         providers: list of ONNX Runtime's execution providers, best first, each a name or a pair of
             name and options; None (default) takes CUDA where this onnxruntime has it and the
-            precision suits it, else the CPU. The first one must come up: there is no silent
-            fallback.
+            precision suits it, else the CPU. The first one must come up and run operators of the
+            model: there is no silent fallback.
         threads: int, threads that a batch is computed with; None (default) takes every core, or
             one if there are several workers.
         workers: int, batches that are computed at the same time. Defaults to 1. On a CPU many
@@ -97,7 +97,8 @@ class Translator:
     Raises:
         ArtefactError: the folder is missing, damaged, foreign, of a newer format, or holds no
             translation search with its tokenizer.
-        ProviderError: a provider is missing, did not come up, or does not suit the precision.
+        ProviderError: a provider is missing, did not come up, runs nothing of the model, or does
+            not suit the precision.
         ValueError: `threads` or `workers` is not a positive number.
 
     Example:

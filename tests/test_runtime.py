@@ -17,6 +17,7 @@ from keras_transformer.export import signature
 from keras_transformer.export.runtime import ProviderError, Translation, Translator
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+AZURE = "AzureExecutionProvider"  # in every wheel for CPUs; runs no operator of ONNX
 NO_TEXT = Translation(("",), (0.0,))
 
 
@@ -275,6 +276,13 @@ def test_a_silent_fallback_from_cuda_is_an_error(folder, monkeypatch, providers)
     assert Translator(folder, providers=[CPU]).provider == CPU
 
 
+@pytest.mark.skipif(AZURE not in onnxruntime.get_available_providers(), reason=f"no {AZURE} here")
+@pytest.mark.parametrize("providers", [[AZURE], [AZURE, CPU]])
+def test_a_provider_that_runs_nothing_of_the_model_is_refused(folder, providers):
+    with pytest.raises(ProviderError, match=f"{AZURE} was asked for.*fell back to {CPU}.*whole"):
+        Translator(folder, providers=providers)
+
+
 @pytest.mark.parametrize("providers", [CPU, [], ()])
 def test_providers_must_be_a_list_of_some(folder, providers):
     with pytest.raises(ProviderError, match="must be a list such as"):
@@ -285,6 +293,8 @@ def test_providers_must_be_a_list_of_some(folder, providers):
     ("precision", "provider", "mend"),
     [
         ("float16", CPU, "Serve it on CUDA"),
+        ("float16", AZURE, "Serve it on CUDA"),
+        ("float16", "XnnpackExecutionProvider", "Serve it on CUDA"),
         ("int8", CUDA, "precision='float16'"),
         ("weight_int8", CUDA, "precision='float16'"),
         ("weight_int4", CUDA, "precision='float16'"),
@@ -293,7 +303,7 @@ def test_providers_must_be_a_list_of_some(folder, providers):
 def test_a_precision_that_does_not_suit_the_provider_is_refused(
     tmp_path, tokenizer, monkeypatch, precision, provider, mend
 ):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, provider, CPU])
     folder = artefacts.write(tmp_path, tokenizer, precision=precision)
     with pytest.raises(ProviderError, match=f"precision '{precision}'.*{mend}"):
         Translator(folder, providers=[provider])
