@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_transformer.export import signature
 from keras_transformer.export.artefact import ArtefactError, read_artefact
-from keras_transformer.export.session import ProviderError, open_session
+from keras_transformer.export.session import ProviderError, check_threads, open_session
 from keras_transformer.text import END_ID, PAD_ID
 
 __all__ = ["ArtefactError", "ProviderError", "Translation", "Translator"]
@@ -99,7 +99,7 @@ class Translator:
             translation search with its tokenizer.
         ProviderError: a provider is missing, did not come up, runs nothing of the model, or does
             not suit the precision.
-        ValueError: `threads` or `workers` is not a positive number.
+        ValueError: `threads` or `workers` is less than 1, or more than 16 times the cores.
 
     Example:
 
@@ -111,8 +111,7 @@ class Translator:
     def __init__(
         self, folder, providers=None, *, threads=None, workers=1, arena=True, spinning=True
     ):
-        if workers < 1:
-            raise ValueError(f"`workers` must be at least 1, got {workers}.")
+        check_threads("workers", workers)
         if threads is None and workers > 1:
             threads = 1
         artefact = read_artefact(folder)
@@ -175,6 +174,7 @@ class Translator:
         return self._windows(_checked_lines(lines), batch_tokens, read_ahead)
 
     def _windows(self, lines, batch_tokens, read_ahead):
+        read_ahead = min(read_ahead, sys.maxsize)  # more cannot be counted
         while window := list(itertools.islice(lines, read_ahead)):
             yield from self._translate_window(window, batch_tokens)
 

@@ -1,5 +1,7 @@
 """An ONNX Runtime session on the provider that was asked for, or an error: no silent fallback."""
 
+import os
+
 import onnxruntime
 
 from keras_transformer.export import signature
@@ -21,6 +23,10 @@ _PROVIDERS_FOR_FLOAT16 = (
 )
 
 
+# Threads of a batch, or batches at a time. Each takes memory, and thousands take all of it.
+MOST_THREADS = 16 * (os.cpu_count() or 1)
+
+
 class ProviderError(ValueError):
     """An execution provider is not to be had, or is the wrong one for the artefact's precision."""
 
@@ -36,7 +42,7 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ArtefactError: onnxruntime refuses the model, or it has other inputs and outputs than the
             artefact says.
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
-        ValueError: `threads` is not a positive number.
+        ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
     options = _session_options(threads, arena, spinning)
     providers = _chosen_providers(providers, artefact.manifest["precision"])
@@ -76,9 +82,18 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
     return session
 
 
+def check_threads(name, count):
+    """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(
+            f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
+            f"machine); got {count}."
+        )
+
+
 def _session_options(threads, arena, spinning):
-    if threads is not None and threads < 1:
-        raise ValueError(f"`threads` must be at least 1, or None for every core; got {threads}.")
+    if threads is not None:
+        check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what fails also raises; warnings concern nobody here
     options.intra_op_num_threads = threads or 0

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 import threading
 
 import artefacts
@@ -169,6 +170,11 @@ def test_text_bytes_and_line_endings_give_the_same(tokenizer, translator, ending
     wanted = [expected(tokenizer, line) for line in artefacts.LINES]
     assert translator.n_best(lines) == wanted
     assert translator.n_best(line.encode("utf-8") for line in lines) == wanted
+
+
+def test_reading_ahead_may_mean_all(tokenizer, translator):
+    wanted = [expected(tokenizer, line) for line in artefacts.LINES]
+    assert list(translator.n_best_stream(artefacts.LINES, read_ahead=10**23)) == wanted
 
 
 def test_nothing_to_translate(translator):
@@ -348,9 +354,13 @@ def test_session_options_reach_onnxruntime(folder):
 
 
 @pytest.mark.parametrize("name", ["threads", "workers"])
-def test_threads_and_workers_must_be_positive_numbers(folder, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be at least 1, .*0"):
-        Translator(folder, **{name: 0})
+@pytest.mark.parametrize("count", [0, -1, 100_000])
+def test_threads_and_workers_are_some_and_not_thousands(folder, name, count):
+    most = 16 * os.cpu_count()
+    with pytest.raises(
+        ValueError, match=f"`{name}` must be at least 1, and at most {most} .*{count}"
+    ):
+        Translator(folder, **{name: count})
 
 
 SHARED = """
