@@ -63,7 +63,9 @@ class Translator:
 
     | line | result |
     | --- | --- |
-    | empty, or whitespace only | one empty hypothesis, score 0 |
+    | empty, white space only (`str.isspace`), or nothing that the tokenizer knows | one empty \
+hypothesis, score 0 |
+    | with a NUL character | ends there |
     | more tokens than the artefact's `limits["source_length"]`, end mark included | `error` |
     | bytes that are not UTF-8, half a surrogate pair | `error` |
     | one on which ONNX Runtime fails (out of memory), or whose scores are not numbers | `error` |
@@ -238,10 +240,11 @@ class Translator:
             return _failed(f"the model gave the scores {scores.tolist()}")
         filled = scores > -np.inf
         try:
-            texts = tuple(map(self.tokenizer.decode, token_ids[filled]))
+            texts = [self.tokenizer.decode(ids) for ids in token_ids[filled]]
         except ValueError as error:
             return _failed(error)
-        return Translation(texts, tuple(scores[filled].tolist()))
+        texts = (text.replace("\0", signature.REPLACEMENT) for text in texts)
+        return Translation(tuple(texts), tuple(scores[filled].tolist()))
 
 
 def _checked_lines(lines):
@@ -263,7 +266,7 @@ def _checked_line(number, line):
 
 
 def _text(line):
-    """A line as a string without its line ending; raises `ValueError` if it is no Unicode."""
+    """The text of a line, without its ending; raises `ValueError` if it is no Unicode."""
     if isinstance(line, bytes):
         try:
             line = line.decode("utf-8")
@@ -273,7 +276,7 @@ def _text(line):
         line.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(f"half a surrogate pair at character {error.start + 1}") from error
-    return line.removesuffix("\n").removesuffix("\r")
+    return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
 
 
 def _text_or_warning(number, translation):

@@ -346,13 +346,13 @@ def test_text_model_translates_strings_like_the_tokenizer_around_it(tmp_path):
 def test_text_model_of_a_model_in_two_files_is_refused(tmp_path):
     (tmp_path / signature.WEIGHTS_FILE).touch()
     with pytest.raises(ExportError, match="too large for one file"):
-        text_model.add_text_model(tmp_path, tokenizer(), "translate")
+        text_model.add_text_model(tmp_path, tokenizer(), "translate", VOCAB)
 
 
 def test_bytes_that_spell_no_character_are_told_apart():
     pieces = tokenizer()
-    found = {byte: row for byte, *row in text_model._byte_table(pieces)}
+    found = {byte: row for byte, *row in text_model._byte_table(pieces, VOCAB)}
     assert found[0x41] == [0, 0x80, 0xBF] and found[0xC3] == [1, 0x80, 0xBF]
     assert found[0xE0] == [2, 0xA0, 0xBF] and found[0xF4] == [3, 0x80, 0x8F]
     assert found[0xC0] == [0, 0x80, 0xBF]  # would be overlong: never a beginning
-    assert text_model.pieces(pieces)[: END_ID + 1] == [b"", " \u2047 ".encode(), b"", b""]
+    assert text_model.pieces(pieces, VOCAB)[: END_ID + 1] == [b"", " \u2047 ".encode(), b"", b""]

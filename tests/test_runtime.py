@@ -153,6 +153,27 @@ def test_a_line_without_text_has_an_empty_translation(translator, line):
     assert translator.translate([line]) == [""]
 
 
+def test_a_line_ends_at_nul(tokenizer, translator):
+    assert translator.n_best(["two dogs\0 run", b"\0a"]) == [
+        expected(tokenizer, "two dogs"),
+        NO_TEXT,
+    ]
+
+
+def test_nul_that_the_model_writes_is_replaced(tokenizer, translator):
+    nul = tokenizer.encode("\0")[-1]
+    moved = {
+        artefacts.shifted(token, tokenizer.vocab_size): token
+        for token in range(nul, tokenizer.vocab_size)
+    }
+    word = tokenizer.decode([moved[nul]])
+    best = tokenizer.decode(
+        [artefacts.shifted(token, tokenizer.vocab_size) for token in tokenizer.encode(word)[::-1]]
+    )
+    assert "\0" in best
+    assert translator.translate([word]) == [best.replace("\0", "\ufffd")]
+
+
 def test_the_longest_line_that_fits_is_translated(tokenizer, translator):
     token = "dogs"
     while len(tokenizer.encode(token + " dogs")) < artefacts.SOURCE_LIMIT:
