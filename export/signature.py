@@ -22,7 +22,9 @@ about the other files; its fields are those of `FIELDS`:
 | `files` | `{name: {"sha256", "bytes"}}`, every file but the manifest itself |
 | `checksum` | SHA-256 of the other fields (`seal`), so that no flipped bit in them goes unseen |
 
-Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary.
+Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary. In an ONNX
+artefact `B` and `S` are at least 1: its operators take no empty arrays. `Translator` and
+SavedModels answer no texts with no translations.
 """
 
 import hashlib

@@ -82,6 +82,13 @@ def test_saved_model_and_text_model_agree(saved_model, text_model):
     np.testing.assert_allclose(found["scores"], text_model[1], rtol=1e-5)
 
 
+def test_no_texts_have_no_translations(saved_model, onnx_folder):
+    translate = tf.saved_model.load(str(saved_model)).signatures["translate"]
+    found = translate(text=tf.constant([], tf.string))
+    assert found["texts"].shape == found["scores"].shape == (0, SEARCH.beam_width)
+    assert Translator(onnx_folder, threads=1).n_best([]) == []
+
+
 def test_keras_tokens_become_the_same_strings(model, text_model):
     ids = [[*row, END_ID] for row in tokenizer().encode([t.partition("\0")[0] for t in TEXT])]
     found = SEARCH(model, keras.utils.pad_sequences(ids, padding="post"), MAX_LENGTH).ids.numpy()
