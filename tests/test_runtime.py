@@ -1,7 +1,6 @@
 """The runtime against what a tokenizer alone says that its translations must be."""
 
 import itertools
-import json
 import logging
 import os
 import threading
@@ -384,37 +383,9 @@ def test_threads_and_workers_are_some_and_not_thousands(folder, name, count):
         Translator(folder, **{name: count})
 
 
-SHARED = """
-import concurrent.futures, json, random, resource, sys
-from keras_transformer.export.runtime import Translator
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-folder, lines = sys.argv[1], json.loads(sys.argv[2])
-draw = random.Random(20170612)
-requests = [draw.choices(lines, k=draw.randint(1, 17)) for _ in range(2000)]
-translator = Translator(folder, threads=1)
-serial = [translator.n_best(request) for request in requests]
-
-def same(number):
-    return translator.n_best(requests[number]) == serial[number]
-
-with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    warm_up = all(pool.map(same, range(2000)))
-    before = resident()
-    equal = sum(pool.map(same, range(2000)))
-    grown = resident() / before - 1
-print(json.dumps({"warm_up": warm_up, "equal": equal, "grown": grown}))
-"""
-
-
 def test_eight_threads_share_a_translator(folder):
     lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
-    found = json.loads(serving.run(SHARED, folder, json.dumps(lines)))
-    assert found["warm_up"] and found["equal"] == 2000
-    assert found["grown"] < 0.05
+    serving.check_sharing(folder, lines, most=17)
 
 
 FIRST = """
