@@ -105,6 +105,17 @@ def padded(rows):
     return matrix
 
 
+def bleu_of(tokenizer, references):
+    """BLEU of {number: ids} against tokenised references."""
+    import sacrebleu
+
+    def score(translations):
+        texts = tokenizer.decode([translations[i] for i in sorted(translations)])
+        return sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True).score
+
+    return score
+
+
 def penalty(count, alpha):
     """The length penalty of `BeamSearch` (Wu et al. 2016, equation 14)."""
     return ((5 + count) / 6) ** alpha

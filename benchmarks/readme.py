@@ -9,6 +9,7 @@ A table stands between `<!-- NAME -->` and `<!-- end NAME -->`; what stands ther
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -30,11 +31,12 @@ def provenance(report):
         f"{name} {number}" for name, number in report["versions"].items() if number
     )
     threads = f"{machine['threads']} threads on {processor}"
-    return f"{report['date']}, {threads}, {report['rounds']} rounds; {versions}."
+    rounds = f", {report['rounds']} rounds" if "rounds" in report else ""
+    return f"{report['date']}, {threads}{rounds}; {versions}."
 
 
-def timed(name, table):
-    """A table of a script that times, under a line that says where its figures come from."""
+def measured(name, table):
+    """A table of what was measured here, under a line that says where its figures come from."""
     report = json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
     return f"{provenance(report)}\n\n{table(report)}"
 
@@ -47,6 +49,23 @@ def search_table(report):
     ]
     agreed = f"{report['identical']:.1%} of {report['sentences']} translations are identical."
     return f"{workers.table(heads, rows)}\n\n{agreed}"
+
+
+def export_table(report):
+    heads = ["artefact", "MB", "sentences that differ", "largest difference of a score"]
+    heads += ["BLEU, mean", "lowest", "highest"]
+    rows = [
+        [
+            row["artefact"],
+            f"{row['bytes'] / 1e6:.2f}",
+            row["differing"],
+            f"{row['largest_difference']:.1e}",
+            *(f"{of(row['bleu']):.2f}" for of in (statistics.mean, min, max)),
+        ]
+        for row in report["rows"]
+    ]
+    keras = ["Keras", "", "", "", f"{report['keras_bleu']:.2f}", "", ""]
+    return workers.table(heads, [keras, *rows])
 
 
 def quality_table(name):
@@ -78,12 +97,13 @@ def training_table(report):
 
 
 TABLES = {
-    "layers": lambda: timed("layers", lambda report: layers.table(report["rows"])),
+    "export": lambda: measured("export", export_table),
+    "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
-    "search": lambda: timed("search", search_table),
-    "serving": lambda: timed("serving", lambda report: serving.table(report["rows"])),
-    "training": lambda: timed("training", training_table),
+    "search": lambda: measured("search", search_table),
+    "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
+    "training": lambda: measured("training", training_table),
 }
 
 

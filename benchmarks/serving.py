@@ -212,17 +212,6 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
     return rows
 
 
-def bleu_of(tokenizer, references):
-    """BLEU of {number: ids} against tokenised references."""
-    import sacrebleu
-
-    def score(translations):
-        texts = tokenizer.decode([translations[i] for i in sorted(translations)])
-        return sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True).score
-
-    return score
-
-
 def table(rows):
     """The figures as Markdown."""
     lines = [
@@ -296,7 +285,7 @@ def run_cases(args, folder):
     )
     rows = []
     if "tiny" in args.sizes:
-        bleu, forced = (bleu_of(tokenizer, references), None) if references else (None, 16)
+        bleu, forced = (common.bleu_of(tokenizer, references), None) if references else (None, 16)
         folders = prepare(folder, "tiny", model, tokenizer, args.searches, forced)
         rows += case(f"tiny, {short}", folders, sources, args, bleu, forced)
     if "base" in args.sizes:

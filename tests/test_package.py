@@ -168,16 +168,26 @@ SMALLER = {
 
 
 def test_readme_code_runs(tmp_path):
-    """Every Python block, in order, each in its own process, beside the files that it names."""
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    serving = [block for block in blocks if "export.runtime" in block]
-    assert len(blocks) == 3 and len(serving) == 1
+    """Every Python block and every command of the package, in order, beside the files they name."""
+    code = r"```python\n(.*?)```|^(python -m keras_transformer\..*?)$"
+    blocks = re.findall(code, README, re.DOTALL | re.MULTILINE)
+    assert sum(bool(block) for block, _ in blocks) == 4
+    assert [command.split()[2] for _, command in blocks if command] == [
+        "keras_transformer.export.runtime",
+        "keras_transformer.export",
+    ]
     for language in ("en", "de"):
         lines = [num2words.num2words(number, lang=language) for number in range(100, 900, 7)]
         for part in ("train", "valid"):
             (tmp_path / f"{part}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
+    (tmp_path / "in.txt").write_text("one hundred\n\ntwo\n", "utf-8")
     for old, new in SMALLER.items():
-        assert sum(old in block for block in blocks) == 1, f"{old} is not in the README"
-        blocks = [block.replace(old, new) for block in blocks]
-    for block in blocks:
-        run(block, tmp_path, FRAMEWORKS if "export.runtime" in block else ())
+        assert sum(old in block for block, _ in blocks) == 1, f"{old} is not in the README"
+        blocks = [(block.replace(old, new), command) for block, command in blocks]
+    for block, command in blocks:
+        if command:
+            shell = command.replace("python", sys.executable, 1)
+            subprocess.run(shell, shell=True, cwd=tmp_path, check=True, timeout=300)
+        else:
+            run(block, tmp_path, FRAMEWORKS if "runtime" in block else ())
+    assert (tmp_path / "out.txt").read_text("utf-8").count("\n") == 3

@@ -1,0 +1,130 @@
+"""What an export keeps of a trained model: Keras beside the SavedModel and every precision of ONNX.
+
+    python benchmarks/export.py --model FOLDER [--data DIR] [--output FILE]
+
+Exports the model and translates test.2016 with each artefact, with a beam of 5 and the length
+penalty that training chose (`metrics.json` in FOLDER). Beside BLEU it counts the sentences whose
+best hypothesis has other tokens than Keras', and takes the largest difference of a score, over all
+sentences. All run on the CPU, which emulates float16.
+
+Products of 8-bit integers round activations by one scale for the whole batch, so that companions
+matter. Each artefact therefore translates the sentences several times, divided into other batches;
+the report has every BLEU, and the most sentences and the largest difference of any division.
+"""
+
+import argparse
+import json
+import os
+import random
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+import numpy as np
+import onnxruntime
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, the operators of the SavedModel's strings
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export import signature
+
+
+def saved_model(model, tokenizer, search, folder):
+    """Exports; returns what searches the best ids and scores for ids."""
+    export.export_saved_model(model, folder, tokenizer, search, verbose=False)
+    loaded = tf.saved_model.load(str(folder))
+
+    def run(ids):
+        found = loaded.signatures[signature.SEARCH](source_ids=tf.constant(ids))
+        return found[signature.TOKEN_IDS].numpy(), found[signature.SCORES].numpy()
+
+    return run
+
+
+def onnx(model, tokenizer, search, folder, precision, threads):
+    """The same for ONNX."""
+    export.export_onnx(model, folder, tokenizer, search, precision, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        folder / signature.MODEL_FILE, options, providers=["CPUExecutionProvider"]
+    )
+    outputs = [signature.TOKEN_IDS, signature.SCORES]
+    return lambda ids: session.run(outputs, {signature.SOURCE_IDS: ids})
+
+
+def translated(search, sources, seed):
+    """{number: ids} and scores (sentences,) of the best hypotheses; `seed` divides into batches."""
+    best, scores = {}, np.zeros(len(sources))
+    order = random.Random(seed).sample(range(len(sources)), len(sources))  # of equal lengths
+    for numbers in common.batches([sources[i] for i in order], 50):
+        numbers = [order[i] for i in numbers]
+        ids, found = search(common.padded([sources[i] for i in numbers]))
+        for i, row, score in zip(numbers, ids, found, strict=True):
+            best[i], scores[i] = [int(token) for token in row[0] if token], score[0]
+    return best, scores
+
+
+def size(folder):
+    """Bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--beam-width", type=int, default=5)
+    parser.add_argument("--divisions", type=int, default=5, help="into batches")
+    args = parser.parse_args()
+    common.check_arguments(parser, args)
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+
+    model, tokenizer = common.load_trained(args)
+    metrics = json.loads((args.model / "metrics.json").read_text("utf-8"))
+    penalty = metrics["chosen_on_validation"]["length_penalty"]
+    search = kt.BeamSearch(args.beam_width, penalty)
+    lines, references = common.test_2016(args.data)
+    sources = common.source_ids(tokenizer, lines)
+    bleu = common.bleu_of(tokenizer, references)
+
+    def keras(ids):
+        found = search(model, ids)
+        return found.ids.numpy(), found.scores.numpy()
+
+    wanted, scores = translated(keras, sources, seed=0)
+    report = common.head(args) | {
+        "set": "test.2016",
+        "sentences": len(sources),
+        "beam_width": args.beam_width,
+        "length_penalty": penalty,
+        "divisions": args.divisions,
+        "keras_bleu": bleu(wanted),
+        "rows": [],
+    }
+    print(f"Keras: BLEU {report['keras_bleu']:.2f}")
+    for precision in (None, *signature.PRECISIONS):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "artefact"
+            if precision is None:
+                run = saved_model(model, tokenizer, search, path)
+            else:
+                run = onnx(model, tokenizer, search, path, precision, args.threads)
+            found = [translated(run, sources, seed) for seed in range(args.divisions)]
+            row = {
+                "artefact": "SavedModel" if precision is None else f"ONNX, {precision}",
+                "bytes": size(path),
+                "differing": max(sum(ids[i] != wanted[i] for i in wanted) for ids, _ in found),
+                "largest_difference": max(float(np.abs(own - scores).max()) for _, own in found),
+                "bleu": [bleu(ids) for ids, _ in found],
+            }
+        report["rows"].append(row)
+        print(row)
+    if args.output:
+        common.write(report, args.output)
+
+
+if __name__ == "__main__":
+    main()
