@@ -133,7 +133,7 @@ def export_onnx(
             from keras_transformer.export.text_model import add_text_model
 
             with tell("writing and proving the text model"):
-                text_values = add_text_model(folder, tokenizer, job.task)
+                text_values = add_text_model(folder, tokenizer, job.task, job.vocab_size["target"])
         manifest = {
             "task": job.task,
             "inputs": values(converted.graph.inputs),

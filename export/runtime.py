@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_transformer.export import signature
 from keras_transformer.export.artefact import ArtefactError, read_artefact
-from keras_transformer.export.session import ProviderError, open_session
+from keras_transformer.export.session import ProviderError, check_threads, open_session
 from keras_transformer.text import END_ID, PAD_ID
 
 __all__ = ["ArtefactError", "ProviderError", "Translation", "Translator"]
@@ -63,7 +63,9 @@ class Translator:
 
     | line | result |
     | --- | --- |
-    | empty, or whitespace only | one empty hypothesis, score 0 |
+    | empty, white space only (`str.isspace`), or nothing that the tokenizer knows | one empty \
+hypothesis, score 0 |
+    | with a NUL character | ends there |
     | more tokens than the artefact's `limits["source_length"]`, end mark included | `error` |
     | bytes that are not UTF-8, half a surrogate pair | `error` |
     | one on which ONNX Runtime fails (out of memory), or whose scores are not numbers | `error` |
@@ -76,8 +78,8 @@ class Translator:
             file: replace that by another, as an export does, but do not write into it meanwhile.
         providers: list of ONNX Runtime's execution providers, best first, each a name or a pair of
             name and options; None (default) takes CUDA where this onnxruntime has it and the
-            precision suits it, else the CPU. The first one must come up: there is no silent
-            fallback.
+            precision suits it, else the CPU. The first one must come up and run operators of the
+            model: there is no silent fallback.
         threads: int, threads that a batch is computed with; None (default) takes every core, or
             one if there are several workers.
         workers: int, batches that are computed at the same time. Defaults to 1. On a CPU many
@@ -97,8 +99,9 @@ class Translator:
     Raises:
         ArtefactError: the folder is missing, damaged, foreign, of a newer format, or holds no
             translation search with its tokenizer.
-        ProviderError: a provider is missing, did not come up, or does not suit the precision.
-        ValueError: `threads` or `workers` is not a positive number.
+        ProviderError: a provider is missing, did not come up, runs nothing of the model, or does
+            not suit the precision.
+        ValueError: `threads` or `workers` is less than 1, or more than 16 times the cores.
 
     Example:
 
@@ -110,8 +113,7 @@ class Translator:
     def __init__(
         self, folder, providers=None, *, threads=None, workers=1, arena=True, spinning=True
     ):
-        if workers < 1:
-            raise ValueError(f"`workers` must be at least 1, got {workers}.")
+        check_threads("workers", workers)
         if threads is None and workers > 1:
             threads = 1
         artefact = read_artefact(folder)
@@ -174,6 +176,7 @@ class Translator:
         return self._windows(_checked_lines(lines), batch_tokens, read_ahead)
 
     def _windows(self, lines, batch_tokens, read_ahead):
+        read_ahead = min(read_ahead, sys.maxsize)  # more cannot be counted
         while window := list(itertools.islice(lines, read_ahead)):
             yield from self._translate_window(window, batch_tokens)
 
@@ -237,10 +240,11 @@ class Translator:
             return _failed(f"the model gave the scores {scores.tolist()}")
         filled = scores > -np.inf
         try:
-            texts = tuple(map(self.tokenizer.decode, token_ids[filled]))
+            texts = [self.tokenizer.decode(ids) for ids in token_ids[filled]]
         except ValueError as error:
             return _failed(error)
-        return Translation(texts, tuple(scores[filled].tolist()))
+        texts = (text.replace("\0", signature.REPLACEMENT) for text in texts)
+        return Translation(tuple(texts), tuple(scores[filled].tolist()))
 
 
 def _checked_lines(lines):
@@ -262,7 +266,7 @@ def _checked_line(number, line):
 
 
 def _text(line):
-    """A line as a string without its line ending; raises `ValueError` if it is no Unicode."""
+    """The text of a line, without its ending; raises `ValueError` if it is no Unicode."""
     if isinstance(line, bytes):
         try:
             line = line.decode("utf-8")
@@ -272,7 +276,7 @@ def _text(line):
         line.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(f"half a surrogate pair at character {error.start + 1}") from error
-    return line.removesuffix("\n").removesuffix("\r")
+    return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
 
 
 def _text_or_warning(number, translation):

@@ -109,14 +109,20 @@ def _translation(tokenizer, job):
     generate = job.task == "generate"
 
     def translate(text, **seed):
+        text = tf.strings.regex_replace(text, r"(?s)\x00.*", "")
         ids = tokenizer.tf_encode(text)  # ragged (B, S)
+        blank = tf.strings.regex_full_match(text, signature.BLANK) | (ids.row_lengths() == 0)
+        blank = blank[:, tf.newaxis]  # (B, 1)
         mark = tf.fill(
             [tf.shape(text)[0], 1], signature.SPECIAL_IDS["begin" if generate else "end"]
         )
         ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
         found = job.function(ids.to_tensor(signature.SPECIAL_IDS["pad"]), **seed)
-        texts, scores = tokenizer.tf_decode(found[signature.TOKEN_IDS]), found[signature.SCORES]
-        blank = tf.equal(tf.strings.strip(text), "")[:, tf.newaxis]  # (B, 1)
+        tokens, scores = found[signature.TOKEN_IDS], found[signature.SCORES]
+        # Ids that the tokenizer lacks, as where a vocabulary was rounded up, are unknown.
+        tokens = tf.where(tokens < tokenizer.vocab_size, tokens, signature.SPECIAL_IDS["unknown"])
+        texts = tokenizer.tf_decode(tokens)
+        texts = tf.strings.regex_replace(texts, r"\x00", signature.REPLACEMENT)
         nothing = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf).astype("float32")
         return {
             signature.TEXTS: tf.where(blank, "", texts),

@@ -1,5 +1,7 @@
 """An ONNX Runtime session on the provider that was asked for, or an error: no silent fallback."""
 
+import os
+
 import onnxruntime
 
 from keras_transformer.export import signature
@@ -9,6 +11,20 @@ from keras_transformer.export.weights import MappedModel
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 _PRECISIONS_FOR_CUDA = ("float32", "float16")
+# What computes in float16. All else emulates it, or leaves the model to the CPU, which emulates it.
+_PROVIDERS_FOR_FLOAT16 = (
+    CUDA,
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+    "MIGraphXExecutionProvider",
+    "DmlExecutionProvider",
+    "CoreMLExecutionProvider",
+    "WebGpuExecutionProvider",
+)
+
+
+# Threads of a batch, or batches at a time. Each takes memory, and thousands take all of it.
+MOST_THREADS = 16 * (os.cpu_count() or 1)
 
 
 class ProviderError(ValueError):
@@ -26,7 +42,7 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ArtefactError: onnxruntime refuses the model, or it has other inputs and outputs than the
             artefact says.
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
-        ValueError: `threads` is not a positive number.
+        ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
     options = _session_options(threads, arena, spinning)
     providers = _chosen_providers(providers, artefact.manifest["precision"])
@@ -53,20 +69,31 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
     if shared:
         session.body_weights = shared  # it reads them, and does not keep them alive
         model.give_back()  # it has packed them
-    if session.get_providers()[0] != name:
+    running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
+    if name not in running:
         raise ProviderError(
             f"{name} was asked for, but onnxruntime {onnxruntime.__version__} fell back to "
-            f"{session.get_providers()[0]}. Mend the CUDA libraries (the extra 'serve-gpu' brings "
-            f"them; the driver must be as new as they are), or pass providers=[{CPU!r}]."
+            f"{', '.join(running)} for the whole model. For {CUDA} mend the CUDA libraries (the "
+            "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
+            f"providers=[{CPU!r}]."
         )
     _check_names(artefact, "inputs", session.get_inputs())
     _check_names(artefact, "outputs", session.get_outputs())
     return session
 
 
+def check_threads(name, count):
+    """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(
+            f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
+            f"machine); got {count}."
+        )
+
+
 def _session_options(threads, arena, spinning):
-    if threads is not None and threads < 1:
-        raise ValueError(f"`threads` must be at least 1, or None for every core; got {threads}.")
+    if threads is not None:
+        check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what fails also raises; warnings concern nobody here
     options.intra_op_num_threads = threads or 0
@@ -74,6 +101,8 @@ def _session_options(threads, arena, spinning):
     # A pattern is kept for each shape ever seen, and here almost every batch has another one.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    # So that it can be asked who runs the nodes: a provider that is there need not take any.
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
 
 
@@ -116,10 +145,11 @@ def _chosen_providers(providers, precision):
                 "environment of its own, without the package onnxruntime."
             )
     first = _name(providers[0])
-    if precision == "float16" and first == CPU:
+    if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:
         raise ProviderError(
-            f"this artefact has precision 'float16', which {CPU} only emulates, slower than "
-            "float32. Serve it on CUDA, or export it with precision='float32' or 'int8'."
+            f"this artefact has precision 'float16', which {first} does not compute, and the CPU "
+            "only emulates, slower than float32. Serve it on CUDA, or export it with "
+            "precision='float32' or 'int8'."
         )
     if precision not in _PRECISIONS_FOR_CUDA and first == CUDA:
         raise ProviderError(

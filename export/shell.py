@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import contextlib
 import os
 import re
 import sys
@@ -39,18 +40,24 @@ class _Progress:
             left = int(seconds * (1 - share) / share)
             bar = ("#" * int(20 * share)).ljust(20, ".")
             text = f"[{bar}] {share:4.0%}, {text}, {left // 60}:{left % 60:02d} left"
-        sys.stderr.write(f"\r\033[K{text}")
-        sys.stderr.flush()
+        _tell(f"\r\033[K{text}")
 
     def say(self, text):
         """Prints a line of its own, above the bar."""
-        sys.stderr.write(("\r\033[K" if self._shown else "") + text + "\n")
-        sys.stderr.flush()
+        _tell(("\r\033[K" if self._shown else "") + text + "\n")
 
     def close(self):
         if self._shown:
             self._draw(max(time.monotonic() - self._start, 1e-9))
-            sys.stderr.write("\n")
+            _tell("\n")
+
+
+def _tell(text):
+    """Writes to standard error; where that is closed or full, translations go on without."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def _parse(arguments):
@@ -59,8 +66,8 @@ def _parse(arguments):
         description="Translates standard input, line by line, to standard output.",
         epilog="A line that cannot be translated gives an empty line (none with --n-best), and "
         "its number and the reason on standard error. Exit status: 0 every line was translated; "
-        "1 some were not; 2 wrong arguments or a bad artefact; 130 interrupted; 141 the reader of "
-        "the output left.",
+        "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
+        "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left.",
     )
     parser.add_argument("folder", help="what export_onnx wrote")
     parser.add_argument(
@@ -128,37 +135,50 @@ def _output(number, translation, n_best):
 def main(arguments=None):
     """The command line. Returns the exit status."""
     options = _parse(arguments)
+    for name, stream in {"input": sys.stdin, "output": sys.stdout}.items():
+        if stream is None:
+            _tell(f"error: standard {name} is closed\n")
+            return 3
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    shown = not options.quiet and sys.stderr.isatty()
+    shown = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
     progress = _Progress(os.fstat(source.fileno()).st_size, shown)
-    failed = 0
     try:
-        translator = Translator(
-            options.folder, options.provider, threads=options.threads, workers=options.workers
-        )
-        if not options.quiet:
-            progress.say(f"running on {translator.provider}")
-        results = translator.n_best_stream(
-            progress.reading(source), options.batch_tokens, options.read_ahead
-        )
-        for number, translation in enumerate(results, 1):
-            target.write(_output(number, translation, options.n_best))
-            target.flush()
-            progress.wrote_line()
-            if translation.error is not None:
-                failed += 1
-                progress.say(f"line {number} is not translated: {translation.error}")
+        failed = _translate(options, source, target, progress)
+    except OSError as error:
+        # Python flushes standard output once more when it ends; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141
+        progress.say(f"error: standard input or output failed: {error.strerror}")
+        return 3
     except ValueError as error:
         progress.say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
         progress.say("interrupted; what was written so far is complete")
         return 130
-    except BrokenPipeError:
-        # Python flushes standard output once more when it ends; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     progress.close()
     if failed:
         progress.say(f"{failed} lines were not translated")
     return 1 if failed else 0
+
+
+def _translate(options, source, target, progress):
+    """Translates the lines of one binary file to another; how many could not be translated."""
+    translator = Translator(
+        options.folder, options.provider, threads=options.threads, workers=options.workers
+    )
+    if not options.quiet:
+        progress.say(f"running on {translator.provider}")
+    results = translator.n_best_stream(
+        progress.reading(source), options.batch_tokens, options.read_ahead
+    )
+    failed = 0
+    for number, translation in enumerate(results, 1):
+        target.write(_output(number, translation, options.n_best))
+        target.flush()
+        progress.wrote_line()
+        if translation.error is not None:
+            failed += 1
+            progress.say(f"line {number} is not translated: {translation.error}")
+    return failed

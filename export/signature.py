@@ -22,7 +22,9 @@ about the other files; its fields are those of `FIELDS`:
 | `files` | `{name: {"sha256", "bytes"}}`, every file but the manifest itself |
 | `checksum` | SHA-256 of the other fields (`seal`), so that no flipped bit in them goes unseen |
 
-Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary.
+Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary. In an ONNX
+artefact `B` and `S` are at least 1: its operators take no empty arrays. `Translator` and
+SavedModels answer no texts with no translations.
 """
 
 import hashlib
@@ -51,6 +53,15 @@ AXES = {
 DTYPES = ("bool", "float16", "float32", "int32", "int64", "string")
 
 SPECIAL_IDS = {"pad": 0, "unknown": 1, "begin": 2, "end": 3}
+
+# What every server makes of odd text, be it `Translator`, a SavedModel or a text model. Input ends
+# at its first NUL character, for that is where onnxruntime-extensions end it. If it then holds
+# white space alone (`str.isspace`), or nothing that the tokenizer knows, it is blank and has one
+# empty hypothesis of score 0. Output has U+FFFD for bytes that spell no character, and for NUL.
+BLANK = (  # a regular expression of RE2 for white space
+    r"[\t-\r\x1c- \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
+)
+REPLACEMENT = "\ufffd"
 
 # Files of an ONNX artefact's folder.
 MODEL_FILE = "model.onnx"

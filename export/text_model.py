@@ -18,20 +18,20 @@ from keras_transformer.export.staging import ExportError
 CONTRIB = "ai.onnx.contrib"
 # How SentencePiece writes a space, and the unknown token.
 SPACE, UNKNOWN = "\u2581", " \u2047 "
-# What a byte becomes that is no part of a character.
-REPLACEMENT = "\ufffd"
 # Scores of the file and of the ids' own run: the same graph, so only their way differs.
 TOLERANCE = 1e-6
 PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
 
 
-def add_text_model(folder, tokenizer, task):
+def add_text_model(folder, tokenizer, task, vocab_size):
     """Writes the text model beside `model.onnx` in `folder` and proves it.
 
     Args:
         folder: `pathlib.Path` with the model, ids in and out.
         tokenizer: `Tokenizer` of the model.
         task: "translate" (pieces and the end mark) or "generate" (begin mark and pieces).
+        vocab_size: how many ids the model may write. Those that the tokenizer lacks, as where a
+            vocabulary was rounded up, are written like the unknown token.
 
     Returns:
         `{"inputs", "outputs"}` as the manifest lists them.
@@ -46,7 +46,7 @@ def add_text_model(folder, tokenizer, task):
         )
     model = onnx.load(folder / signature.MODEL_FILE)
     seeded = any(value.name == signature.SEED for value in model.graph.input)
-    made = wrap(model, tokenizer, task)
+    made = wrap(model, tokenizer, task, vocab_size)
     onnx.save(made, folder / signature.TEXT_MODEL_FILE)
     _prove(folder, tokenizer, task, seeded)
     seed = [{"name": signature.SEED, "dtype": "int32", "axes": []}] if seeded else []
@@ -77,12 +77,12 @@ class _Nodes:
         return names[0] if outputs == 1 else names
 
 
-def wrap(model, tokenizer, task):
+def wrap(model, tokenizer, task, vocab_size):
     """The ONNX model from `text` to `texts` and `scores` around one from ids to ids."""
     graph, made = model.graph, _Nodes()
-    ids = _encode(made, tokenizer, task)
+    ids, blank = _encode(made, tokenizer, task)
     before = len(made.nodes)
-    texts, scores = _decode(made, tokenizer)
+    texts, scores = _decode(made, tokenizer, blank, vocab_size)
     made.nodes.append(helper.make_node("Identity", [texts], [signature.TEXTS]))
     made.nodes.append(helper.make_node("Identity", [scores], [signature.SCORES]))
     for node in _all_nodes(graph):
@@ -117,7 +117,7 @@ def _all_nodes(graph):
 
 
 def _encode(made, tokenizer, task):
-    """Nodes from `text` to padded ids (B, S); returns the ids' name."""
+    """Nodes from `text` to padded ids (B, S), and to whether it is blank (B, 1); their names."""
     generate = task == "generate"
     flags = [np.array([flag]) for flag in (generate, not generate, False, False)]
     tokens, starts = made.add(
@@ -142,28 +142,28 @@ def _encode(made, tokenizer, task):
     found = made.add("Gather", tokens, made.add("Min", index, last))  # (B, S)
     there = made.add("Less", column, made.add("Unsqueeze", count, one))
     pad = made.constant(np.array(signature.SPECIAL_IDS["pad"], np.int32))
-    return made.add("Where", there, found, pad)
-
-
-def _decode(made, tokenizer):
-    """Nodes from `token_ids` (B, W, T) to strings and scores (B, W); returns their names."""
-    table = helper.make_tensor(
-        "text/pieces", TensorProto.STRING, [tokenizer.vocab_size], pieces(tokenizer)
+    rest = _substitute(made, signature.TEXT, f"^{signature.BLANK}$", "")
+    length = made.add("StringLength", rest, domain=CONTRIB)  # (B,)
+    blank = made.add(
+        "Or", made.add("Equal", length, scalars[0]), made.add("Equal", count, scalars[1])
     )
+    return made.add("Where", there, found, pad), made.add("Unsqueeze", blank, one)
+
+
+def _decode(made, tokenizer, blank, vocab_size):
+    """Nodes from `token_ids` (B, W, T) to strings and scores (B, W); returns their names."""
+    found = pieces(tokenizer, vocab_size)
+    table = helper.make_tensor("text/pieces", TensorProto.STRING, [len(found)], found)
     made.constants.append(table)
     words = made.add("Gather", table.name, signature.TOKEN_IDS)  # (B, W, T)
-    broken = _broken_bytes(made, tokenizer)
-    words = made.add("Where", broken, _string(made, REPLACEMENT), words)
+    broken = _broken_bytes(made, tokenizer, vocab_size)
+    words = made.add("Where", broken, _string(made, signature.REPLACEMENT), words)
     text = made.add(
         "StringJoin", words, _string(made, ""), made.constant(np.array([2])), domain=CONTRIB
     )
     text = _substitute(made, text, f"^{SPACE}", "")
     text = _substitute(made, text, SPACE, " ")
     # Blank text has one empty hypothesis of score 0 and no other.
-    rest = _substitute(made, signature.TEXT, r"\s+", "")
-    length = made.add("StringLength", rest, domain=CONTRIB)  # (B,)
-    blank = made.add("Equal", length, made.constant(np.array(0)))
-    blank = made.add("Unsqueeze", blank, made.constant(np.array([1])))  # (B, 1)
     beam = made.add("Shape", "text/scores", start=1)
     others = made.add("Range", *_range_of(made, beam))  # (W,)
     nothing = made.add(
@@ -178,11 +178,11 @@ def _decode(made, tokenizer):
     )
 
 
-def _broken_bytes(made, tokenizer):
+def _broken_bytes(made, tokenizer, vocab_size):
     """Nodes that find, (B, W, T), the byte pieces that do not spell a character of UTF-8."""
     value, need, low, high = (
         made.constant(np.array(column, np.int64))
-        for column in zip(*_byte_table(tokenizer), strict=True)
+        for column in zip(*_byte_table(tokenizer, vocab_size), strict=True)
     )
     zeros = made.constant(np.array([0, 0, 3, 0, 0, 3]))  # three more tokens on either side
     ids = made.add("Pad", made.add("Cast", signature.TOKEN_IDS, to=TensorProto.INT64), zeros)
@@ -235,10 +235,10 @@ def _broken_bytes(made, tokenizer):
     )
 
 
-def _byte_table(tokenizer):
+def _byte_table(tokenizer, vocab_size):
     """For each id: its byte or -1, how many bytes must follow it, and bounds of the next one."""
     second = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
-    for byte in byte_values(tokenizer):
+    for byte in byte_values(tokenizer, vocab_size):
         need = sum(low <= byte <= high for low, high in ((0xC2, 0xF4), (0xE0, 0xF4), (0xF0, 0xF4)))
         yield (byte, need, *second.get(byte, (0x80, 0xBF)))
 
@@ -265,15 +265,16 @@ def _substitute(made, text, regex, by):
     )
 
 
-def byte_values(tokenizer):
+def byte_values(tokenizer, vocab_size):
     """The byte that each id stands for, -1 where it is no byte piece."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     for token in range(processor.get_piece_size()):
         yield int(processor.id_to_piece(token)[3:-1], 16) if processor.is_byte(token) else -1
+    yield from [-1] * (vocab_size - processor.get_piece_size())
 
 
-def pieces(tokenizer):
-    """What each id stands for, as bytes: nothing for marks, one byte for a byte piece."""
+def pieces(tokenizer, vocab_size):
+    """What each id stands for, as bytes: nothing for marks, one byte for a byte piece but NUL."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     found = []
     for token in range(processor.get_piece_size()):
@@ -283,10 +284,11 @@ def pieces(tokenizer):
         elif processor.is_control(token):
             found.append(b"")
         elif processor.is_byte(token):
-            found.append(bytes([int(piece[3:-1], 16)]))  # "<0x2A>"
+            byte = bytes([int(piece[3:-1], 16)])  # "<0x2A>"
+            found.append(signature.REPLACEMENT.encode() if byte == b"\0" else byte)
         else:
             found.append(piece.encode())
-    return found
+    return found + [UNKNOWN.encode()] * (vocab_size - len(found))
 
 
 def _prove(folder, tokenizer, task, seeded):
@@ -310,7 +312,9 @@ def _prove(folder, tokenizer, task, seeded):
     )
     texts, scores = [], expected[signature.SCORES].copy()
     for text, row, score in zip(PROOF, expected[signature.TOKEN_IDS], scores, strict=True):
-        texts.append([one if text.strip() else "" for one in tokenizer.decode(row)])
+        row = np.where(row < tokenizer.vocab_size, row, marks["unknown"])
+        decoded = [one.replace("\0", signature.REPLACEMENT) for one in tokenizer.decode(row)]
+        texts.append(decoded if text.strip() else [""] * len(decoded))
         if not text.strip():
             score[:] = np.where(np.arange(len(score)) < 1, 0.0, -np.inf)
     encoded = np.array([[one.encode() for one in row] for row in texts], dtype=object)

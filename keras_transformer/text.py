@@ -277,8 +277,10 @@ class Tokenizer:
         if isinstance(ids, tf.RaggedTensor):
             ids = ids.to_tensor(default_value=PAD_ID)
         ids = tf.cast(ids, tf.int32)
-        text = self._tf_functions()[1](tf.reshape(ids, [-1, tf.shape(ids)[-1]]))
-        return tf.reshape(text, tf.shape(ids)[:-1])
+        shape = tf.shape(ids)
+        rows = tf.reduce_prod(shape[:-1])  # -1 would be anything where there are no tokens
+        text = self._tf_functions()[1](tf.reshape(ids, [rows, shape[-1]]))
+        return tf.reshape(text, shape[:-1])
 
     def _tf_functions(self):
         if self._functions is None:

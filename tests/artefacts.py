@@ -143,7 +143,8 @@ def expected_hypotheses(tokenizer, line):
     best = [shifted(token, tokenizer.vocab_size) for token in reversed(ids)]
     score = np.float32(sum(ids) + END_ID) * np.float32(-0.001)
     scores = (float(score), float(score + np.float32(-1)))
-    return (tokenizer.decode(best), tokenizer.decode(ids)), scores
+    texts = tokenizer.decode(best), tokenizer.decode(ids)
+    return tuple(text.replace("\0", signature.REPLACEMENT) for text in texts), scores
 
 
 assert BEGIN_ID < END_ID  # `shifted` moves what comes after the end mark

@@ -1,5 +1,6 @@
 """Runs the runtime's command line as a server would: in a process without any framework."""
 
+import json
 import os
 import subprocess
 import sys
@@ -40,3 +41,40 @@ def run(code, *arguments):
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
+
+
+_SHARED = """
+import concurrent.futures, json, random, resource, sys
+from keras_transformer.export.runtime import Translator
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+folder, lines, most = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+draw = random.Random(20170612)
+requests = [draw.choices(lines, k=draw.randint(1, most)) for _ in range(2000)]
+translator = Translator(folder, threads=1)
+serial = [translator.n_best(request) for request in requests]
+
+def same(number):
+    return translator.n_best(requests[number]) == serial[number]
+
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    warm_up = all(pool.map(same, range(0, 2000, 2)))
+    before = resident()
+    equal = sum(pool.map(same, range(2000)))
+    grown = resident() / before - 1
+print(json.dumps({"warm_up": warm_up, "equal": equal, "grown": grown}))
+"""
+
+
+def check_sharing(folder, lines, most):
+    """Eight threads share a Translator for 2,000 requests, each of 1 to `most` of the lines.
+
+    Answers must be those of one thread, and resident memory must grow less than 5 % from 1,000
+    requests on.
+    """
+    found = json.loads(run(_SHARED, folder, json.dumps(lines), most))
+    assert found["warm_up"] and found["equal"] == 2000
+    assert found["grown"] < 0.05

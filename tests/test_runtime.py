@@ -1,8 +1,8 @@
 """The runtime against what a tokenizer alone says that its translations must be."""
 
 import itertools
-import json
 import logging
+import os
 import threading
 
 import artefacts
@@ -17,6 +17,7 @@ from keras_transformer.export import signature
 from keras_transformer.export.runtime import ProviderError, Translation, Translator
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+AZURE = "AzureExecutionProvider"  # in every wheel for CPUs; runs no operator of ONNX
 NO_TEXT = Translation(("",), (0.0,))
 
 
@@ -151,6 +152,27 @@ def test_a_line_without_text_has_an_empty_translation(translator, line):
     assert translator.translate([line]) == [""]
 
 
+def test_a_line_ends_at_nul(tokenizer, translator):
+    assert translator.n_best(["two dogs\0 run", b"\0a"]) == [
+        expected(tokenizer, "two dogs"),
+        NO_TEXT,
+    ]
+
+
+def test_nul_that_the_model_writes_is_replaced(tokenizer, translator):
+    nul = tokenizer.encode("\0")[-1]
+    moved = {
+        artefacts.shifted(token, tokenizer.vocab_size): token
+        for token in range(nul, tokenizer.vocab_size)
+    }
+    word = tokenizer.decode([moved[nul]])
+    best = tokenizer.decode(
+        [artefacts.shifted(token, tokenizer.vocab_size) for token in tokenizer.encode(word)[::-1]]
+    )
+    assert "\0" in best
+    assert translator.translate([word]) == [best.replace("\0", "\ufffd")]
+
+
 def test_the_longest_line_that_fits_is_translated(tokenizer, translator):
     token = "dogs"
     while len(tokenizer.encode(token + " dogs")) < artefacts.SOURCE_LIMIT:
@@ -168,6 +190,11 @@ def test_text_bytes_and_line_endings_give_the_same(tokenizer, translator, ending
     wanted = [expected(tokenizer, line) for line in artefacts.LINES]
     assert translator.n_best(lines) == wanted
     assert translator.n_best(line.encode("utf-8") for line in lines) == wanted
+
+
+def test_reading_ahead_may_mean_all(tokenizer, translator):
+    wanted = [expected(tokenizer, line) for line in artefacts.LINES]
+    assert list(translator.n_best_stream(artefacts.LINES, read_ahead=10**23)) == wanted
 
 
 def test_nothing_to_translate(translator):
@@ -275,6 +302,13 @@ def test_a_silent_fallback_from_cuda_is_an_error(folder, monkeypatch, providers)
     assert Translator(folder, providers=[CPU]).provider == CPU
 
 
+@pytest.mark.skipif(AZURE not in onnxruntime.get_available_providers(), reason=f"no {AZURE} here")
+@pytest.mark.parametrize("providers", [[AZURE], [AZURE, CPU]])
+def test_a_provider_that_runs_nothing_of_the_model_is_refused(folder, providers):
+    with pytest.raises(ProviderError, match=f"{AZURE} was asked for.*fell back to {CPU}.*whole"):
+        Translator(folder, providers=providers)
+
+
 @pytest.mark.parametrize("providers", [CPU, [], ()])
 def test_providers_must_be_a_list_of_some(folder, providers):
     with pytest.raises(ProviderError, match="must be a list such as"):
@@ -285,6 +319,8 @@ def test_providers_must_be_a_list_of_some(folder, providers):
     ("precision", "provider", "mend"),
     [
         ("float16", CPU, "Serve it on CUDA"),
+        ("float16", AZURE, "Serve it on CUDA"),
+        ("float16", "XnnpackExecutionProvider", "Serve it on CUDA"),
         ("int8", CUDA, "precision='float16'"),
         ("weight_int8", CUDA, "precision='float16'"),
         ("weight_int4", CUDA, "precision='float16'"),
@@ -293,7 +329,7 @@ def test_providers_must_be_a_list_of_some(folder, providers):
 def test_a_precision_that_does_not_suit_the_provider_is_refused(
     tmp_path, tokenizer, monkeypatch, precision, provider, mend
 ):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, provider, CPU])
     folder = artefacts.write(tmp_path, tokenizer, precision=precision)
     with pytest.raises(ProviderError, match=f"precision '{precision}'.*{mend}"):
         Translator(folder, providers=[provider])
@@ -338,42 +374,18 @@ def test_session_options_reach_onnxruntime(folder):
 
 
 @pytest.mark.parametrize("name", ["threads", "workers"])
-def test_threads_and_workers_must_be_positive_numbers(folder, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be at least 1, .*0"):
-        Translator(folder, **{name: 0})
-
-
-SHARED = """
-import concurrent.futures, json, random, resource, sys
-from keras_transformer.export.runtime import Translator
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-folder, lines = sys.argv[1], json.loads(sys.argv[2])
-draw = random.Random(20170612)
-requests = [draw.choices(lines, k=draw.randint(1, 17)) for _ in range(2000)]
-translator = Translator(folder, threads=1)
-serial = [translator.n_best(request) for request in requests]
-
-def same(number):
-    return translator.n_best(requests[number]) == serial[number]
-
-with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    warm_up = all(pool.map(same, range(2000)))
-    before = resident()
-    equal = sum(pool.map(same, range(2000)))
-    grown = resident() / before - 1
-print(json.dumps({"warm_up": warm_up, "equal": equal, "grown": grown}))
-"""
+@pytest.mark.parametrize("count", [0, -1, 100_000])
+def test_threads_and_workers_are_some_and_not_thousands(folder, name, count):
+    most = 16 * os.cpu_count()
+    with pytest.raises(
+        ValueError, match=f"`{name}` must be at least 1, and at most {most} .*{count}"
+    ):
+        Translator(folder, **{name: count})
 
 
 def test_eight_threads_share_a_translator(folder):
     lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
-    found = json.loads(serving.run(SHARED, folder, json.dumps(lines)))
-    assert found["warm_up"] and found["equal"] == 2000
-    assert found["grown"] < 0.05
+    serving.check_sharing(folder, lines, most=17)
 
 
 FIRST = """

@@ -1,11 +1,10 @@
 """A real model, exported: Keras, the runtime, eight threads and Node.js give one answer."""
 
-import concurrent.futures
-
 import artefacts
 import keras
 import numpy as np
 import pytest
+import serving
 import test_runtime_node
 from test_runtime_node import node_folder  # noqa: F401  a fixture
 
@@ -45,11 +44,7 @@ def test_the_runtime_says_what_keras_finds(exported):
 
 
 def test_eight_threads_find_what_one_finds(exported):
-    translator = Translator(exported[-1], threads=1)
-    requests = [LINES[first::step] for step in (1, 2, 3, 5) for first in range(5)]
-    serial = [translator.n_best(request) for request in requests]
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(translator.n_best, requests)) == serial
+    serving.check_sharing(exported[-1], LINES, most=3)
 
 
 def test_node_finds_the_same_tokens(exported, node_folder):  # noqa: F811

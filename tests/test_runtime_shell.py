@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 
@@ -142,6 +143,7 @@ def test_a_terminal_sees_progress(folder, tmp_path, from_file):
         (("FOLDER", "--read-ahead", 0), "error: `read_ahead` must be at least 1"),
         (("FOLDER", "--threads", 0), "error: `threads` must be at least 1"),
         (("FOLDER", "--workers", 0), "error: `workers` must be at least 1"),
+        (("FOLDER", "--threads", 100_000), "error: `threads` must be at least 1, and at most"),
         (("FOLDER", "--provider", "NoSuchProvider"), "error: NoSuchProvider is not in this"),
     ],
 )
@@ -150,6 +152,32 @@ def test_wrong_arguments_are_named_and_give_status_2(folder, arguments, message)
     status, output, errors = serving.translate(b"two dogs\n", *arguments)
     assert (status, output) == (2, "")
     assert message in errors and "Traceback" not in errors
+
+
+def redirected(folder, redirection):
+    """Exit status, output and errors of the command, started by a shell with a redirection."""
+    command = f"{shlex.join(serving.command(folder, '--quiet'))} {redirection}"
+    done = subprocess.run(command, shell=True, input=b"two dogs\n", capture_output=True, timeout=60)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("redirection", "problem"),
+    [
+        ("<&-", "standard input is closed"),
+        (">&-", "standard output is closed"),
+        (">/dev/full", "standard input or output failed: No space left on device"),
+        ("0>/dev/null", "standard input or output failed: Bad file descriptor"),
+    ],
+)
+def test_input_and_output_that_fail_give_status_3(folder, redirection, problem):
+    assert redirected(folder, redirection) == (3, "", f"error: {problem}\n")
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_translations_go_on_without_a_place_for_messages(tokenizer, folder, redirection):
+    assert redirected(folder, redirection) == (0, best(tokenizer, "two dogs") + "\n", "")
+    assert redirected("no/such/folder", redirection) == (2, "", "")
 
 
 def test_nothing_in_nothing_out(folder):

@@ -273,6 +273,8 @@ class TestTensorFlow:
         ids = tf.reshape(tf.constant(rows), [2, 3, -1])
         assert tokenizer.tf_decode(ids).numpy().tolist() == [[b"a hat"] * 3] * 2
         assert tokenizer.tf_decode(ids[0, 0]).numpy() == b"a hat"
+        assert tokenizer.tf_decode(ids[..., :0]).numpy().tolist() == [[b""] * 3] * 2
+        assert tokenizer.tf_decode(ids[:0, :, :0]).numpy().shape == (0, 3)
         assert tokenizer.tf_encode(tf.constant("a hat")).numpy().tolist() == rows[0][:-3]
 
     def test_works_in_a_dataset(self, tokenizer, tf):
