@@ -15,7 +15,7 @@ from keras_transformer.export.jobs import (
     check_arguments,
 )
 from keras_transformer.export.simplify import simplify, sink_weights
-from keras_transformer.export.staging import Progress, digest, staged
+from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
 OPSET = 17
@@ -97,7 +97,7 @@ def export_onnx(
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
     model = conversion.as_float32(model)
     job = SearchJob(model, search, max_length) if search else ForwardJob(model)
-    with staged(path, signature.MANIFEST_FILE) as folder:
+    with staged(path, stranger_to_onnx) as folder:
         with tell("tracing"):
             traced = conversion.trace(job.function, model.variables, job.specs)
         with tell("converting to ONNX"):

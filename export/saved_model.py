@@ -11,10 +11,8 @@ import tensorflow as tf
 
 from keras_transformer.export import signature, verify
 from keras_transformer.export.jobs import ForwardJob, SearchJob, check_arguments
-from keras_transformer.export.staging import Progress, staged
+from keras_transformer.export.staging import Progress, staged, stranger_to_saved_model
 
-# The file that every SavedModel has.
-MARKER = "saved_model.pb"
 # A search in TensorFlow and the same search traced: other orders of summation, nothing else.
 TOLERANCE = 1e-4
 
@@ -69,7 +67,7 @@ def export_saved_model(
     if search is not None and tokenizer is not None:
         functions[signature.TRANSLATE] = _translation(tokenizer, jobs[signature.SEARCH])
     module.functions = functions
-    with staged(path, MARKER) as folder:
+    with staged(path, stranger_to_saved_model) as folder:
         with tell("tracing and writing"), warnings.catch_warnings():
             # TensorFlow's own saving code warns of NumPy's future; nobody here can act on it.
             warnings.simplefilter("ignore", DeprecationWarning)

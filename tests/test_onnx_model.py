@@ -199,7 +199,8 @@ def test_operators_without_counterpart_are_named(tmp_path):
 def test_failed_check_leaves_the_folder_as_it_was(artefact, model, tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.mkdir()
-    (path / signature.MANIFEST_FILE).write_text("earlier")
+    earlier = f'{{"format": "{signature.FORMAT}"}}'
+    (path / signature.MANIFEST_FILE).write_text(earlier)
 
     def broken(*arguments):
         raise ExportError("Parity of the tokens: broken on purpose")
@@ -208,7 +209,7 @@ def test_failed_check_leaves_the_folder_as_it_was(artefact, model, tmp_path, mon
     with pytest.raises(ExportError, match="broken on purpose"):
         export_onnx(tiny("encode", num_layers=1), path, verbose=False)
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / signature.MANIFEST_FILE).read_text() == "earlier"
+    assert (path / signature.MANIFEST_FILE).read_text() == earlier
 
 
 def test_folder_of_something_else_is_left_alone(model, tmp_path):

@@ -102,7 +102,7 @@ def test_language_model_goes_on_from_text_with_a_seed(tmp_path):
 def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.mkdir()
-    (path / saved_model.MARKER).write_text("earlier")
+    (path / "saved_model.pb").write_text("earlier")
 
     def broken(*arguments, **named):
         raise ExportError("broken on purpose")
@@ -111,7 +111,7 @@ def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="broken on purpose"):
         export_saved_model(tiny("encode", num_layers=1), path, verbose=False)
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / saved_model.MARKER).read_text() == "earlier"
+    assert (path / "saved_model.pb").read_text() == "earlier"
 
 
 def texts(words, scores):
