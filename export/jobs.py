@@ -108,14 +108,18 @@ class SearchJob:
         result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
-    def compare(self, case, expected, found, tolerance, exact=True):
-        rescored = self.rescore(case[signature.SOURCE_IDS], found[signature.TOKEN_IDS])
+    def compare(self, cases, expected, found, tolerance, exact=True):
+        rescored = [
+            self.rescore(case[signature.SOURCE_IDS], outputs[signature.TOKEN_IDS])
+            for case, outputs in zip(cases, found, strict=True)
+        ]
         return verify.compare_search(expected, found, rescored, tolerance, exact)
 
     def rescore(self, source_ids, token_ids):
         """The scores, (B, W), that the model's plain forward pass gives to hypotheses (B, W, T).
 
-        It knows no cache, no loop and no beam, so it is a second way to the same numbers.
+        It knows no cache, no loop and no beam, so it is a second way to the same numbers. Beside
+        them their spread: the scores' sums over standard deviations of all log-probabilities.
         """
         width = token_ids.shape[1]
         tokens = token_ids.reshape(-1, token_ids.shape[2])  # (B W, T)
@@ -134,15 +138,19 @@ class SearchJob:
                 signature.TARGET_IDS: inputs,
             }
         logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        verify.check_known("Logits of the forward pass", logits)
         peak = logits.max(axis=-1, keepdims=True)
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
         column = np.arange(chosen.shape[1])[None]
         generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
+        spread = logits.std(axis=-1, where=np.isfinite(logits))
         count = np.maximum(generated.sum(axis=1), 1)
-        alpha = getattr(self.search, "length_penalty", 0.0)
-        scores = (chosen * generated).sum(axis=1) / ((5.0 + count) / 6.0) ** alpha
-        return scores.reshape(-1, width).astype(np.float32)
+        norm = ((5.0 + count) / 6.0) ** getattr(self.search, "length_penalty", 0.0)
+        return tuple(
+            (np.where(generated, part, 0.0).sum(axis=1) / norm).reshape(-1, width)
+            for part in (chosen, spread)
+        )
 
 
 class ForwardJob:
@@ -216,8 +224,8 @@ class ForwardJob:
         tensors = {name: tf.constant(array) for name, array in case.items()}
         return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
 
-    def compare(self, case, expected, found, tolerance, exact=True):
-        return verify.compare_forward(expected, found, tolerance)
+    def compare(self, cases, expected, found, tolerance, exact=True):
+        return verify.compare_forward(expected, found, tolerance, exact)
 
 
 def _random_ids(vocab_size, max_length):

@@ -3,8 +3,8 @@
 Shapes: B sentences, W hypotheses of each, S source length, T target length.
 """
 
+import itertools
 import warnings
-from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -73,28 +73,34 @@ def export_saved_model(
             warnings.simplefilter("ignore", DeprecationWarning)
             tf.saved_model.save(module, str(folder), signatures=functions)
         with tell("proving it in a process without Keras"):
-            _prove(folder, jobs, functions, samples)
+            _prove(folder, jobs, functions, samples, TOLERANCE)
 
 
-def _prove(folder, jobs, functions, samples):
+def _prove(folder, jobs, functions, samples, tolerance):
     """Holds every signature of the written folder to Keras, or to the function that was written."""
-    cases, checks = [], []
-    for name, job in jobs.items():
-        for case in job.cases(samples if name == signature.SEARCH else None):
-            cases.append((name, case))
-            checks.append(partial(job.compare, case, job.expected(case)))
+    cases = {
+        name: job.cases(samples if name == signature.SEARCH else None) for name, job in jobs.items()
+    }
     if signature.TRANSLATE in functions:
-        texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
-        case = {signature.TEXT: np.array(texts)}
-        if jobs[signature.SEARCH].random:
-            case[signature.SEED] = np.array(17, np.int32)
-        tensors = {name: tf.constant(array) for name, array in case.items()}
-        cases.append((signature.TRANSLATE, case))
-        checks.append(partial(verify.compare_texts, functions[signature.TRANSLATE](**tensors)))
-    names = [name for name, _ in cases]
-    found = verify.probe(folder, [case for _, case in cases], signatures=names)
-    for check, outputs in zip(checks, found, strict=True):
-        check(outputs, tolerance=TOLERANCE)
+        cases[signature.TRANSLATE] = [_strings(jobs[signature.SEARCH])]
+    pairs = [(name, case) for name, some in cases.items() for case in some]
+    names, flat = zip(*pairs, strict=True)
+    found = iter(verify.probe(folder, flat, signatures=names))
+    for name, some in cases.items():
+        outputs = list(itertools.islice(found, len(some)))
+        if name in jobs:
+            expected = [jobs[name].expected(case) for case in some]
+            jobs[name].compare(some, expected, outputs, tolerance)
+        else:
+            tensors = {key: tf.constant(array) for key, array in some[0].items()}
+            verify.compare_texts(functions[name](**tensors), outputs[0], tolerance)
+
+
+def _strings(job):
+    """A case for the signature `translate`."""
+    texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
+    seed = {signature.SEED: np.array(17, np.int32)} if job.random else {}
+    return {signature.TEXT: np.array(texts), **seed}
 
 
 def _function(function, specs):

@@ -219,34 +219,93 @@ def test_folder_of_something_else_is_left_alone(model, tmp_path):
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
+def outputs(*rows):
+    """What a model gives for one case."""
+    return [{"logits": np.array(rows, "float32")}]
+
+
 def test_wrong_numbers_are_told_by_how_much():
-    expected = {"logits": np.ones((2, 3), "float32")}
-    found = {"logits": np.full((2, 3), 1.5, "float32")}
+    expected = outputs([1, 1, 1], [1, 1, 1])
     assert verify.compare_forward(expected, expected, 1e-4) == 0
     with pytest.raises(ExportError, match="by 0.5 of their size, 0.0001 is allowed"):
-        verify.compare_forward(expected, found, 1e-4)
-    with pytest.raises(ExportError, match="not finite"):
-        verify.compare_forward(expected, {"logits": np.full((2, 3), np.nan)}, 1e-4)
-    with pytest.raises(ExportError, match=r"shape \(2, 1\)"):
-        verify.compare_forward(expected, {"logits": np.ones((2, 1))}, 1e-4)
+        verify.compare_forward(expected, outputs([1, 1, 1], [1, 1, 1.5]), 1e-4)
+    with pytest.raises(ExportError, match="not finite at other places"):
+        verify.compare_forward(expected, outputs([1, 1, 1], [1, 1, np.nan]), 1e-4)
+    with pytest.raises(ExportError, match=r"shape \(1, 2\)"):
+        verify.compare_forward(expected, outputs([1, 1]), 1e-4)
+
+
+def test_rounding_is_held_against_the_spread_over_all_cases():
+    expected, found = outputs([99], [101]) + outputs([100]), outputs([99.5], [101]) + outputs([100])
+    error = 0.5 / 3**0.5 / (2 / 3) ** 0.5
+    assert verify.compare_forward(expected, found, 0.5, exact=False) == pytest.approx(error)
+    with pytest.raises(ExportError, match="by 0.35 of their spread, 0.3 is allowed.*keep_float"):
+        verify.compare_forward(expected, found, 0.3, exact=False)
+    constant = outputs([0, 0])
+    assert verify.compare_forward(constant, constant, 0.3, exact=False) == 0
+
+
+def test_infinite_numbers_are_compared_and_nan_proves_nothing():
+    expected = outputs([1, -np.inf, np.inf])
+    assert verify.compare_forward(expected, expected, 1e-4) == 0
+    with pytest.raises(ExportError, match="not finite at other places"):
+        verify.compare_forward(expected, outputs([1, np.inf, -np.inf]), 1e-4)
+    unknown = outputs([1, np.nan, 2])
+    with pytest.raises(ExportError, match="Keras model itself gives NaN"):
+        verify.compare_forward(unknown, unknown, 1e-4)
+    endless = outputs([np.inf, np.inf])
+    with pytest.raises(ExportError, match="no finite number in any sample"):
+        verify.compare_forward(endless, endless, 1e-4)
+
+
+IDS = np.array([[[5, 3], [7, 3]]])
+SCORES = np.array([[-1.0, -2.0]], "float32")
+
+
+def compare_search(expected, found, again, **arguments):
+    """`verify.compare_search` on one sentence, whose expected ids are `IDS`."""
+    ids, scores = found
+    found = {"token_ids": ids, "scores": np.array(scores, "float32")}
+    again = np.array(again, "float32"), np.full(np.shape(again), 2.0, "float32")
+    expected = IDS, np.array(expected, "float32")
+    return verify.compare_search([expected], [found], [again], 1e-4, **arguments)
 
 
 def test_wrong_tokens_are_told_and_ties_are_not():
-    ids = np.array([[[5, 3], [7, 3]]])
-    scores = np.array([[-1.0, -2.0]], "float32")
-    good = {"token_ids": ids, "scores": scores}
-    assert verify.compare_search((ids, scores), good, scores, 1e-4, True) == (0.0, 1.0)
-    tied = np.array([[-1.0, -1.00001]], "float32")
-    found = {"token_ids": ids[:, ::-1], "scores": tied}
-    assert verify.compare_search((ids, tied), found, tied, 1e-4, True)[1] == 0.0
+    assert compare_search(SCORES, (IDS, SCORES), SCORES) == 0.0
+    tied = [[-1.0, -1.00001]]
+    assert compare_search(tied, (IDS[:, ::-1], tied), tied) == 0.0
     with pytest.raises(ExportError, match="token 0 is 9, Keras has 5"):
-        other = {"token_ids": ids + 4, "scores": scores + 1}
-        verify.compare_search((ids, scores), other, scores + 1, 1e-4, True)
-    with pytest.raises(ExportError, match="score differs by 0.5 of its size"):
-        verify.compare_search((ids, scores), good, scores * 2, 1e-4, True)
+        compare_search(SCORES, (IDS + 4, SCORES + 1), SCORES + 1)
+    with pytest.raises(ExportError, match="hypotheses differ from Keras' by 0.5 of their size"):
+        compare_search(SCORES, (IDS, SCORES), SCORES * 2)
     with pytest.raises(ExportError, match="Shapes of the search"):
-        less = {"token_ids": ids[:, :1], "scores": scores[:, :1]}
-        verify.compare_search((ids, scores), less, scores[:, :1], 1e-4, True)
+        compare_search(SCORES, (IDS[:, :1], SCORES[:, :1]), SCORES[:, :1])
+
+
+def test_tie_beside_an_empty_place_is_a_tie():
+    three = np.array([[[5, 3], [7, 3], [0, 0]]])
+    scores = np.array([[-1.0, -1.00001, -np.inf]], "float32")
+    found = {"token_ids": three[:, [1, 0, 2]], "scores": scores}
+    again = scores, np.ones_like(scores)
+    assert verify.compare_search([(three, scores)], [found], [again], 1e-4) == 0.0
+    empty = {"token_ids": three, "scores": np.array([[-1.0, -np.inf, -np.inf]], "float32")}
+    with pytest.raises(ExportError, match="not finite at other places"):
+        verify.compare_search([(three, scores)], [empty], [again], 1e-4)
+
+
+def test_scores_of_rounded_weights_are_held_against_their_spread():
+    error = compare_search(SCORES, (IDS + 4, SCORES), SCORES + [[2e-4, 0]], exact=False)
+    assert error == pytest.approx(1e-4 / 2**0.5, rel=1e-2)
+    with pytest.raises(ExportError, match="by 0.35 of their spread.*keep_float"):
+        compare_search(SCORES, (IDS, SCORES), SCORES + [[0, 1]], exact=False)
+    for broken in (np.nan, -np.inf):
+        with pytest.raises(ExportError, match="not finite at other places"):
+            compare_search(SCORES, (IDS, [[broken, -2.0]]), SCORES, exact=False)
+    with pytest.raises(ExportError, match="by nan of their spread"):
+        compare_search(SCORES, (IDS, [[-1.0, np.nan]]), SCORES, exact=False)
+    with pytest.raises(ExportError, match="Keras model itself gives NaN"):
+        compare_search([[np.nan, -2.0]], (IDS, [[np.nan, -2.0]]), SCORES, exact=False)
 
 
 def test_broken_file_names_the_check_it_failed(tmp_path):
