@@ -139,7 +139,7 @@ def digest(path):
 
 
 class Progress:
-    """Tells on stderr what is being done and how long it took."""
+    """Tells on stderr what is being done and how long it took; and in which stage it failed."""
 
     def __init__(self, verbose):
         self.verbose = verbose
@@ -148,7 +148,20 @@ class Progress:
     def __call__(self, what):
         start = time.perf_counter()
         self._print(f"{what} ... ")
-        yield
+        try:
+            yield
+        except BaseException as error:
+            self._print("failed\n")
+            if isinstance(error, ExportError) or not isinstance(error, Exception):
+                raise
+            if isinstance(error, OSError):
+                advice = "Make room and see that it can be written there, and export again."
+            else:
+                advice = "Please report it with the model's configuration."
+            raise ExportError(
+                f"Failed at {what}: {type(error).__name__}: {error}. What was at the target is as "
+                f"before. {advice}"
+            ) from error
         self._print(f"{time.perf_counter() - start:.1f} s\n")
 
     def _print(self, text):

@@ -13,6 +13,7 @@ import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer.export import signature, verify
+from keras_transformer.export.jobs import proof_texts
 from keras_transformer.export.staging import ExportError
 
 CONTRIB = "ai.onnx.contrib"
@@ -22,16 +23,16 @@ SPACE, UNKNOWN = "\u2581", " \u2047 "
 REPLACEMENT = "\ufffd"
 # Scores of the file and of the ids' own run: the same graph, so only their way differs.
 TOLERANCE = 1e-6
-PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
 
 
-def add_text_model(folder, tokenizer, task):
+def add_text_model(folder, tokenizer, task, longest=None):
     """Writes the text model beside `model.onnx` in `folder` and proves it.
 
     Args:
         folder: `pathlib.Path` with the model, ids in and out.
         tokenizer: `Tokenizer` of the model.
         task: "translate" (pieces and the end mark) or "generate" (begin mark and pieces).
+        longest: most tokens that the model can read. Defaults to `None`: any number.
 
     Returns:
         `{"inputs", "outputs"}` as the manifest lists them.
@@ -48,7 +49,7 @@ def add_text_model(folder, tokenizer, task):
     seeded = any(value.name == signature.SEED for value in model.graph.input)
     made = wrap(model, tokenizer, task)
     onnx.save(made, folder / signature.TEXT_MODEL_FILE)
-    _prove(folder, tokenizer, task, seeded)
+    _prove(folder, tokenizer, task, seeded, proof_texts(tokenizer, longest))
     seed = [{"name": signature.SEED, "dtype": "int32", "axes": []}] if seeded else []
     return {
         "inputs": [_entry(signature.TEXT, "string"), *seed],
@@ -289,12 +290,12 @@ def pieces(tokenizer):
     return found
 
 
-def _prove(folder, tokenizer, task, seeded):
+def _prove(folder, tokenizer, task, seeded, proof):
     """Holds strings from the written file to the tokenizer around the model of ids."""
     marks = signature.SPECIAL_IDS
     ids = [
         [marks["begin"], *row] if task == "generate" else [*row, marks["end"]]
-        for row in tokenizer.encode(list(PROOF))
+        for row in tokenizer.encode(proof)
     ]
     padded = np.zeros((len(ids), max(map(len, ids))), np.int32)
     for row, tokens in zip(padded, ids, strict=True):
@@ -305,11 +306,11 @@ def _prove(folder, tokenizer, task, seeded):
     )
     (found,) = verify.probe(
         folder / signature.TEXT_MODEL_FILE,
-        [{signature.TEXT: np.array(PROOF), **seed}],
+        [{signature.TEXT: np.array(proof), **seed}],
         extensions=True,
     )
     texts, scores = [], expected[signature.SCORES].copy()
-    for text, row, score in zip(PROOF, expected[signature.TOKEN_IDS], scores, strict=True):
+    for text, row, score in zip(proof, expected[signature.TOKEN_IDS], scores, strict=True):
         texts.append([one if text.strip() else "" for one in tokenizer.decode(row)])
         if not text.strip():
             score[:] = np.where(np.arange(len(score)) < 1, 0.0, -np.inf)

@@ -15,6 +15,8 @@ from exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.blocks import EncoderBlock
+from keras_transformer.embeddings import TokenEmbedding
 from keras_transformer.export import (
     ExportError,
     export_onnx,
@@ -167,16 +169,63 @@ def test_forward_pass_of_a_translator(tmp_path):
     np.testing.assert_allclose(logits, model(feed), rtol=1e-4, atol=1e-4)
 
 
-def test_encoder_under_a_head(tmp_path):
+@pytest.mark.parametrize(
+    "precision, activation, pooled",
+    [("float32", "softmax", True), ("int8", None, False), ("weight_int8", None, False),
+     ("weight_int4", "softmax", True), ("float16", None, False)],
+)  # fmt: skip
+def test_encoder_under_a_head(tmp_path, precision, activation, pooled):
     encoder = tiny("encode")
     ids = keras.Input((None,), dtype="int32", name="source_ids")
-    pooled = keras.layers.GlobalAveragePooling1D()(encoder(ids))
-    classes = keras.layers.Dense(3, activation="softmax", name="classes")(pooled)
-    model = keras.Model(ids, classes)
-    manifest = export_onnx(model, tmp_path / "out", verbose=False)
-    assert [value["name"] for value in manifest["outputs"]] == ["classes"]
+    x = encoder(ids)
+    x = keras.layers.GlobalAveragePooling1D()(x) if pooled else x
+    head = keras.layers.Dense(
+        3, activation=activation, bias_initializer="random_normal", name="tags"
+    )
+    model = keras.Model(ids, head(x))
+    manifest = export_onnx(model, tmp_path / "out", precision=precision, verbose=False)
+    assert [value["name"] for value in manifest["outputs"]] == ["tags"]
     (found,) = session(tmp_path / "out").run(None, {"source_ids": source()})
-    np.testing.assert_allclose(found, model(source()), rtol=1e-4, atol=1e-5)
+    exact = precision == "float32"
+    tolerance = 1e-5 if exact else verify.TOLERANCES[precision] * np.std(model(source()))
+    assert np.abs(found - model(source())).mean() <= tolerance
+
+
+def test_outputs_that_are_one_value_keep_their_names(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="source_ids")
+    x = tiny("encode", num_layers=1)(ids)
+    model = keras.Model(ids, {"p": x, "q": x})
+    manifest = export_onnx(model, tmp_path / "out", verbose=False)
+    assert [value["name"] for value in manifest["outputs"]] == ["p", "q"]
+    p, q = session(tmp_path / "out").run(None, {"source_ids": source()})
+    np.testing.assert_array_equal(p, q)
+
+
+def test_sequential_of_our_layers(tmp_path):
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32", name="ids"),
+            TokenEmbedding(31, 12),
+            EncoderBlock(2, 17),
+        ]
+    )
+    manifest = export_onnx(model, tmp_path / "out", verbose=False)
+    (name,) = (value["name"] for value in manifest["outputs"])
+    (found,) = session(tmp_path / "out").run([name], {"ids": source(vocab_size=31)})
+    np.testing.assert_allclose(found, model(source(vocab_size=31)), rtol=1e-4, atol=1e-4)
+
+
+def test_models_with_few_positions_are_proven_within_them(tmp_path):
+    arguments = {"num_layers": 1, "positions": "learned", "max_length": 5}
+    ids = keras.Input((None,), dtype="int32", name="source_ids")
+    under = keras.Model(ids, keras.layers.Dense(3)(tiny("encode", **arguments)(ids)))
+    manifest = export_onnx(under, tmp_path / "head", verbose=False)
+    assert manifest["limits"]["source_length"] == 5
+    translator = tiny(**arguments)
+    export_onnx(translator, tmp_path / "text", tokenizer(), BEAM, text=True, verbose=False)
+    read_artefact(tmp_path / "text")
+    with pytest.raises(ValueError, match="has 7 ids a sentence.*positions for 5 only"):
+        export_onnx(translator, tmp_path / "text", search=BEAM, samples=[source(2, 7)])
 
 
 def test_operators_without_counterpart_are_named(tmp_path):
@@ -327,8 +376,9 @@ def test_arguments_are_checked_before_anything_is_done(model, tmp_path):
         export_onnx(tiny("encode", num_layers=1), path, search=BEAM)
     with pytest.raises(TypeError, match="tokenizer must be"):
         export_onnx(model, path, tokenizer="tokenizer.model")
-    with pytest.raises(ValueError, match="vocabulary only 17"):
-        export_onnx(tiny(vocab_size=17, num_layers=1), path, tokenizer(), BEAM)
+    for size in (17, VOCAB + 1):
+        with pytest.raises(ValueError, match=f"286 ids, but the model reads {size}"):
+            export_onnx(tiny(vocab_size=size, num_layers=1), path, tokenizer(), BEAM)
     with pytest.raises(ValueError, match="max_length must be a positive integer"):
         export_onnx(model, path, search=BEAM, max_length=0)
     with pytest.raises(ValueError, match="text=True needs a tokenizer"):
@@ -336,6 +386,69 @@ def test_arguments_are_checked_before_anything_is_done(model, tmp_path):
     with pytest.raises(ValueError, match="no functional model"):
         export_onnx(keras.Sequential(), path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "samples, told",
+    [
+        ([], r"at least one sample.* but \[\] was passed"),
+        ({"source_ids": source()}, "must be a list of at least one sample"),
+        ([source()[0]], r"array \(B, S\) of ids from 0 to 285.*shape \(7,\)"),
+        ([source().astype("float32")], "shape .5, 7. of float32"),
+        ([source() + VOCAB], "with ids from 286 to"),
+        ([source() - 1], "with ids from -1 to"),
+    ],
+)
+def test_samples_of_a_search_are_ids(model, tmp_path, samples, told):
+    with pytest.raises(ValueError, match=told):
+        export_onnx(model, tmp_path / "out", search=BEAM, samples=samples)
+
+
+@pytest.mark.parametrize(
+    "samples, told",
+    [
+        ([], "at least one sample"),
+        ([source()], r"dict with an array for each of \['source_ids'\], but ndarray"),
+        ([{"ids": source()}], r"\['source_ids'\], but \['ids'\]"),
+        ([{"source_ids": source()[0]}], r"'source_ids' has shape \(7,\).*takes \(None, None\)"),
+        ([{"source_ids": source() * 1.5}], "dtype float64, but the model takes .* int32"),
+    ],
+)
+def test_samples_of_a_forward_pass_are_its_inputs(tmp_path, samples, told):
+    with pytest.raises(ValueError, match=told):
+        export_onnx(tiny("encode", num_layers=1), tmp_path / "out", samples=samples)
+
+
+def test_dtypes_that_an_artefact_cannot_name_are_refused(tmp_path):
+    ids = keras.Input((None,), dtype="uint8", name="bytes")
+    x = tiny("encode", num_layers=1)(keras.ops.cast(ids, "int32"))
+    with pytest.raises(ValueError, match="bytes is an input or output of dtype uint8"):
+        export_onnx(keras.Model(ids, x), tmp_path / "out")
+
+
+def test_other_backends_are_told_what_to_do(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="Keras runs on jax here.*KERAS_BACKEND=tensorflow"):
+        export_onnx(model, tmp_path / "out", search=BEAM)
+
+
+def test_weights_that_are_not_numbers_are_named(tmp_path):
+    model = tiny(num_layers=1)
+    weight = model.get_layer("decoder_block_0").self_attention.weights[0]
+    weight.assign(weight * np.nan)
+    with pytest.raises(ExportError, match=f"The weight {weight.path} holds NaN"):
+        export_onnx(model, tmp_path / "out", search=BEAM)
+
+
+def test_unexpected_error_names_the_stage(tmp_path, monkeypatch, capsys):
+    def broken(*arguments, **named):
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(onnx_model, "simplify", broken)
+    with pytest.raises(ExportError, match="Failed at simplifying: KeyError: 'surprise'.*as before"):
+        export_onnx(tiny("encode", num_layers=1), tmp_path / "out")
+    assert "simplifying ... failed\n" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_large_models_keep_their_weights_beside_the_file(model, tmp_path, monkeypatch):
