@@ -94,7 +94,11 @@ def _replace(node, new, output):
     """Puts `new`, which gives what `output` was, in the place of `node`."""
     node.append(new) if output is node.outputs[0] else output.producer().append(new)
     result = new.outputs[0]
-    result.type, result.shape, result.name = output.type, output.shape, f"{output.name}/reduced"
+    result.type, result.shape = output.type, output.shape
+    result.name, output.name = (
+        output.name,
+        f"{output.name}/float",
+    )  # outputs of the model keep theirs
     output.replace_all_uses_with(result, replace_graph_outputs=True)
 
 

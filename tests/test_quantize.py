@@ -8,7 +8,7 @@ import pytest
 from exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
 from onnx import TensorProto, helper
 
-from keras_transformer.export import ExportError, export_onnx
+from keras_transformer.export import ExportError, export_onnx, jobs, verify
 from keras_transformer.export.fuse import fuse_blocks
 from keras_transformer.export.quantize import (
     quantize_blocks,
@@ -129,6 +129,49 @@ def test_logits_lose_little(forward, precision, loss):
     assert np.abs(found - exact).mean() <= loss * np.abs(exact - exact.mean()).mean()
 
 
+def damaged(model, precision, kind):
+    """A copy of a reduced model whose reduced weights are zero, negated or shuffled."""
+    copy, random = graph(model), np.random.default_rng(0)
+    reduced = [
+        name for name in copy.graph.initializers if name.endswith(("/int8", "/int4", "/half"))
+    ]
+    assert reduced
+    for name in reduced:
+        if kind == "negated" and precision != "float16":
+            name = name.rpartition("/")[0] + "/scale"
+        value = copy.graph.initializers[name]
+        array = value.const_value.numpy()
+        if kind == "negated":
+            array = -array
+        elif kind == "shuffled":
+            array = random.permutation(array.ravel()).reshape(array.shape)
+        else:
+            zero = {"weight_int4": 0x88, "weight_int8": 128}.get(precision, 0)
+            array = np.full_like(array, zero)
+        value.const_value = ir.tensor(array, name=name)
+    return copy
+
+
+@pytest.mark.parametrize("search", [None, BEAM])
+@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
+def test_proof_tells_rounding_from_damage(precision, search):
+    model = exports.shared_model()
+    job = jobs.SearchJob(model, search, MAX_LENGTH) if search else jobs.ForwardJob(model)
+    cases = job.cases(None)
+    expected = [job.expected(case) for case in cases]
+    made = reduced(exports.shared_graph(search), precision)
+
+    def check(tried):
+        names = [value.name for value in tried.graph.outputs]
+        found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
+        job.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+
+    check(graph(made))
+    for kind in ("zero", "negated", "shuffled"):
+        with pytest.raises(ExportError, match="differ from Keras' by .* of their spread"):
+            check(damaged(made, precision, kind))
+
+
 def test_float16_keeps_caches_small_and_scores_exact(converted):
     made = ir.to_proto(reduced(converted, "float16"))
     inside, _ = body(made)
@@ -173,7 +216,7 @@ def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
         assert manifest["precision"] == precision
         sizes[precision] = manifest["files"]["model.onnx"]["bytes"]
     assert sizes["int8"] < 0.6 * sizes["float32"]
-    with pytest.raises(ExportError, match="Parity of the scores.*keep_float"):
+    with pytest.raises(ExportError, match="Parity of the scores.*spread.*keep_float"):
         export_onnx(
             model, tmp_path / "strict", search=GreedySearch(), precision="int8",
             max_length=MAX_LENGTH, tolerance=1e-9, verbose=False,
