@@ -21,7 +21,6 @@ from keras_transformer.blocks import EncoderBlock
 from keras_transformer.embeddings import TokenEmbedding
 from keras_transformer.export import (
     ExportError,
-    conversion,
     export_onnx,
     onnx_model,
     signature,
@@ -29,6 +28,7 @@ from keras_transformer.export import (
     verify,
 )
 from keras_transformer.export.artefact import read_artefact
+from keras_transformer.export.jobs import as_float32
 from keras_transformer.export.runtime import Translator
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 from keras_transformer.text import END_ID, PAD_ID
@@ -167,7 +167,7 @@ def test_every_kind_of_translator_exports(name, tmp_path):
     arguments, search = VARIANTS[name]
     model = tiny(**arguments)
     export_onnx(model, tmp_path / "out", search=search, max_length=7, verbose=False)
-    exported = conversion.as_float32(model)  # whatever the model's own precision
+    exported = as_float32(model)  # whatever the model's own precision
     for rows, length in ((1, 1), (2, 5), (5, 7)):
         assert_same_search(exported, search, tmp_path / "out", source(rows, length), max_length=7)
 
@@ -401,9 +401,8 @@ def test_arguments_are_checked_before_anything_is_done(model, tmp_path):
         export_onnx(tiny("encode", num_layers=1), path, search=BEAM)
     with pytest.raises(TypeError, match="tokenizer must be"):
         export_onnx(model, path, tokenizer="tokenizer.model")
-    for size in (17, VOCAB + 1):
-        with pytest.raises(ValueError, match=f"286 ids, but the model reads {size}"):
-            export_onnx(tiny(vocab_size=size, num_layers=1), path, tokenizer(), BEAM)
+    with pytest.raises(ValueError, match="286 ids, but the model reads 17"):
+        export_onnx(tiny(vocab_size=17, num_layers=1), path, tokenizer(), BEAM)
     with pytest.raises(ValueError, match="max_length must be a positive integer"):
         export_onnx(model, path, search=BEAM, max_length=0)
     with pytest.raises(ValueError, match="text=True needs a tokenizer"):
