@@ -56,6 +56,10 @@ def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_
                 f"The tokenizer has {known} ids, but the model reads {sizes['source']}. Pass the "
                 "tokenizer that it was trained with, or leave it out to export ids."
             )
+    if search is None and max_length is not None:
+        raise ValueError(
+            "max_length limits what a search generates: pass a search, or leave it out."
+        )
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")

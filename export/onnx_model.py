@@ -38,7 +38,7 @@ def export_onnx(
     max_length=None,
     max_source_length=MAX_SOURCE_LENGTH,
     fuse=True,
-    keep_float=None,
+    keep_float=(),
     text=False,
     samples=None,
     tolerance=None,
@@ -67,8 +67,9 @@ def export_onnx(
             the model's own `max_length`.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
             gives a graph of ONNX's own operators only. Defaults to `True`.
-        keep_float: names of weights that reduced precisions leave in float32, as prefixes of their
-            Keras paths. Defaults to `quantize.KEEP_FLOAT[precision]`.
+        keep_float: list of weights that reduced precisions leave in float32, as prefixes of their
+            Keras paths. The projections to queries, keys and values of a self-attention are one
+            product, so they stay together. Defaults to none.
         text: whether to write a second file, strings in and out, for onnxruntime-extensions.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a forward
             pass. Defaults to `None`: random ones.
@@ -95,6 +96,9 @@ def export_onnx(
         )
     if text and (tokenizer is None or search is None):
         raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
+    quantize.check_keep_float(
+        keep_float, precision, [variable.path for variable in model.variables]
+    )
     tell = Progress(verbose)
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
     check_weights(model)

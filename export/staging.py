@@ -151,7 +151,7 @@ class Progress:
         try:
             yield
         except BaseException as error:
-            self._print("failed\n")
+            self._print("failed\n" if isinstance(error, Exception) else "stopped\n")
             if isinstance(error, ExportError) or not isinstance(error, Exception):
                 raise
             if isinstance(error, OSError):

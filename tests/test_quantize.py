@@ -200,9 +200,44 @@ def test_chosen_weights_stay_float(forward, precision):
     assert "decoder_block_0/feed_forward/hidden/kernel" not in kinds
 
 
-def test_unknown_weight_to_keep_is_told(forward):
-    with pytest.raises(ValueError, match="keep_float names 'decoder_block_9'"):
-        reduced(forward, "int8", keep_float=["decoder_block_9"])
+@pytest.mark.parametrize("precision", ["int8", "weight_int8", "float16"])
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_weights_that_are_packed_into_one_are_kept_by_their_own_paths(forward, precision, part):
+    path = f"decoder_block_0/self_attention/{part}/kernel"
+    assert path in [variable.path for variable in exports.shared_model().variables]
+    made = reduced(forward, precision, keep_float=[path])
+    kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
+    assert kinds["decoder_block_0/self_attention/query_key_value/kernel"] == ir.DataType.FLOAT
+    assert "decoder_block_1/self_attention/query_key_value/kernel" not in kinds
+
+
+@pytest.mark.parametrize(
+    "keep_float, precision, error, told",
+    [
+        (["decoder_block_9"], "int8", ValueError, r"'decoder_block_9'.*nearest: \['decoder_block_"),
+        (["decoder_block_0/self_attention/query_key_value"], "int8", ValueError, "query/kernel'"),
+        ("decoder_block_0", "int8", TypeError, "list of weights' paths, but 'decoder_block_0'"),
+        (["decoder_block_0"], "float32", ValueError, "in precision float32 all weights stay"),
+    ],
+)
+def test_weights_to_keep_are_checked_before_the_work(tmp_path, keep_float, precision, error, told):
+    with pytest.raises(error, match=told):
+        export_onnx(
+            exports.shared_model(), tmp_path / "out", precision=precision, keep_float=keep_float
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_packed_weights_stay_float_in_an_export(tmp_path):
+    keep = ["encoder_block_0/self_attention/key"]
+    for keep_float in ([], keep):
+        export_onnx(
+            tiny("encode", num_layers=1), tmp_path / "out", precision="int8",
+            keep_float=keep_float, verbose=False,
+        )  # fmt: skip
+        names = {item.name for item in onnx.load(tmp_path / "out" / "model.onnx").graph.initializer}
+        packed = "encoder_block_0/self_attention/query_key_value/kernel"
+        assert (packed in names) == bool(keep_float)
 
 
 def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
