@@ -27,7 +27,7 @@ ACCURACY_LEVEL = 4
 
 def check_keep_float(keep_float, precision, paths):
     """Raises `TypeError` or `ValueError` unless all prefixes fit to one of the `paths`."""
-    if not isinstance(keep_float, (list, tuple)):
+    if not isinstance(keep_float or (), (list, tuple)):
         raise TypeError(
             f"keep_float must be a list of weights' paths, but {keep_float!r} was passed. For one "
             "path pass a list of one."
@@ -37,7 +37,7 @@ def check_keep_float(keep_float, precision, paths):
             f"keep_float names {list(keep_float)}, but in precision float32 all weights stay "
             "float. Leave it out, or choose a reduced precision."
         )
-    for prefix in keep_float:
+    for prefix in keep_float or ():
         if not any(path.startswith(prefix) for path in paths):
             near = difflib.get_close_matches(prefix, paths, n=3, cutoff=0.0)
             raise ValueError(
@@ -54,7 +54,7 @@ def reduce_precision(model, precision, keep_float=()):
         precision: "float16", "int8", "weight_int8" or "weight_int4".
         keep_float: prefixes of Keras paths of weights that stay float32.
     """
-    keep = tuple(keep_float)
+    keep = tuple(keep_float or ())
     if precision == "float16":
         from keras_transformer.export.half import halve
 
