@@ -6,8 +6,8 @@
 The same weights, sentences, search rules and threads; float32 and int8; greedy search and beam
 search of width 4. Two models: the trained tiny one on test.2016, and one of the paper's base size
 with random weights and a forced length of 32 tokens, on sentences of test.2016 and on long ones of
-newstest2014. PyTorch, where it is installed, takes part where the length is forced, in float32:
-`torch_search.py`.
+newstest2014. PyTorch (`torch_search.py`), where it is installed, takes part where the length is
+forced, in float32; with `--quick`, on the short sentences only.
 
 Each engine runs in a process of its own, which has no TensorFlow in it; all processes of a table's
 part live at the same time and take turns, round by round, and one works at a time. Figures are
@@ -15,6 +15,9 @@ medians over the rounds, after one round to warm up; ratios are medians of the r
 
 - `p50`, `p95`: milliseconds a sentence, one sentence a call.
 - `tokens/s`: generated tokens, end marks included, in batches of 32 of similar length.
+- `share of rate`: of float32's multiplications and additions a second, as a product of two large
+  matrices reaches them in NumPy in the same run, how many the batches' own products reach; where
+  all translations are equally long. What is left to 100 % is all that a faster engine could gain.
 - `first`: seconds from the start of the process to its first translation, imports included.
 - `peak`: the process' most resident memory after all that.
 """
@@ -74,6 +77,40 @@ class Engine:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+# Seconds of the best of some products of large matrices, in a process of its own for its threads.
+PRODUCT = """
+import time, numpy
+a, b = numpy.ones((2, 2048, 2048), "float32")
+def seconds():
+    start = time.perf_counter()
+    a @ b
+    return time.perf_counter() - start
+print(min(seconds() for _ in range(8)))
+"""
+
+
+def matrix_rate(threads):
+    """Floating-point operations a second of a large float32 product."""
+    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+    environment = os.environ | dict.fromkeys(names, str(threads))
+    made = subprocess.run(
+        [sys.executable, "-c", PRODUCT], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    return 2 * 2048**3 / float(made.stdout)
+
+
+def search_flops(shape, lengths, width, steps):
+    """Floating-point operations of all products of a search: sources' lengths, tokens a result."""
+    d_model, layers, sources = shape["d_model"], shape["num_layers"], sum(lengths)
+    square, network = d_model**2, 2 * d_model * shape["d_ff"]
+    encoder = sum(length * (4 * square + network + 2 * length * d_model) for length in lengths)
+    memory = 2 * square * sources  # keys and values for the decoder
+    tokens = width * steps * len(lengths)
+    decoder = tokens * (6 * square + network + (steps + 1) * d_model)  # half of the past on average
+    decoder += 2 * width * steps * sources * d_model
+    return 2 * (layers * (encoder + memory + decoder) + tokens * d_model * shape["vocab_size"])
 
 
 def search_of(name, forced_length):
@@ -182,6 +219,7 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
     batches = [[sources[i] for i in numbers] for numbers in order]
     step = max(1, len(sources) // args.single)
     single = sources[::step][: args.single]
+    rate = matrix_rate(args.threads) if forced_length else None
     for search in args.searches:
         print(f"{name}, {search}: {len(sources)} sentences", flush=True)
         config = {
@@ -204,6 +242,11 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
         for (engine, precision), found in figures.items():
             row = {"case": name, "search": search, "precision": precision, "engine": engine}
             row |= found | ratios(found, figures["ctranslate2", precision])
+            if forced_length and precision == "float32":
+                shape = common.SHAPES[name.split(",")[0]]
+                flops = search_flops(shape, [*map(len, sources)], SEARCHES[search], forced_length)
+                seconds = found["tokens"] / found["tokens_per_second"]
+                row["share_of_rate"] = flops / seconds / rate
             if bleu:
                 numbers = [i for batch in order for i in batch]
                 row["bleu"] = bleu(dict(zip(numbers, translations[engine, precision], strict=True)))
@@ -216,16 +259,17 @@ def table(rows):
     """The figures as Markdown."""
     lines = [
         "| model and sentences | search | precision | engine | p50 ms | p95 ms | tokens/s | "
-        "times CTranslate2: alone | in batches | peak MB | first s | BLEU |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "times CTranslate2: alone | in batches | share of rate | peak MB | first s | BLEU |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         bleu = f"{row['bleu']:.2f}" if "bleu" in row else ""
+        share = f"{row['share_of_rate']:.0%}" if "share_of_rate" in row else ""
         lines.append(
             f"| {row['case']} | {row['search']} | {row['precision']} | {row['engine']} "
             f"| {row['p50_ms']:.1f} | {row['p95_ms']:.1f} | {row['tokens_per_second']:.0f} "
             f"| {row['latency_times_ctranslate2']:.2f} | {row['throughput_times_ctranslate2']:.2f} "
-            f"| {row['peak_mb']:.0f} | {row['first_translation_s']:.2f} | {bleu} |"
+            f"| {share} | {row['peak_mb']:.0f} | {row['first_translation_s']:.2f} | {bleu} |"
         )
     return "\n".join(lines)
 
@@ -295,8 +339,10 @@ def run_cases(args, folder):
         count = max(BATCH, args.sentences // 10 // BATCH * BATCH)
         others = [ids for ids in others if len(ids) in LONG]
         args.single = max(5, args.single // 4)
-        for name, ids in ((short, sources), (long, others)):
-            rows += case(f"base, {name}", folders, ids[:count], args, forced_length=FORCED_LENGTH)
+        rows += case(f"base, {short}", folders, sources[:count], args, None, FORCED_LENGTH)
+        if args.quick:  # PyTorch alone would take a minute
+            folders = {key: place for key, place in folders.items() if key[0] != "torch"}
+        rows += case(f"base, {long}", folders, others[:count], args, None, FORCED_LENGTH)
     return rows
 
 

@@ -189,37 +189,3 @@ def fill_weights(model, variables):
             value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
             value.meta["weight"] = True
             graph.register_initializer(value)
-
-
-def as_float32(model):
-    """`model` itself where all of it is float32, else a copy that computes in float32.
-
-    Converters and CPUs know little of bfloat16, and rounding twice helps nobody: lower precisions
-    are made from float32 weights.
-    """
-    config = keras.saving.serialize_keras_object(model)
-    plain = _with_float32(config)
-    if plain == config:
-        return model
-    copy = keras.saving.deserialize_keras_object(plain)
-    copy.set_weights([np.asarray(weight, np.float32) if weight.dtype.kind not in "iub" else weight
-                      for weight in model.get_weights()])  # fmt: skip
-    return copy
-
-
-def _with_float32(config):
-    """A configuration in which every dtype of reduced precision has become float32."""
-    if isinstance(config, dict):
-        if config.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
-            name = config["config"]["name"]
-            reduced = name.startswith("mixed_") or name in ("bfloat16", "float16")
-            return "float32" if reduced else config
-        return {
-            key: "float32"
-            if key == "dtype" and value in ("bfloat16", "float16")
-            else _with_float32(value)
-            for key, value in config.items()
-        }
-    if isinstance(config, (list, tuple)):
-        return type(config)(_with_float32(item) for item in config)
-    return config

@@ -20,6 +20,8 @@ from keras_transformer.export.shapes import attribute, product
 from keras_transformer.export.simplify import all_nodes, constant, simplify
 
 MICROSOFT = "com.microsoft"
+# Stands for `query` in the name of a weight that queries, keys and values were packed into.
+PACKED = "query_key_value"
 
 
 def fuse_blocks(model, skip_norms=False):
@@ -426,7 +428,7 @@ def pack_projections(graph):
         if any(item is not None and item.const_value is None for item in biases):
             continue
         weights = [item.inputs[1] for item in products]
-        name = weights[0].name.replace("/query/", "/query_key_value/")
+        name = weights[0].name.replace("/query/", f"/{PACKED}/")
         packed = _packed(graph, name, weights, axis=1)
         make = ir.tape.Tape()
         x = make.op("MatMul", [products[0].inputs[0], packed])

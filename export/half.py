@@ -36,15 +36,15 @@ FOLLOW = {
 LOWEST = -3e4
 
 
-def halve(model, keep):
-    """Rewrites an `onnx_ir.Model` in place; weights whose path starts with one of `keep` stay."""
+def halve(model, is_kept):
+    """Rewrites an `onnx_ir.Model` in place; weights stay for whose name `is_kept` holds."""
     graph, made = model.graph, {}
     types = _types(model)
     for node in all_nodes(graph):
         weights = [value for value in node.inputs if _is_float_weight(value)]
-        if node.op_type == "Gather" and weights and not weights[0].name.startswith(keep):
+        if node.op_type == "Gather" and weights and not is_kept(weights[0].name):
             _halve_node(graph, node, types, made)
-        elif node.op_type in HALF and not any(weight.name.startswith(keep) for weight in weights):
+        elif node.op_type in HALF and not any(is_kept(weight.name) for weight in weights):
             _halve_node(graph, node, types, made)
     changed = True
     while changed:

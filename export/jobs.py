@@ -12,14 +12,22 @@ import tensorflow as tf
 
 from keras_transformer.decoding import EXTRA_LENGTH
 from keras_transformer.export import signature, verify
+from keras_transformer.export.staging import ExportError
 from keras_transformer.models import CausalTransformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 MAX_SOURCE_LENGTH = 512
+# Texts that strings are proven on.
+PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
 
 
 def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_SOURCE_LENGTH):
     """Raises `TypeError` or `ValueError` for what no exporter takes."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Exporters trace with TensorFlow, but Keras runs on {keras.backend.backend()} here. "
+            "Save the model, then load and export it where KERAS_BACKEND=tensorflow is set."
+        )
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a Keras model, but {type(model).__name__} was passed.")
     if not model.built or not getattr(model, "inputs", None):
@@ -41,18 +49,30 @@ def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_
             f"{type(model).__name__} has no decode_step, so nothing can be searched with it. Pass "
             "a Transformer or CausalTransformer, or leave `search` out to export the forward pass."
         )
-    if (
-        search is not None
-        and tokenizer is not None
-        and tokenizer.vocab_size > vocab_sizes(model)["source"]
-    ):
+    if search is not None and tokenizer is not None:
+        sizes, known = vocab_sizes(model), tokenizer.vocab_size
+        if known > sizes["source"]:  # ids that it lacks itself it writes as unknown
+            raise ValueError(
+                f"The tokenizer has {known} ids, but the model reads {sizes['source']}. Pass the "
+                "tokenizer that it was trained with, or leave it out to export ids."
+            )
+    if search is None and max_length is not None:
         raise ValueError(
-            f"The tokenizer has {tokenizer.vocab_size} ids, but the model's vocabulary only "
-            f"{vocab_sizes(model)['source']}. Pass the tokenizer that it was trained with."
+            "max_length limits what a search generates: pass a search, or leave it out."
         )
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
+
+
+def check_weights(model):
+    """Raises `ExportError` for a weight that holds NaN: such a model cannot be proven."""
+    for variable in model.variables:
+        if np.isnan(np.asarray(variable, np.float32)).any():
+            raise ExportError(
+                f"The weight {variable.path} holds NaN, so the model has no results to hold an "
+                "export to. Export an earlier checkpoint."
+            )
 
 
 def vocab_sizes(model):
@@ -60,6 +80,41 @@ def vocab_sizes(model):
     target = model.target_embedding.vocab_size
     source = getattr(model, "source_embedding", model.target_embedding).vocab_size
     return {"source": source, "target": target}
+
+
+def as_float32(model):
+    """`model` itself where all of it is float32, else a copy that computes in float32.
+
+    Converters and CPUs know little of bfloat16, and rounding twice helps nobody: lower precisions
+    are made from float32 weights. And two programs that round to bfloat16 at other places give
+    numbers too far apart to prove one by the other.
+    """
+    config = keras.saving.serialize_keras_object(model)
+    plain = _with_float32(config)
+    if plain == config:
+        return model
+    copy = keras.saving.deserialize_keras_object(plain)
+    copy.set_weights([np.asarray(weight, np.float32) if weight.dtype.kind not in "iub" else weight
+                      for weight in model.get_weights()])  # fmt: skip
+    return copy
+
+
+def _with_float32(config):
+    """A configuration in which every dtype of reduced precision has become float32."""
+    if isinstance(config, dict):
+        if config.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
+            name = config["config"]["name"]
+            reduced = name.startswith("mixed_") or name in ("bfloat16", "float16")
+            return "float32" if reduced else config
+        return {
+            key: "float32"
+            if key == "dtype" and value in ("bfloat16", "float16")
+            else _with_float32(value)
+            for key, value in config.items()
+        }
+    if isinstance(config, (list, tuple)):
+        return type(config)(_with_float32(item) for item in config)
+    return config
 
 
 class SearchJob:
@@ -95,9 +150,25 @@ class SearchJob:
 
     def cases(self, samples):
         """Inputs to prove the file on: sentences of several lengths, padded, alone and together."""
+        size, longest = self.vocab_size["source"], self.model.max_length
         if samples is None:
-            samples = _random_ids(self.vocab_size["source"], self.model.max_length)
-        cases = [{signature.SOURCE_IDS: np.asarray(ids, np.int32)} for ids in samples]
+            samples = _random_ids(size, longest)
+        cases = []
+        for ids in _listed(samples):
+            ids = np.asarray(ids)
+            fits = ids.ndim == 2 and ids.size > 0 and ids.dtype.kind in "iu"
+            if not (fits and 0 <= ids.min() and ids.max() < size):
+                held = f"with ids from {ids.min()} to {ids.max()}" if fits else f"of {ids.dtype}"
+                raise ValueError(
+                    f"A sample must be an array (B, S) of ids from 0 to {size - 1}, but one of "
+                    f"shape {ids.shape} {held} was passed."
+                )
+            if longest is not None and ids.shape[1] > longest:
+                raise ValueError(
+                    f"A sample has {ids.shape[1]} ids a sentence, but the model has learned "
+                    f"positions for {longest} only."
+                )
+            cases.append({signature.SOURCE_IDS: ids.astype(np.int32)})
         if self.random:
             for seed, case in enumerate(cases, 17):
                 case[signature.SEED] = np.array(seed, np.int32)
@@ -108,14 +179,18 @@ class SearchJob:
         result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
-    def compare(self, case, expected, found, tolerance, exact=True):
-        rescored = self.rescore(case[signature.SOURCE_IDS], found[signature.TOKEN_IDS])
+    def compare(self, cases, expected, found, tolerance, exact=True):
+        rescored = [
+            self.rescore(case[signature.SOURCE_IDS], outputs[signature.TOKEN_IDS])
+            for case, outputs in zip(cases, found, strict=True)
+        ]
         return verify.compare_search(expected, found, rescored, tolerance, exact)
 
     def rescore(self, source_ids, token_ids):
         """The scores, (B, W), that the model's plain forward pass gives to hypotheses (B, W, T).
 
-        It knows no cache, no loop and no beam, so it is a second way to the same numbers.
+        It knows no cache, no loop and no beam, so it is a second way to the same numbers. Beside
+        them their spread: the scores' sums over standard deviations of all log-probabilities.
         """
         width = token_ids.shape[1]
         tokens = token_ids.reshape(-1, token_ids.shape[2])  # (B W, T)
@@ -123,7 +198,10 @@ class SearchJob:
         start = np.repeat(start, width, axis=0)  # (B W, P)
         pad = signature.SPECIAL_IDS["pad"]
         lengths = np.maximum((start != pad).sum(axis=1), 1)
-        rows = [np.r_[one[:n], two] for one, n, two in zip(start, lengths, tokens, strict=True)]
+        rows = [
+            np.r_[one[:n], two[two != pad]]
+            for one, n, two in zip(start, lengths, tokens, strict=True)
+        ]
         targets = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
         for target, row in zip(targets, rows, strict=True):
             target[: len(row)] = row
@@ -134,15 +212,19 @@ class SearchJob:
                 signature.TARGET_IDS: inputs,
             }
         logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        verify.check_known("Logits of the forward pass", logits)
         peak = logits.max(axis=-1, keepdims=True)
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
         column = np.arange(chosen.shape[1])[None]
         generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
+        spread = logits.std(axis=-1, where=np.isfinite(logits))
         count = np.maximum(generated.sum(axis=1), 1)
-        alpha = getattr(self.search, "length_penalty", 0.0)
-        scores = (chosen * generated).sum(axis=1) / ((5.0 + count) / 6.0) ** alpha
-        return scores.reshape(-1, width).astype(np.float32)
+        norm = ((5.0 + count) / 6.0) ** getattr(self.search, "length_penalty", 0.0)
+        return tuple(
+            (np.where(generated, part, 0.0).sum(axis=1) / norm).reshape(-1, width)
+            for part in (chosen, spread)
+        )
 
 
 class ForwardJob:
@@ -151,7 +233,10 @@ class ForwardJob:
     task, search_config = "forward", None
 
     def __init__(self, model):
+        if isinstance(model, keras.Sequential):
+            model = keras.Model(model.inputs, model.outputs, name=model.name)
         self.model = model
+        self.longest = _smallest(model, "max_length", "sequence_length")
         self.inputs = {_plain(tensor.name): tensor for tensor in model.inputs}
         self.specs = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
@@ -186,19 +271,19 @@ class ForwardJob:
         return known if len(known) == rank else other[:rank]
 
     def limits(self, max_source_length):
-        longest = getattr(self.model, "max_length", None)
         return {
-            "source_length": min(max_source_length, longest or max_source_length),
-            "target_length": longest,
+            "source_length": min(max_source_length, self.longest or max_source_length),
+            "target_length": self.longest,
             "extra_length": None,
         }
 
     def cases(self, samples):
         if samples is not None:
-            return [{name: np.asarray(array) for name, array in case.items()} for case in samples]
+            return [self._checked(case) for case in _listed(samples)]
         random, cases = np.random.default_rng(11), []
-        highest = _smallest_vocabulary(self.model)
+        highest = _smallest(self.model, "vocab_size", "input_dim") or 2
         for batch, length in ((1, 3), (5, 7), (2, 13)):
+            length = min(length, self.longest or length)
             case = {}
             for name, tensor in self.inputs.items():
                 free = iter((batch, length, length, length))
@@ -212,12 +297,31 @@ class ForwardJob:
             cases.append(case)
         return cases
 
+    def _checked(self, case):
+        """A sample as it is fed: raises `ValueError` unless its arrays suit the model's inputs."""
+        if not isinstance(case, dict) or set(case) != set(self.inputs):
+            given = sorted(case) if isinstance(case, dict) else type(case).__name__
+            raise ValueError(
+                f"A sample must be a dict with an array for each of {sorted(self.inputs)}, but "
+                f"{given} was passed."
+            )
+        arrays = {name: np.asarray(array) for name, array in case.items()}
+        for name, array in arrays.items():
+            tensor = self.inputs[name]
+            fits = tf.TensorShape(tensor.shape).is_compatible_with(array.shape) and array.size > 0
+            if not (fits and np.can_cast(array.dtype, tensor.dtype, "same_kind")):
+                raise ValueError(
+                    f"The sample's {name!r} has shape {array.shape} and dtype {array.dtype}, but "
+                    f"the model takes {tensor.shape} and {tensor.dtype}."
+                )
+        return {name: array.astype(self.inputs[name].dtype) for name, array in arrays.items()}
+
     def expected(self, case):
         tensors = {name: tf.constant(array) for name, array in case.items()}
         return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
 
-    def compare(self, case, expected, found, tolerance, exact=True):
-        return verify.compare_forward(expected, found, tolerance)
+    def compare(self, cases, expected, found, tolerance, exact=True):
+        return verify.compare_forward(expected, found, tolerance, exact)
 
 
 def _random_ids(vocab_size, max_length):
@@ -232,15 +336,28 @@ def _random_ids(vocab_size, max_length):
     return batches
 
 
-def _smallest_vocabulary(model):
-    sizes = [2]
-    for layer in getattr(model, "layers", []):
-        size = getattr(layer, "vocab_size", getattr(layer, "input_dim", None))
-        sizes.extend([size] if isinstance(size, int) else [])
-        if isinstance(layer, keras.Model):
-            sizes.append(_smallest_vocabulary(layer))
-    found = [size for size in sizes if size > 2]
-    return min(found) if found else 2
+def _listed(samples):
+    if isinstance(samples, (str, dict)) or not len(samples):
+        raise ValueError(
+            "samples must be a list of at least one sample, or None for random ones, but "
+            f"{samples!r} was passed."
+        )
+    return samples
+
+
+def _smallest(model, *names):
+    """The smallest integer that a layer has as one of these attributes; None where none has one."""
+    found = []
+    for layer in [model, *model.layers]:
+        found += [getattr(layer, name, None) for name in names]
+        if isinstance(layer, keras.Model) and layer is not model:
+            found.append(_smallest(layer, *names))
+    return min((size for size in found if isinstance(size, int) and size > 0), default=None)
+
+
+def proof_texts(tokenizer, longest):
+    """Texts to prove strings on, as many as have no more than `longest` tokens and a mark."""
+    return [text for text in PROOF if len(tokenizer.encode(text)) < (longest or np.inf)]
 
 
 def _plain(name):

@@ -12,10 +12,12 @@ from keras_transformer.export.jobs import (
     MAX_SOURCE_LENGTH,
     ForwardJob,
     SearchJob,
+    as_float32,
     check_arguments,
+    check_weights,
 )
 from keras_transformer.export.simplify import simplify, sink_weights
-from keras_transformer.export.staging import Progress, digest, staged
+from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
 OPSET = 17
@@ -36,7 +38,7 @@ def export_onnx(
     max_length=None,
     max_source_length=MAX_SOURCE_LENGTH,
     fuse=True,
-    keep_float=None,
+    keep_float=(),
     text=False,
     samples=None,
     tolerance=None,
@@ -65,13 +67,14 @@ def export_onnx(
             the model's own `max_length`.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
             gives a graph of ONNX's own operators only. Defaults to `True`.
-        keep_float: names of weights that reduced precisions leave in float32, as prefixes of their
-            Keras paths. Defaults to `quantize.KEEP_FLOAT[precision]`.
+        keep_float: list of weights that reduced precisions leave in float32, as prefixes of their
+            Keras paths. The projections to queries, keys and values of a self-attention are one
+            product, so they stay together. Defaults to none.
         text: whether to write a second file, strings in and out, for onnxruntime-extensions.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a forward
             pass. Defaults to `None`: random ones.
-        tolerance: largest relative difference from Keras' numbers. Defaults to
-            `verify.TOLERANCES[precision]`.
+        tolerance: largest difference from Keras' numbers, relative to their size for float32 and
+            to their spread for the others. Defaults to `verify.TOLERANCES[precision]`.
         verbose: whether to tell on stderr what is being done. Defaults to `True`.
 
     Returns:
@@ -93,11 +96,17 @@ def export_onnx(
         )
     if text and (tokenizer is None or search is None):
         raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
+    quantize.check_keep_float(
+        keep_float, precision, [variable.path for variable in model.variables]
+    )
     tell = Progress(verbose)
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
-    model = conversion.as_float32(model)
+    check_weights(model)
+    model = as_float32(model)
     job = SearchJob(model, search, max_length) if search else ForwardJob(model)
-    with staged(path, signature.MANIFEST_FILE) as folder:
+    check_dtypes([*model.inputs, *model.outputs])
+    cases = job.cases(samples)
+    with staged(path, stranger_to_onnx) as folder:
         with tell("tracing"):
             traced = conversion.trace(job.function, model.variables, job.specs)
         with tell("converting to ONNX"):
@@ -106,6 +115,7 @@ def export_onnx(
             conversion.fill_weights(converted, variables)
         with tell("simplifying"):
             arrange(converted.graph, job)
+            names = [value.name for value in converted.graph.outputs]
             simplify(converted, hoisting=not fuse)  # fusion hoists when it has seen the blocks
         if fuse:
             with tell("fusing blocks"):
@@ -115,42 +125,44 @@ def export_onnx(
             with tell(f"converting to {precision}"):
                 quantize.reduce_precision(converted, precision, keep_float)
         with tell("writing"):
+            restore_outputs(converted.graph, names)
             if weight_bytes(converted) <= LARGEST_FILE:  # else they go beside the file
                 sink_weights(converted.graph)
             write(converted, folder / signature.MODEL_FILE)
         with tell("running Keras for comparison"):
-            cases = job.cases(samples)
             expected = [job.expected(case) for case in cases]
         with tell("proving the file in a process without TensorFlow"):
             found = verify.probe(folder / signature.MODEL_FILE, cases)
         with tell("comparing"):
-            for case, one, other in zip(cases, expected, found, strict=True):
-                job.compare(case, one, other, tolerance, exact=precision == "float32")
-        if tokenizer is not None:
-            tokenizer.save(folder / signature.TOKENIZER_FILE)
+            job.compare(cases, expected, found, tolerance, exact=precision == "float32")
         text_values = None
         if text:
-            from keras_transformer.export.text_model import add_text_model
-
             with tell("writing and proving the text model"):
-                text_values = add_text_model(folder, tokenizer, job.task, job.vocab_size["target"])
-        manifest = {
-            "task": job.task,
-            "inputs": values(converted.graph.inputs),
-            "outputs": values(converted.graph.outputs),
-            "text": text_values,
-            "special_ids": signature.SPECIAL_IDS,
-            "vocab_size": job.vocab_size,
-            "limits": job.limits(max_source_length),
-            "search": job.search_config,
-            "precision": precision,
-            "opsets": {domain: int(v) for domain, v in converted.opset_imports.items()},
-            "ir_version": converted.ir_version,
-            "versions": versions(),
-            "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
-        }
-        sealed = signature.seal(manifest)
-        (folder / signature.MANIFEST_FILE).write_bytes(sealed)
+                from keras_transformer.export.text_model import add_text_model
+
+                text_values = add_text_model(
+                    folder, tokenizer, job.task, job.vocab_size["target"], model.max_length
+                )
+        with tell("sealing the folder"):
+            if tokenizer is not None:
+                tokenizer.save(folder / signature.TOKENIZER_FILE)
+            manifest = {
+                "task": job.task,
+                "inputs": values(converted.graph.inputs),
+                "outputs": values(converted.graph.outputs),
+                "text": text_values,
+                "special_ids": signature.SPECIAL_IDS,
+                "vocab_size": job.vocab_size,
+                "limits": job.limits(max_source_length),
+                "search": job.search_config,
+                "precision": precision,
+                "opsets": {domain: int(v) for domain, v in converted.opset_imports.items()},
+                "ir_version": converted.ir_version,
+                "versions": versions(),
+                "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
+            }
+            sealed = signature.seal(manifest)
+            (folder / signature.MANIFEST_FILE).write_bytes(sealed)
     return json.loads(sealed)
 
 
@@ -170,14 +182,34 @@ def arrange(graph, job):
         )
 
 
+def restore_outputs(graph, names):
+    """Copies an output that was found to be another one too, so that each has its own name."""
+    for index, (value, name) in enumerate(zip(graph.outputs, names, strict=True)):
+        if value.name != name:
+            copy = ir.Node("", "Identity", [value], num_outputs=1)
+            output = copy.outputs[0]
+            output.name, output.type, output.shape = name, value.type, value.shape
+            graph.append(copy)
+            graph.outputs[index] = output
+
+
+def check_dtypes(tensors):
+    """Raises `ValueError` for an input or output of the model that an artefact cannot name."""
+    known = [dtype for dtype in signature.DTYPES if dtype != "string"]
+    for tensor in tensors:
+        if tensor.dtype not in known:
+            raise ValueError(
+                f"{tensor.name} is an input or output of dtype {tensor.dtype}, but an ONNX export "
+                f"has {known}. Cast it to one of these inside the model."
+            )
+
+
 def values(found):
     """Inputs or outputs as the manifest lists them."""
-    names = {ir.DataType.FLOAT: "float32", ir.DataType.INT32: "int32", ir.DataType.INT64: "int64",
-             ir.DataType.BOOL: "bool", ir.DataType.FLOAT16: "float16"}  # fmt: skip
     return [
         {
             "name": value.name,
-            "dtype": names[value.dtype],
+            "dtype": value.dtype.numpy().name,
             "axes": [size if isinstance(size, int) else str(size.value) for size in value.shape],
         }
         for value in found

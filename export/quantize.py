@@ -7,10 +7,13 @@ norms, log-probabilities and scores stay float32 in all cases.
 Shapes: K rows and N columns of a weight, n blocks of a column.
 """
 
+import difflib
+
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from keras_transformer.export.fuse import PACKED
 from keras_transformer.export.shapes import attribute
 from keras_transformer.export.simplify import all_nodes, clean
 
@@ -20,34 +23,42 @@ BLOCK = 32
 # Its inputs are rounded to 8 bits, each block by itself. Without that, ONNX Runtime 1.31.1 unpacks
 # the weights at every call: 59 ms a sentence of the README's translator where this takes 9.
 ACCURACY_LEVEL = 4
-# Weights that stay float32, as prefixes of their paths.
-KEEP_FLOAT = {"float16": (), "int8": (), "weight_int8": (), "weight_int4": ()}
 
 
-def reduce_precision(model, precision, keep_float=None):
+def check_keep_float(keep_float, precision, paths):
+    """Raises `TypeError` or `ValueError` unless all prefixes fit to one of the `paths`."""
+    if not isinstance(keep_float or (), (list, tuple)):
+        raise TypeError(
+            f"keep_float must be a list of weights' paths, but {keep_float!r} was passed. For one "
+            "path pass a list of one."
+        )
+    if keep_float and precision == "float32":
+        raise ValueError(
+            f"keep_float names {list(keep_float)}, but in precision float32 all weights stay "
+            "float. Leave it out, or choose a reduced precision."
+        )
+    for prefix in keep_float or ():
+        if not any(path.startswith(prefix) for path in paths):
+            near = difflib.get_close_matches(prefix, paths, n=3, cutoff=0.0)
+            raise ValueError(
+                f"keep_float names {prefix!r}, but no weight's path starts with it. Of the model's "
+                f"{len(paths)} paths these are nearest: {near}."
+            )
+
+
+def reduce_precision(model, precision, keep_float=()):
     """Rewrites an `onnx_ir.Model` in place.
 
     Args:
         model: result of `simplify` or `fuse_blocks`.
         precision: "float16", "int8", "weight_int8" or "weight_int4".
-        keep_float: prefixes of paths of weights that stay float32. Defaults to
-            `KEEP_FLOAT[precision]`.
-
-    Raises:
-        ValueError: a prefix in `keep_float` fits to no weight.
+        keep_float: prefixes of Keras paths of weights that stay float32.
     """
-    keep = tuple(KEEP_FLOAT[precision] if keep_float is None else keep_float)
-    names = [value.name for value in model.graph.initializers.values()]
-    for prefix in keep:
-        if not any(name.startswith(prefix) for name in names):
-            raise ValueError(
-                f"keep_float names {prefix!r}, but no weight's path starts with it. Paths are "
-                f"such as {sorted(name for name in names if '/' in name)[:3]}."
-            )
+    keep = tuple(keep_float or ())
     if precision == "float16":
         from keras_transformer.export.half import halve
 
-        halve(model, keep)
+        halve(model, lambda name: is_kept(name, keep))
         return
     write = {
         "int8": _integer_product,
@@ -57,11 +68,17 @@ def reduce_precision(model, precision, keep_float=None):
     made = {}  # name of a weight -> its reduced form, shared by all products with it
     for node in all_nodes(model.graph):
         weight = _weight(node)
-        if weight is not None and not weight.name.startswith(keep):
+        if weight is not None and not is_kept(weight.name, keep):
             write(model.graph, node, weight, made)
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model)
     common.NameFixPass()(model)
+
+
+def is_kept(name, keep):
+    """Whether a weight, or one of those that were packed into it, has a path with such a prefix."""
+    parts = (name.replace(f"/{PACKED}/", f"/{part}/") for part in ("query", "key", "value"))
+    return any(part.startswith(keep) for part in parts)
 
 
 def _weight(node):
@@ -94,7 +111,11 @@ def _replace(node, new, output):
     """Puts `new`, which gives what `output` was, in the place of `node`."""
     node.append(new) if output is node.outputs[0] else output.producer().append(new)
     result = new.outputs[0]
-    result.type, result.shape, result.name = output.type, output.shape, f"{output.name}/reduced"
+    result.type, result.shape = output.type, output.shape
+    result.name, output.name = (
+        output.name,
+        f"{output.name}/float",
+    )  # outputs of the model keep theirs
     output.replace_all_uses_with(result, replace_graph_outputs=True)
 
 

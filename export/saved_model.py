@@ -3,24 +3,37 @@
 Shapes: B sentences, W hypotheses of each, S source length, T target length.
 """
 
+import itertools
 import warnings
-from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import signature, verify
-from keras_transformer.export.jobs import ForwardJob, SearchJob, check_arguments
-from keras_transformer.export.staging import Progress, staged
+from keras_transformer.export.jobs import (
+    ForwardJob,
+    SearchJob,
+    as_float32,
+    check_arguments,
+    check_weights,
+    proof_texts,
+)
+from keras_transformer.export.staging import Progress, staged, stranger_to_saved_model
 
-# The file that every SavedModel has.
-MARKER = "saved_model.pb"
 # A search in TensorFlow and the same search traced: other orders of summation, nothing else.
 TOLERANCE = 1e-4
 
 
 def export_saved_model(
-    model, path, tokenizer=None, search=None, *, max_length=None, samples=None, verbose=True
+    model,
+    path,
+    tokenizer=None,
+    search=None,
+    *,
+    max_length=None,
+    samples=None,
+    tolerance=TOLERANCE,
+    verbose=True,
 ):
     """Writes a SavedModel that needs only TensorFlow, and tensorflow-text where strings are served.
 
@@ -39,14 +52,16 @@ def export_saved_model(
 
     Args:
         model: `Transformer` or `CausalTransformer` with `search`; without, any functional
-            Keras model.
+            Keras model. It is exported in float32, whatever its dtype policy.
         path: folder to write. An earlier SavedModel at this place is replaced in one move, at
             the end.
         tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: `logits` only.
         max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
-        samples: arrays of ids (B, S) to prove the search on. Defaults to `None`: random ones.
+        samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a model without
+            one. Defaults to `None`: random ones.
+        tolerance: largest difference from Keras' numbers, relative to their size. Defaults to 1e-4.
         verbose: whether to tell on stderr what is being done. Defaults to `True`.
 
     Raises:
@@ -61,42 +76,45 @@ def export_saved_model(
     """
     check_arguments(model, tokenizer, search, max_length)
     tell = Progress(verbose)
-    module, jobs = tf.Module(), {signature.FORWARD: ForwardJob(model)}
+    check_weights(model)
+    model = as_float32(model)
+    jobs, cases = {signature.FORWARD: ForwardJob(model)}, {}
     if search is not None:
         jobs[signature.SEARCH] = SearchJob(model, search, max_length)
-    module.weights = [variable.value for variable in model.variables]
-    functions = {name: _function(job.function, job.specs) for name, job in jobs.items()}
-    if search is not None and tokenizer is not None:
-        functions[signature.TRANSLATE] = _translation(tokenizer, jobs[signature.SEARCH])
-    module.functions = functions
-    with staged(path, MARKER) as folder:
-        with tell("tracing and writing"), warnings.catch_warnings():
+    for name, job in jobs.items():
+        cases[name] = job.cases(samples if name == list(jobs)[-1] else None)
+    with staged(path, stranger_to_saved_model) as folder:
+        with tell("tracing"):
+            functions = {name: _function(job.function, job.specs) for name, job in jobs.items()}
+            if search is not None and tokenizer is not None:
+                functions[signature.TRANSLATE] = _translation(tokenizer, jobs[signature.SEARCH])
+                seed = {signature.SEED: np.array(17, np.int32)} if job.random else {}
+                texts = np.array(proof_texts(tokenizer, model.max_length))
+                cases[signature.TRANSLATE] = [{signature.TEXT: texts, **seed}]
+        with tell("writing"), warnings.catch_warnings():
             # TensorFlow's own saving code warns of NumPy's future; nobody here can act on it.
             warnings.simplefilter("ignore", DeprecationWarning)
+            module = tf.Module()
+            module.weights = [variable.value for variable in model.variables]
+            module.functions = functions
             tf.saved_model.save(module, str(folder), signatures=functions)
         with tell("proving it in a process without Keras"):
-            _prove(folder, jobs, functions, samples)
+            _prove(folder, jobs, functions, cases, tolerance)
 
 
-def _prove(folder, jobs, functions, samples):
+def _prove(folder, jobs, functions, cases, tolerance):
     """Holds every signature of the written folder to Keras, or to the function that was written."""
-    cases, checks = [], []
-    for name, job in jobs.items():
-        for case in job.cases(samples if name == signature.SEARCH else None):
-            cases.append((name, case))
-            checks.append(partial(job.compare, case, job.expected(case)))
-    if signature.TRANSLATE in functions:
-        texts = ["a", "", "two words", "Ein dritter Satz mit mehr Wörtern."]
-        case = {signature.TEXT: np.array(texts)}
-        if jobs[signature.SEARCH].random:
-            case[signature.SEED] = np.array(17, np.int32)
-        tensors = {name: tf.constant(array) for name, array in case.items()}
-        cases.append((signature.TRANSLATE, case))
-        checks.append(partial(verify.compare_texts, functions[signature.TRANSLATE](**tensors)))
-    names = [name for name, _ in cases]
-    found = verify.probe(folder, [case for _, case in cases], signatures=names)
-    for check, outputs in zip(checks, found, strict=True):
-        check(outputs, tolerance=TOLERANCE)
+    pairs = [(name, case) for name, some in cases.items() for case in some]
+    names, flat = zip(*pairs, strict=True)
+    found = iter(verify.probe(folder, flat, signatures=names))
+    for name, some in cases.items():
+        outputs = list(itertools.islice(found, len(some)))
+        if name in jobs:
+            expected = [jobs[name].expected(case) for case in some]
+            jobs[name].compare(some, expected, outputs, tolerance)
+        else:
+            tensors = {key: tf.constant(array) for key, array in some[0].items()}
+            verify.compare_texts(functions[name](**tensors), outputs[0], tolerance)
 
 
 def _function(function, specs):

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -9,53 +10,123 @@ import sys
 import tempfile
 import time
 
+from keras_transformer.export import signature
+
+# The file that every SavedModel has.
+SAVED_MODEL_FILE = "saved_model.pb"
+
 
 class ExportError(Exception):
     """An export that did not succeed: says which check failed, by how much, and how to go on."""
 
 
 @contextlib.contextmanager
-def staged(path, marker):
+def staged(path, stranger):
     """An empty folder beside `path` that takes its place when the block ends without an error.
 
     Until then what is at `path` stays as it is, and after an error the new folder is gone. An old
-    folder is replaced only if it holds `marker` (or nothing at all).
+    folder is replaced only if all of it is an earlier export, or if it is empty. A symbolic link
+    stays, and the folder that it leads to is replaced.
 
     Args:
         path: folder to write.
-        marker: name of a file that every earlier export left there.
+        stranger: function of a folder that returns why it is no earlier export, or None:
+            `stranger_to_onnx` or `stranger_to_saved_model`.
 
     Yields:
         `pathlib.Path` of the folder to fill.
 
     Raises:
-        ExportError: something else than an export is at `path`.
+        ExportError: something else than an export is at `path`, or nothing can be written there.
     """
-    path = pathlib.Path(path).absolute()
-    foreign = path.exists() and not (
-        path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
-    )
-    if foreign:
+    if os.path.islink(path) and not os.path.exists(path):
         raise ExportError(
-            f"{path} exists and is no earlier export (it has no {marker}), so it was left alone. "
-            "Choose another path, or remove it first."
+            f"{path} is a symbolic link that leads nowhere, to {os.path.realpath(path)}. Remove "
+            "the link, make that folder, or choose another path."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-    new, old = aside / "new", aside / "old"
+    path = pathlib.Path(os.path.realpath(path))
+    _check_target(path, stranger)
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise ExportError(
+            f"Nothing can be written beside {path}: {error}. An export is written aside and moved "
+            "into place, so the folder above must be writable: mend that, or choose another path."
+        ) from error
+    new, old = pathlib.Path(aside, "new"), pathlib.Path(aside, "old")
     try:
         new.mkdir()
         yield new
+        _check_target(path, stranger)  # it may have changed meanwhile
+        _move(new, path, old)
+    finally:
+        if path.exists() or not old.exists():  # else `old` is the only copy of the earlier export
+            shutil.rmtree(aside, ignore_errors=True)
+        for folder in missing:
+            with contextlib.suppress(OSError):  # not empty: the export is in it
+                folder.rmdir()
+
+
+def _check_target(path, stranger):
+    """Raises `ExportError` unless `path` is free, an empty folder or an earlier export."""
+    if not path.exists():
+        return
+    reason = stranger(path) if path.is_dir() else "it is a file"
+    if reason and not (path.is_dir() and not any(path.iterdir())):
+        raise ExportError(
+            f"{path} exists and is no earlier export ({reason}), so it was left alone. Choose "
+            "another path, or remove it first."
+        )
+
+
+def _move(new, path, old):
+    """Puts `new` at `path`, and what is there at `old`; all stays as it is where that fails."""
+    try:
         if path.exists():
             os.rename(path, old)
-        try:
-            os.rename(new, path)
-        except BaseException:
-            if old.exists():
-                os.rename(old, path)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(new, path)
+    except BaseException as error:
+        if old.exists() and not path.exists():
+            os.rename(old, path)
+        if isinstance(error, OSError):
+            raise ExportError(
+                f"The export is complete, but could not be moved to {path}: {error}. If another "
+                "export wrote there at the same time, that one stands; else see that the folder "
+                "can be renamed (it is no mount point), and export again."
+            ) from error
+        raise
+
+
+def stranger_to_onnx(folder):
+    """Why a folder is not what `export_onnx` wrote, or None."""
+    known = {signature.MANIFEST_FILE, *signature.FILES}
+    for item in sorted(folder.iterdir()):
+        if item.name not in known or not item.is_file():
+            return f"{item.name} is no file of an ONNX export"
+    try:
+        manifest = json.loads((folder / signature.MANIFEST_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        return f"its {signature.MANIFEST_FILE} cannot be read: {error}"
+    if not isinstance(manifest, dict) or manifest.get("format") != signature.FORMAT:
+        return f"its {signature.MANIFEST_FILE} does not say format={signature.FORMAT!r}"
+    return None
+
+
+def stranger_to_saved_model(folder):
+    """Why a folder is not what `export_saved_model` wrote, or None."""
+    for item in sorted(folder.iterdir()):
+        if item.is_dir():  # `assets` is empty: the tokenizer is in the graph
+            inside = {file.name.partition(".")[0] for file in item.iterdir()}
+            known = item.name == "assets" and not inside or inside == {"variables"} == {item.name}
+        else:
+            known = item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
+        if not known:
+            return f"{item.name} is no part of a SavedModel"
+    if not (folder / SAVED_MODEL_FILE).exists():
+        return f"it has no {SAVED_MODEL_FILE}"
+    return None
 
 
 def digest(path):
@@ -68,7 +139,7 @@ def digest(path):
 
 
 class Progress:
-    """Tells on stderr what is being done and how long it took."""
+    """Tells on stderr what is being done and how long it took; and in which stage it failed."""
 
     def __init__(self, verbose):
         self.verbose = verbose
@@ -77,7 +148,20 @@ class Progress:
     def __call__(self, what):
         start = time.perf_counter()
         self._print(f"{what} ... ")
-        yield
+        try:
+            yield
+        except BaseException as error:
+            self._print("failed\n" if isinstance(error, Exception) else "stopped\n")
+            if isinstance(error, ExportError) or not isinstance(error, Exception):
+                raise
+            if isinstance(error, OSError):
+                advice = "Make room and see that it can be written there, and export again."
+            else:
+                advice = "Please report it with the model's configuration."
+            raise ExportError(
+                f"Failed at {what}: {type(error).__name__}: {error}. What was at the target is as "
+                f"before. {advice}"
+            ) from error
         self._print(f"{time.perf_counter() - start:.1f} s\n")
 
     def _print(self, text):

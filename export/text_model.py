@@ -13,6 +13,7 @@ import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer.export import signature, verify
+from keras_transformer.export.jobs import proof_texts
 from keras_transformer.export.staging import ExportError
 
 CONTRIB = "ai.onnx.contrib"
@@ -20,10 +21,9 @@ CONTRIB = "ai.onnx.contrib"
 SPACE, UNKNOWN = "\u2581", " \u2047 "
 # Scores of the file and of the ids' own run: the same graph, so only their way differs.
 TOLERANCE = 1e-6
-PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
 
 
-def add_text_model(folder, tokenizer, task, vocab_size):
+def add_text_model(folder, tokenizer, task, vocab_size, longest=None):
     """Writes the text model beside `model.onnx` in `folder` and proves it.
 
     Args:
@@ -32,6 +32,7 @@ def add_text_model(folder, tokenizer, task, vocab_size):
         task: "translate" (pieces and the end mark) or "generate" (begin mark and pieces).
         vocab_size: how many ids the model may write. Those that the tokenizer lacks, as where a
             vocabulary was rounded up, are written like the unknown token.
+        longest: most tokens that the model can read. Defaults to `None`: any number.
 
     Returns:
         `{"inputs", "outputs"}` as the manifest lists them.
@@ -48,7 +49,7 @@ def add_text_model(folder, tokenizer, task, vocab_size):
     seeded = any(value.name == signature.SEED for value in model.graph.input)
     made = wrap(model, tokenizer, task, vocab_size)
     onnx.save(made, folder / signature.TEXT_MODEL_FILE)
-    _prove(folder, tokenizer, task, seeded)
+    _prove(folder, tokenizer, task, seeded, proof_texts(tokenizer, longest))
     seed = [{"name": signature.SEED, "dtype": "int32", "axes": []}] if seeded else []
     return {
         "inputs": [_entry(signature.TEXT, "string"), *seed],
@@ -291,12 +292,12 @@ def pieces(tokenizer, vocab_size):
     return found + [UNKNOWN.encode()] * (vocab_size - len(found))
 
 
-def _prove(folder, tokenizer, task, seeded):
+def _prove(folder, tokenizer, task, seeded, proof):
     """Holds strings from the written file to the tokenizer around the model of ids."""
     marks = signature.SPECIAL_IDS
     ids = [
         [marks["begin"], *row] if task == "generate" else [*row, marks["end"]]
-        for row in tokenizer.encode(list(PROOF))
+        for row in tokenizer.encode(proof)
     ]
     padded = np.zeros((len(ids), max(map(len, ids))), np.int32)
     for row, tokens in zip(padded, ids, strict=True):
@@ -307,11 +308,11 @@ def _prove(folder, tokenizer, task, seeded):
     )
     (found,) = verify.probe(
         folder / signature.TEXT_MODEL_FILE,
-        [{signature.TEXT: np.array(PROOF), **seed}],
+        [{signature.TEXT: np.array(proof), **seed}],
         extensions=True,
     )
     texts, scores = [], expected[signature.SCORES].copy()
-    for text, row, score in zip(PROOF, expected[signature.TOKEN_IDS], scores, strict=True):
+    for text, row, score in zip(proof, expected[signature.TOKEN_IDS], scores, strict=True):
         row = np.where(row < tokenizer.vocab_size, row, marks["unknown"])
         decoded = [one.replace("\0", signature.REPLACEMENT) for one in tokenizer.decode(row)]
         texts.append(decoded if text.strip() else [""] * len(decoded))

@@ -287,7 +287,7 @@ class Search:
             logits, cache = model.decode_step(state.ids, position, memory, cache)
             logits = tf.cast(logits, tf.float32)
             state, parents = self._advance(position, logits, state, plan)
-            if parents is not None:
+            if parents is not None:  # (B, W), which hypothesis each one continues; None: itself
                 own = tf.nest.map_structure(
                     lambda x: tf.gather(x, parents, batch_dims=1), cache["own"]
                 )

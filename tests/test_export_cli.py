@@ -1,12 +1,16 @@
 """`python -m keras_transformer.export`: the exporters from the shell."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import exports
 import pytest
 from exports import tiny
 
 from keras_transformer.export import __main__ as cli
+from keras_transformer.export.artefact import read_artefact
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 
@@ -21,7 +25,11 @@ def saved(tmp_path_factory):
 
 
 def arguments(*given):
-    return cli.parser().parse_args(["model.keras", "out", *given])
+    return cli.parse(["model.keras", "out", *given])
+
+
+def command(*given):
+    return [sys.executable, "-m", "keras_transformer.export", *map(str, given)]
 
 
 def test_arguments_choose_the_search():
@@ -73,6 +81,89 @@ def test_what_is_wrong_is_told_and_the_status_is_one(saved, tmp_path, capfd, giv
     assert status == 1
     assert told in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (["--format", "saved_model", "--precision", "int8", "--text", "--no-fuse"]
+         + ["--keep-float", "x"], "--precision, --text, --no-fuse, --keep-float: only with"),
+        (["--format", "saved_model", "--max-source-length", "5"], "--max-source-length: only with"),
+        (["--greedy", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
+        (["--greedy", "--temperature", "0.5"], "--temperature: only with --sampling"),
+        (["--top-k", "5", "--top-p", "0.5"], "--top-k, --top-p: only with --sampling"),
+        (["--sampling", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
+        (["--forward", "--max-length", "3"], "--max-length: only with a search"),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_apply_are_refused(capfd, given, told):
+    with pytest.raises(SystemExit) as stopped:
+        arguments(*given)
+    assert stopped.value.code == 2
+    assert told in capfd.readouterr().err
+
+
+def test_search_of_a_model_that_cannot_generate_is_refused(saved, tmp_path, capfd):
+    for given, told in (("--length-penalty", "no decode_step"), ("--max-length", "pass a search")):
+        path = [str(saved / "encoder.keras"), str(tmp_path / "out"), given, "3"]
+        assert cli.main(path) == 1
+        assert told in capfd.readouterr().err
+
+
+def test_target_that_cannot_be_written_is_told(saved, tmp_path, capfd):
+    (tmp_path / "file").write_text("mine")
+    for out, told in (("file", "it is a file"), ("file/out", "Nothing can be written beside")):
+        assert cli.main([str(saved / "encoder.keras"), str(tmp_path / out)]) == 1
+        assert told in capfd.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_stopped_export_leaves_nothing_behind(saved, tmp_path, name, status):
+    process = subprocess.Popen(
+        command(saved / "encoder.keras", tmp_path / "out"),
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines = []
+    while "tracing ..." not in "".join(lines):
+        lines.append(process.stderr.read(1))
+        assert lines[-1], "".join(lines)
+    assert len(list(tmp_path.iterdir())) == 1  # the folder aside
+    process.send_signal(getattr(signal, name))
+    told = process.communicate()[1]
+    assert process.returncode == status, told
+    assert "interrupted" in told or f"stopped by {name}" in told
+    assert "Traceback" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("given", [[], ["--format", "saved_model"]])
+def test_full_disk_is_told_and_leaves_nothing_behind(saved, tmp_path, given):
+    code = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+runpy.run_module("keras_transformer.export", run_name="__main__", alter_sys=True)
+"""
+    line = [sys.executable, "-c", code, saved / "encoder.keras", tmp_path / "out", *given]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "Failed at writing: " in done.stderr and "too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_exports_to_one_folder_leave_one_of_them_whole(saved, tmp_path):
+    line = command(saved / "encoder.keras", tmp_path / "out", "--quiet")
+    started = [subprocess.Popen(line, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate()[1] for process in started]
+    assert any(process.returncode == 0 for process in started), told
+    assert all(
+        process.returncode == 0 or "another export" in text
+        for process, text in zip(started, told, strict=True)
+    ), told
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_artefact(tmp_path / "out").manifest["task"] == "forward"
 
 
 def test_two_searches_at_once_are_refused(capfd):

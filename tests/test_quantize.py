@@ -8,7 +8,7 @@ import pytest
 from exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
 from onnx import TensorProto, helper
 
-from keras_transformer.export import ExportError, export_onnx
+from keras_transformer.export import ExportError, export_onnx, jobs, verify
 from keras_transformer.export.fuse import fuse_blocks
 from keras_transformer.export.quantize import (
     quantize_blocks,
@@ -129,6 +129,49 @@ def test_logits_lose_little(forward, precision, loss):
     assert np.abs(found - exact).mean() <= loss * np.abs(exact - exact.mean()).mean()
 
 
+def damaged(model, precision, kind):
+    """A copy of a reduced model whose reduced weights are zero, negated or shuffled."""
+    copy, random = graph(model), np.random.default_rng(0)
+    reduced = [
+        name for name in copy.graph.initializers if name.endswith(("/int8", "/int4", "/half"))
+    ]
+    assert reduced
+    for name in reduced:
+        if kind == "negated" and precision != "float16":
+            name = name.rpartition("/")[0] + "/scale"
+        value = copy.graph.initializers[name]
+        array = value.const_value.numpy()
+        if kind == "negated":
+            array = -array
+        elif kind == "shuffled":
+            array = random.permutation(array.ravel()).reshape(array.shape)
+        else:
+            zero = {"weight_int4": 0x88, "weight_int8": 128}.get(precision, 0)
+            array = np.full_like(array, zero)
+        value.const_value = ir.tensor(array, name=name)
+    return copy
+
+
+@pytest.mark.parametrize("search", [None, BEAM])
+@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
+def test_proof_tells_rounding_from_damage(precision, search):
+    model = exports.shared_model()
+    job = jobs.SearchJob(model, search, MAX_LENGTH) if search else jobs.ForwardJob(model)
+    cases = job.cases(None)
+    expected = [job.expected(case) for case in cases]
+    made = reduced(exports.shared_graph(search), precision)
+
+    def check(tried):
+        names = [value.name for value in tried.graph.outputs]
+        found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
+        job.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+
+    check(graph(made))
+    for kind in ("zero", "negated", "shuffled"):
+        with pytest.raises(ExportError, match="differ from Keras' by .* of their spread"):
+            check(damaged(made, precision, kind))
+
+
 def test_float16_keeps_caches_small_and_scores_exact(converted):
     made = ir.to_proto(reduced(converted, "float16"))
     inside, _ = body(made)
@@ -157,9 +200,44 @@ def test_chosen_weights_stay_float(forward, precision):
     assert "decoder_block_0/feed_forward/hidden/kernel" not in kinds
 
 
-def test_unknown_weight_to_keep_is_told(forward):
-    with pytest.raises(ValueError, match="keep_float names 'decoder_block_9'"):
-        reduced(forward, "int8", keep_float=["decoder_block_9"])
+@pytest.mark.parametrize("precision", ["int8", "weight_int8", "float16"])
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_weights_that_are_packed_into_one_are_kept_by_their_own_paths(forward, precision, part):
+    path = f"decoder_block_0/self_attention/{part}/kernel"
+    assert path in [variable.path for variable in exports.shared_model().variables]
+    made = reduced(forward, precision, keep_float=[path])
+    kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
+    assert kinds["decoder_block_0/self_attention/query_key_value/kernel"] == ir.DataType.FLOAT
+    assert "decoder_block_1/self_attention/query_key_value/kernel" not in kinds
+
+
+@pytest.mark.parametrize(
+    "keep_float, precision, error, told",
+    [
+        (["decoder_block_9"], "int8", ValueError, r"'decoder_block_9'.*nearest: \['decoder_block_"),
+        (["decoder_block_0/self_attention/query_key_value"], "int8", ValueError, "query/kernel'"),
+        ("decoder_block_0", "int8", TypeError, "list of weights' paths, but 'decoder_block_0'"),
+        (["decoder_block_0"], "float32", ValueError, "in precision float32 all weights stay"),
+    ],
+)
+def test_weights_to_keep_are_checked_before_the_work(tmp_path, keep_float, precision, error, told):
+    with pytest.raises(error, match=told):
+        export_onnx(
+            exports.shared_model(), tmp_path / "out", precision=precision, keep_float=keep_float
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_packed_weights_stay_float_in_an_export(tmp_path):
+    keep = ["encoder_block_0/self_attention/key"]
+    for keep_float in ([], keep):
+        export_onnx(
+            tiny("encode", num_layers=1), tmp_path / "out", precision="int8",
+            keep_float=keep_float, verbose=False,
+        )  # fmt: skip
+        names = {item.name for item in onnx.load(tmp_path / "out" / "model.onnx").graph.initializer}
+        packed = "encoder_block_0/self_attention/query_key_value/kernel"
+        assert (packed in names) == bool(keep_float)
 
 
 def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
@@ -173,7 +251,7 @@ def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
         assert manifest["precision"] == precision
         sizes[precision] = manifest["files"]["model.onnx"]["bytes"]
     assert sizes["int8"] < 0.6 * sizes["float32"]
-    with pytest.raises(ExportError, match="Parity of the scores.*keep_float"):
+    with pytest.raises(ExportError, match="Parity of the scores.*spread.*keep_float"):
         export_onnx(
             model, tmp_path / "strict", search=GreedySearch(), precision="int8",
             max_length=MAX_LENGTH, tolerance=1e-9, verbose=False,

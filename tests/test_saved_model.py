@@ -11,7 +11,7 @@ import tensorflow as tf
 from exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 from keras_transformer.export import ExportError, export_saved_model, saved_model
-from keras_transformer.search import Sampling
+from keras_transformer.search import GreedySearch, Sampling
 from keras_transformer.text import END_ID
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
@@ -102,7 +102,7 @@ def test_language_model_goes_on_from_text_with_a_seed(tmp_path):
 def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.mkdir()
-    (path / saved_model.MARKER).write_text("earlier")
+    (path / "saved_model.pb").write_text("earlier")
 
     def broken(*arguments, **named):
         raise ExportError("broken on purpose")
@@ -111,7 +111,38 @@ def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="broken on purpose"):
         export_saved_model(tiny("encode", num_layers=1), path, verbose=False)
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / saved_model.MARKER).read_text() == "earlier"
+    assert (path / "saved_model.pb").read_text() == "earlier"
+
+
+def test_models_of_half_precision_are_saved_and_proven_in_float32(tmp_path):
+    model = tiny(dtype="mixed_bfloat16", num_layers=1)
+    export_saved_model(model, tmp_path / "out", search=GreedySearch(), max_length=5, verbose=False)
+    feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
+    forward = tf.saved_model.load(str(tmp_path / "out")).signatures["logits"]
+    found = forward(**{name: tf.constant(array) for name, array in feed.items()})["logits"]
+    plain = tiny(num_layers=1)
+    plain.set_weights(model.get_weights())
+    np.testing.assert_allclose(found, plain(feed), rtol=1e-4, atol=1e-5)
+
+
+def test_models_with_few_positions_are_proven_within_them(tmp_path):
+    model = tiny("generate", num_layers=1, positions="learned", max_length=5)
+    export_saved_model(model, tmp_path / "out", exports.tokenizer(), GreedySearch(), verbose=False)
+    assert (tmp_path / "out" / "saved_model.pb").exists()
+
+
+def test_samples_prove_the_search_or_else_the_forward_pass(tmp_path):
+    model = tiny("encode", num_layers=1)
+    with pytest.raises(ValueError, match="dict with an array for each of"):
+        export_saved_model(model, tmp_path / "out", samples=[source()])
+    with pytest.raises(ValueError, match="at least one sample"):
+        export_saved_model(exports.shared_model(), tmp_path / "out", search=BEAM, samples=[])
+    with pytest.raises(ExportError, match="1e-20 is allowed. Pass a larger `tolerance`"):
+        export_saved_model(
+            model, tmp_path / "out", samples=[{"source_ids": source()}], tolerance=1e-20,
+            verbose=False,
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
 
 
 def texts(words, scores):
