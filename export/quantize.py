@@ -112,10 +112,8 @@ def _replace(node, new, output):
     node.append(new) if output is node.outputs[0] else output.producer().append(new)
     result = new.outputs[0]
     result.type, result.shape = output.type, output.shape
-    result.name, output.name = (
-        output.name,
-        f"{output.name}/float",
-    )  # outputs of the model keep theirs
+    name = output.name
+    output.name, result.name = f"{name}/float", name  # the model's outputs keep theirs
     output.replace_all_uses_with(result, replace_graph_outputs=True)
 
 
