@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import contextlib
 import os
 import re
 import sys
@@ -55,9 +54,16 @@ class _Progress:
 def _tell(text):
     """Writes to standard error; where that is closed or full, translations go on without."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError):
+        try:
             sys.stderr.write(text)
             sys.stderr.flush()
+        except OSError:
+            _abandon(sys.stderr)
+
+
+def _abandon(stream):
+    """Python flushes a stream once more when it ends, and fails with it: let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parse(arguments):
@@ -145,8 +151,7 @@ def main(arguments=None):
     try:
         failed = _translate(options, source, target, progress)
     except OSError as error:
-        # Python flushes standard output once more when it ends; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return 141
         progress.say(f"error: standard input or output failed: {error.strerror}")

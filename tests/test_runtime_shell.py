@@ -157,7 +157,10 @@ def test_wrong_arguments_are_named_and_give_status_2(folder, arguments, message)
 def redirected(folder, redirection):
     """Exit status, output and errors of the command, started by a shell with a redirection."""
     command = f"{shlex.join(serving.command(folder, '--quiet'))} {redirection}"
-    done = subprocess.run(command, shell=True, input=b"two dogs\n", capture_output=True, timeout=60)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, shell=True, input=b"two dogs\n", capture_output=True, timeout=60, env=buffered
+    )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
