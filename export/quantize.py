@@ -4,6 +4,20 @@ The weights are constants of the outer graph, and the loop's body reads them fro
 decoder is reduced like the encoder. Only products with weights change for the integers; softmax,
 norms, log-probabilities and scores stay float32 in all cases.
 
+No product with weights stays float32 by default, because none is worth it. In int8, on the 1,014
+validation sentences of Multi30k with the README's translator (beam 5, BLEU 41.85 in Keras), by
+what `keep_float` keeps; means over four divisions into batches of 50, seconds of one core:
+
+    kept float32              other best hypothesis   BLEU, lowest to highest   seconds
+    nothing                           116             41.92   41.80 - 42.03      2.98
+    feed-forward, output              116             41.73   41.59 - 41.86      3.27
+    feed-forward, hidden              110             41.70   41.60 - 41.86      3.31
+    attention, output                 106             41.79   41.68 - 41.87      3.29
+    queries, keys, values              95             41.84   41.68 - 41.97      3.52
+    logits                            102             41.69   41.55 - 41.86      4.15
+    all of the encoder                103             41.80   41.67 - 41.99      3.42
+    all of the decoder                 80             41.85   41.78 - 41.94      4.12
+
 Shapes: K rows and N columns of a weight, n blocks of a column.
 """
 
