@@ -59,7 +59,8 @@ def export_onnx(
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
-            scale a column of the weight, the fastest), "weight_int8" and "weight_int4" (a scale for
+            scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
+            out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
             every 32 rows of a column: closer to float32 and smaller, for large models).
         max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
