@@ -8,7 +8,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from keras_transformer.export import signature
-from keras_transformer.export.staging import ExportError
+from keras_transformer.export.staging import ExportError, Progress
 
 # Arguments that only some exports have, by their names in Python.
 ONNX = ("precision", "max_source_length", "fuse", "keep_float", "text")
@@ -99,7 +99,7 @@ def chosen_search(arguments, model):
 
 
 def main(argv=None):
-    """Runs the command; returns the exit status: 0, or 1 or 130 with the reason on stderr."""
+    """Runs the command; returns the exit status: 0, or 1 or 128 + signal, with the reason told."""
     arguments = parse(argv)
     try:
         run(arguments)
@@ -109,6 +109,11 @@ def main(argv=None):
     except KeyboardInterrupt:
         print(f"interrupted; what was at {arguments.out} is as before", file=sys.stderr)
         return 130
+    except Stopped as error:
+        (number,) = error.args
+        name = signal.Signals(number).name
+        print(f"stopped by {name}; what was at {arguments.out} is as before", file=sys.stderr)
+        return 128 + number
     return 0
 
 
@@ -128,15 +133,19 @@ def run(arguments):
     write(model, arguments.out, tokenizer, search, verbose=not arguments.quiet, **options)
 
 
+class Stopped(BaseException):
+    """A signal, by its number, that asks the process to end."""
+
+
 def stop(number, frame):
     """Handles a signal: unwinds the export, which removes what it has written."""
-    print(f"stopped by {signal.Signals(number).name}", file=sys.stderr)
-    sys.exit(128 + number)
+    Progress.pending = Stopped(number)
+    raise Progress.pending
 
 
 if __name__ == "__main__":
-    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup has it ignored
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup has it ignored
         number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
     sys.exit(main())

@@ -139,7 +139,13 @@ def digest(path):
 
 
 class Progress:
-    """Tells on stderr what is being done and how long it took; and in which stage it failed."""
+    """Tells on stderr what is being done and how long it took; and in which stage it failed.
+
+    `pending` may hold an exception that a signal's handler has raised. Python loses one that comes
+    while a finaliser runs; then the next stage raises it again.
+    """
+
+    pending = None
 
     def __init__(self, verbose):
         self.verbose = verbose
@@ -147,6 +153,8 @@ class Progress:
     @contextlib.contextmanager
     def __call__(self, what):
         start = time.perf_counter()
+        if Progress.pending is not None:
+            raise Progress.pending
         self._print(f"{what} ... ")
         try:
             yield
