@@ -61,14 +61,14 @@ def load_trained(args):
 
 def source_ids(tokenizer, lines):
     """Ids of each line as models are trained on them: with the end mark."""
-    from keras_transformer.text import END_ID
+    from keras_transformer.special_ids import END_ID
 
     return [[*ids, END_ID] for ids in tokenizer.encode(lines)]
 
 
 def test_2016(data, count=None):
     """Sources and references of Multi30k's test.2016, tokenised and lowercased, BPE undone."""
-    from keras_transformer.corpora import read_parallel
+    from keras_transformer.data.corpora import read_parallel
 
     folder = data / "multi30k-bpe"
     files = [folder / f"test.2016.{language}.gz" for language in ("en", "de")]
@@ -77,7 +77,7 @@ def test_2016(data, count=None):
 
 def newstest(data, count=None):
     """English sentences of newstest2014."""
-    from keras_transformer.corpora import read_lines
+    from keras_transformer.data.corpora import read_lines
 
     return read_lines(data / "wmt14" / "newstest2014.eng.gz")[:count]
 

@@ -233,8 +233,8 @@ def onnx_engine(task):
     workers.use_checkout()
     import onnxruntime
 
-    from keras_transformer.export.artefact import read_artefact
-    from keras_transformer.export.session import CPU, open_session
+    from keras_transformer.export.runtime.artefact import read_artefact
+    from keras_transformer.export.runtime.session import CPU, open_session
 
     provider, artefact = task["provider"], read_artefact(task["artefact"])
     if provider not in onnxruntime.get_available_providers():

@@ -109,7 +109,7 @@ def timed(engine, batches, clock, lanes):
 
 def forward_log_prob(model, source, target):
     """Sum of log-probabilities of a translation by one forward pass, without any search."""
-    inputs = {"source_ids": [source], "target_ids": [[kt.text.BEGIN_ID, *target[:-1]]]}
+    inputs = {"source_ids": [source], "target_ids": [[kt.special_ids.BEGIN_ID, *target[:-1]]]}
     logits = model({name: np.array(ids, "int32") for name, ids in inputs.items()})
     log_probs = tf.nn.log_softmax(tf.cast(logits[0], tf.float64)).numpy()  # (T, V)
     return float(sum(row[token] for row, token in zip(log_probs, target, strict=True)))
@@ -126,18 +126,18 @@ def margins(model, source, width):
     """
     memory = model.encode(tf.constant([source]))
     cache = model.initial_cache(1, width)
-    running, finished = [(0.0, [kt.text.BEGIN_ID])], 0
+    running, finished = [(0.0, [kt.special_ids.BEGIN_ID])], 0
     found = []
     while finished < width and len(found) < limit([source]):
         last = [tokens[-1] for _, tokens in running] + [0] * (width - len(running))
         step = tf.constant(len(found))
         logits, cache = model.decode_step(tf.constant([last]), step, memory, cache)
         log_probs = tf.nn.log_softmax(tf.cast(logits[0, : len(running)], tf.float64)).numpy()
-        log_probs[:, [kt.text.PAD_ID, kt.text.BEGIN_ID]] = -np.inf
+        log_probs[:, [kt.special_ids.PAD_ID, kt.special_ids.BEGIN_ID]] = -np.inf
         totals = np.array([total for total, _ in running])[:, None] + log_probs  # (W, V)
         order = np.argsort(-totals, axis=None)[: 2 * width + 1]
         best = [(totals.flat[i], *divmod(int(i), totals.shape[1])) for i in order]
-        ends = [token == kt.text.END_ID for _, _, token in best]
+        ends = [token == kt.special_ids.END_ID for _, _, token in best]
         going = [item for item, end in zip(best, ends, strict=True) if not end]
         # An end mark counts among the first W candidates only, and the best W others go on.
         close = [best[width - 1][0] - best[width][0]] if any(ends[: 2 * width]) else []

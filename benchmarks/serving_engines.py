@@ -25,8 +25,8 @@ class OnnxRuntime:
     """Our artefact: one call of the session does it all."""
 
     def __init__(self, config):
-        from keras_transformer.export.artefact import read_artefact
-        from keras_transformer.export.session import open_session
+        from keras_transformer.export.runtime.artefact import read_artefact
+        from keras_transformer.export.runtime.session import open_session
 
         artefact = read_artefact(config["folder"])
         self.session = open_session(artefact, threads=config["threads"])

@@ -32,8 +32,9 @@ import sacrebleu
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import corpora, plots
-from keras_transformer.callbacks import translate
+from keras_transformer import plots
+from keras_transformer.data import corpora
+from keras_transformer.training.callbacks import translate
 
 tf.get_logger().setLevel("ERROR")  # each search is a graph of its own, which is meant
 
@@ -376,8 +377,8 @@ def draw(output, model, tokenizer, history, samples):
             plots.plot_learning_curve(curves).savefig(aside)
     # A sentence that fits on a page.
     line, translation = min(samples, key=lambda sample: abs(len(sample[0].split()) - 8))
-    source = [*tokenizer.encode(line), kt.text.END_ID]
-    target = [kt.text.BEGIN_ID, *tokenizer.encode(translation)]
+    source = [*tokenizer.encode(line), kt.special_ids.END_ID]
+    target = [kt.special_ids.BEGIN_ID, *tokenizer.encode(translation)]
     maps = plots.attention_maps(model, source, target)
     labels = [plots.token_labels(tokenizer, ids) for ids in (target, source)]
     with in_place(output / "attention.png") as aside:

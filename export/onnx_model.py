@@ -6,9 +6,13 @@ import json
 
 import onnx_ir as ir
 
-from keras_transformer.export import conversion, quantize, signature, verify
-from keras_transformer.export.fuse import fuse_blocks
-from keras_transformer.export.jobs import (
+from keras_transformer.export import verify
+from keras_transformer.export.graph import conversion, quantize
+from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.simplify import simplify, sink_weights
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
+from keras_transformer.export.tasks import (
     MAX_SOURCE_LENGTH,
     ForwardJob,
     SearchJob,
@@ -16,8 +20,6 @@ from keras_transformer.export.jobs import (
     check_arguments,
     check_weights,
 )
-from keras_transformer.export.simplify import simplify, sink_weights
-from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
 OPSET = 17
@@ -49,7 +51,7 @@ def export_onnx(
     The encoder, the decoder with its caches and the search become one graph: ids in, ids and scores
     out. Before the folder appears, its file has passed `onnx.checker`, has run in a process without
     TensorFlow, and has been held to Keras' results on several batch sizes and lengths. The folder's
-    parts are described in `keras_transformer.export.signature`.
+    parts are described in `keras_transformer.export.runtime.signature`.
 
     Args:
         model: `Transformer` or `CausalTransformer` with `search`; without, any functional Keras

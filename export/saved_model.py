@@ -9,8 +9,10 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import signature, verify
-from keras_transformer.export.jobs import (
+from keras_transformer.export import verify
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.staging import Progress, staged, stranger_to_saved_model
+from keras_transformer.export.tasks import (
     ForwardJob,
     SearchJob,
     as_float32,
@@ -18,7 +20,6 @@ from keras_transformer.export.jobs import (
     check_weights,
     proof_texts,
 )
-from keras_transformer.export.staging import Progress, staged, stranger_to_saved_model
 
 # A search in TensorFlow and the same search traced: other orders of summation, nothing else.
 TOLERANCE = 1e-4
@@ -37,7 +38,7 @@ def export_saved_model(
 ):
     """Writes a SavedModel that needs only TensorFlow, and tensorflow-text where strings are served.
 
-    Its signatures, each with inputs and outputs by name (`keras_transformer.export.signature`):
+    Its signatures, each with inputs and outputs by name (`export.runtime.signature`):
 
     | signature | there with | inputs | outputs |
     | --- | --- | --- | --- |

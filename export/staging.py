@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from keras_transformer.export import signature
+from keras_transformer.export.runtime import signature
 
 # The file that every SavedModel has.
 SAVED_MODEL_FILE = "saved_model.pb"

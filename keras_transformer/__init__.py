@@ -67,37 +67,37 @@ def _where_installed() -> Iterator[None]:
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
 with _where_installed():  # sentencepiece
-    from keras_transformer.text import Tokenizer
+    from keras_transformer.data.tokenizer import Tokenizer
 
 with _where_installed():  # Keras, on any of its backends
-    from keras_transformer.additive import AdditiveAttention
-    from keras_transformer.attention import (
+    from keras_transformer.layers.additive import AdditiveAttention
+    from keras_transformer.layers.attention import (
         MultiHeadAttention,
         scaled_dot_product_attention,
     )
-    from keras_transformer.blocks import DecoderBlock, EncoderBlock, FeedForward
-    from keras_transformer.embeddings import TokenEmbedding
-    from keras_transformer.losses import SequenceCrossentropy
-    from keras_transformer.masks import causal_mask, combine_masks, padding_mask
-    from keras_transformer.metrics import Perplexity, TokenAccuracy
-    from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-    from keras_transformer.positions import (
+    from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
+    from keras_transformer.layers.embeddings import TokenEmbedding
+    from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
+    from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
-    from keras_transformer.schedules import InverseSquareRootWarmup
+    from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
+    from keras_transformer.training.losses import SequenceCrossentropy
+    from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.training.schedules import InverseSquareRootWarmup
 
 with _where_installed():  # TensorFlow proper
     from keras_transformer import training
-    from keras_transformer.callbacks import BleuCallback, StopOnNonFinite, Throughput
-    from keras_transformer.checkpoints import (
+    from keras_transformer.data.translation import TranslationBatches, translation_batches
+    from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult
+    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
+    from keras_transformer.training.checkpoints import (
         CheckpointAveraging,
         TrainingCheckpoint,
         average_checkpoints,
     )
-    from keras_transformer.data import TranslationBatches, translation_batches
-    from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult
 
 
 def __getattr__(name: str) -> object:

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import keras
 from keras import layers, ops
 
-from keras_transformer.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.caches import CachedDecoding
-from keras_transformer.checks import check_ids, check_positive
-from keras_transformer.embeddings import TokenEmbedding, embed
-from keras_transformer.masks import padding_mask
-from keras_transformer.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
+from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.layers.cache import CachedDecoding
+from keras_transformer.layers.checks import check_ids, check_positive
+from keras_transformer.layers.embeddings import TokenEmbedding, embed
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
+from keras_transformer.special_ids import BEGIN_ID
 
-BEGIN_ID = 2
 BLOCK_OPTIONS = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
 BLOCK_OPTIONS += ("value_dim", "attention_dropout", "use_bias")
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 from keras import ops
 
-from keras_transformer.masks import padding_mask
-from keras_transformer.text import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
 MARKS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
 

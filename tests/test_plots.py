@@ -11,7 +11,8 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer import attention, plots  # noqa: E402
+from keras_transformer import plots  # noqa: E402
+from keras_transformer.layers import attention  # noqa: E402
 
 SOURCE, TARGET = [5, 7, 11, 13, 3], [2, 17, 19]
 SIZES = dict(vocab_size=23, num_layers=2, d_model=12, num_heads=3, d_ff=17)

@@ -1,0 +1,115 @@
+"""Reads an exported folder, and vouches that it is what the exporter wrote.
+
+`artefact.json` names every file with its size and SHA-256, and carries a checksum of itself. So a
+truncated, swapped or altered file is found before ONNX Runtime sees it. This guards against damage
+and mix-ups; it is no signature against someone who can rewrite all the files.
+"""
+
+import hashlib
+import pathlib
+from typing import NamedTuple
+
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.export.runtime import signature
+
+
+class ArtefactError(ValueError):
+    """An exported folder is damaged, foreign, of another format version, or unfit for this use."""
+
+
+class Artefact(NamedTuple):
+    """A folder whose files were all found as they were written.
+
+    Attributes:
+        folder: pathlib.Path.
+        manifest: dict, the content of `artefact.json`; its fields are those of `signature.FIELDS`.
+        tokenizer: Tokenizer, or None where the artefact holds none.
+    """
+
+    folder: pathlib.Path
+    manifest: dict
+    tokenizer: Tokenizer | None
+
+    @property
+    def model(self):
+        """Path of the ONNX file, pathlib.Path."""
+        return self.folder / signature.MODEL_FILE
+
+
+def read_artefact(folder):
+    """Reads and verifies the folder that `export_onnx` wrote.
+
+    Every file that the artefact names is read and held against its checksum, about a second a
+    gigabyte. Files that it does not name are passed over.
+
+    Args:
+        folder: str or path.
+
+    Returns:
+        An `Artefact`.
+
+    Raises:
+        ArtefactError: the folder or a file is missing or cannot be read, was changed after the
+            export, is of a foreign or newer format, or holds a tokenizer that does not fit.
+
+    Example:
+
+    >>> read_artefact("out/onnx").manifest["precision"]  # doctest: +SKIP
+    'int8'
+    """
+    folder = pathlib.Path(folder)
+    manifest = _read_manifest(folder)
+    for name, entry in manifest["files"].items():
+        _verify(folder / name, entry)
+    tokenizer = None
+    if signature.TOKENIZER_FILE in manifest["files"]:
+        try:
+            tokenizer = Tokenizer.load(folder / signature.TOKENIZER_FILE)
+        except ValueError as error:
+            raise ArtefactError(f"{folder / signature.TOKENIZER_FILE}: {error}") from error
+    return Artefact(folder, manifest, tokenizer)
+
+
+def _read_manifest(folder):
+    path = folder / signature.MANIFEST_FILE
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtefactError(
+            f"{folder} is not an artefact: {path} cannot be read ({error.strerror}). Pass the "
+            "folder that `keras_transformer.export.export_onnx` wrote."
+        ) from error
+    try:
+        manifest = signature.unseal(data)
+        intact = signature.seal(manifest) == data
+    except (ValueError, RecursionError) as error:
+        raise ArtefactError(f"{path}: {error}") from error
+    if not intact:  # same content in other bytes: a lost last newline, an editor's indentation
+        raise ArtefactError(
+            f"{path} is not written as the exporter writes it: it was cut off or edited. "
+            "Copy the folder again, or export the model again."
+        )
+    return manifest
+
+
+def _verify(path, entry):
+    """Raises unless the file at `path` has the size and the SHA-256 that `entry` says."""
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+    except OSError as error:
+        raise ArtefactError(
+            f"{path} cannot be read ({error.strerror}). The artefact is incomplete: copy the "
+            "whole folder again, or export the model again."
+        ) from error
+    if size != entry["bytes"]:
+        raise ArtefactError(
+            f"{path} has {size} bytes and was written with {entry['bytes']}. It was cut off or "
+            "replaced: copy the folder again, or export the model again."
+        )
+    if digest != entry["sha256"]:
+        raise ArtefactError(
+            f"{path} was changed after the export: its SHA-256 is {digest}, not "
+            f"{entry['sha256']}. Copy the folder again, or export the model again."
+        )

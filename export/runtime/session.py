@@ -1,0 +1,159 @@
+"""An ONNX Runtime session on the provider that was asked for, or an error: no silent fallback."""
+
+import os
+
+import onnxruntime
+
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.artefact import ArtefactError
+from keras_transformer.export.runtime.weights import MappedModel
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+_PRECISIONS_FOR_CUDA = ("float32", "float16")
+# What computes in float16. All else emulates it, or leaves the model to the CPU, which emulates it.
+_PROVIDERS_FOR_FLOAT16 = (
+    CUDA,
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+    "MIGraphXExecutionProvider",
+    "DmlExecutionProvider",
+    "CoreMLExecutionProvider",
+    "WebGpuExecutionProvider",
+)
+
+
+# Threads of a batch, or batches at a time. Each takes memory, and thousands take all of it.
+MOST_THREADS = 16 * (os.cpu_count() or 1)
+
+
+class ProviderError(ValueError):
+    """An execution provider is not to be had, or is the wrong one for the artefact's precision."""
+
+
+def open_session(artefact, providers=None, *, threads=None, arena=True, spinning=True):
+    """An `onnxruntime.InferenceSession` of an `Artefact`, on the provider that was asked for.
+
+    Args:
+        artefact: Artefact, from `read_artefact`.
+        providers, threads, arena, spinning: as `Translator` says.
+
+    Raises:
+        ArtefactError: onnxruntime refuses the model, or it has other inputs and outputs than the
+            artefact says.
+        ProviderError: a provider is missing, did not come up, or does not suit the precision.
+        ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
+    """
+    options = _session_options(threads, arena, spinning)
+    providers = _chosen_providers(providers, artefact.manifest["precision"])
+    name = _name(providers[0])
+    if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
+    path = artefact.model.resolve()
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(path.parent)
+    )
+    try:
+        # External data may lie behind neither a symbolic nor a second hard link.
+        model = MappedModel(path) if path.stat().st_nlink <= 1 else None
+        shared = _shared(options, model) if model and name == CPU else {}
+        session = onnxruntime.InferenceSession(
+            model.graph if model else path, options, providers=providers, enable_fallback=0
+        )
+    except Exception as error:  # onnxruntime's errors have no common base below Exception
+        raise ArtefactError(
+            f"onnxruntime {onnxruntime.__version__} cannot run {artefact.model} on {name}: {error} "
+            f"It was exported with {artefact.manifest['versions']}; a release of onnxruntime at "
+            "least as new should run it."
+        ) from error
+    if shared:
+        session.body_weights = shared  # it reads them, and does not keep them alive
+        model.give_back()  # it has packed them
+    running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
+    if name not in running:
+        raise ProviderError(
+            f"{name} was asked for, but onnxruntime {onnxruntime.__version__} fell back to "
+            f"{', '.join(running)} for the whole model. For {CUDA} mend the CUDA libraries (the "
+            "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
+            f"providers=[{CPU!r}]."
+        )
+    _check_names(artefact, "inputs", session.get_inputs())
+    _check_names(artefact, "outputs", session.get_outputs())
+    return session
+
+
+def check_threads(name, count):
+    """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(
+            f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
+            f"machine); got {count}."
+        )
+
+
+def _session_options(threads, arena, spinning):
+    if threads is not None:
+        check_threads("threads", threads)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what fails also raises; warnings concern nobody here
+    options.intra_op_num_threads = threads or 0
+    options.enable_cpu_mem_arena = arena
+    # A pattern is kept for each shape ever seen, and here almost every batch has another one.
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    # So that it can be asked who runs the nodes: a provider that is there need not take any.
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return options
+
+
+def _shared(options, model):
+    """Hands the weights of loops' bodies over; the values, which the session has to keep."""
+    make = onnxruntime.OrtValue.ortvalue_from_numpy
+    values = {name: make(array) for name, array in model.body_weights.items()}
+    for name, value in values.items():
+        options.add_initializer(name, value)
+    return values
+
+
+def _check_names(artefact, what, found):
+    found = [value.name for value in found]
+    expected = [value["name"] for value in artefact.manifest[what]]
+    if found != expected:
+        raise ArtefactError(
+            f"{artefact.model} has the {what} {found}, and {signature.MANIFEST_FILE} says "
+            f"{expected}. The files belong to different artefacts: export the model again."
+        )
+
+
+def _name(provider):
+    return provider if isinstance(provider, str) else provider[0]
+
+
+def _chosen_providers(providers, precision):
+    """`providers`, or the default for None; raises if one is missing or unfit for `precision`."""
+    available = onnxruntime.get_available_providers()
+    if providers is None:
+        cuda = CUDA in available and precision in _PRECISIONS_FOR_CUDA
+        providers = [CUDA] if cuda else [CPU]
+    if isinstance(providers, str) or not providers:
+        raise ProviderError(f"`providers` must be a list such as [{CPU!r}], got {providers!r}.")
+    for name in map(_name, providers):
+        if name not in available:
+            raise ProviderError(
+                f"{name} is not in this onnxruntime {onnxruntime.__version__}, which has "
+                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in an "
+                "environment of its own, without the package onnxruntime."
+            )
+    first = _name(providers[0])
+    if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:
+        raise ProviderError(
+            f"this artefact has precision 'float16', which {first} does not compute, and the CPU "
+            "only emulates, slower than float32. Serve it on CUDA, or export it with "
+            "precision='float32' or 'int8'."
+        )
+    if precision not in _PRECISIONS_FOR_CUDA and first == CUDA:
+        raise ProviderError(
+            f"this artefact has precision {precision!r}, whose integer products {CUDA} leaves to "
+            f"the CPU. Pass providers=[{CPU!r}], or export it with precision='float16'."
+        )
+    return list(providers)

@@ -1,0 +1,222 @@
+"""Attention (section 3.2 of the paper).
+
+Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
+
+Shapes: B batch, T target (query) length, S source (key) length, H heads,
+K key size d_k, W value size d_v, D d_model.
+"""
+
+from functools import partial
+
+import keras
+from keras import layers, ops
+
+from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
+from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
+from keras_transformer.layers.positions import RotaryPositionEncoding
+
+# Taken off the scores of forbidden pairs: the float32 softmax then gives them exactly 0.
+FORBIDDEN = 1e9
+
+
+def masked_softmax(scores, mask=None, penalty=None):
+    """Softmax of scores (..., T, S) over the last axis, in float32.
+
+    Entries that the boolean `mask` forbids are exactly 0, and so is a row with none allowed.
+    `penalty` is taken off the scores: `FORBIDDEN` at those forbidden, in rows never all of them.
+    """
+    scores = ops.cast(scores, "float32")
+    scores = scores if penalty is None else scores - ops.cast(penalty, "float32")
+    # Keras warns of a softmax over one entry, which a first step rightly has.
+    softmax = ops.softmax if scores.shape[-1] != 1 else ops.ones_like
+    if mask is None:
+        return softmax(scores)
+    # A broadcast difference is several times faster on CPUs than selecting elementwise, or than
+    # a sum, which TensorFlow fuses into a very slow product. One factor a row then zeroes the
+    # rows that have nothing to attend to.
+    weights = softmax(scores - ops.where(mask, 0.0, FORBIDDEN))
+    return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, penalty=None):
+    """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, equation 1).
+
+    The scale keeps the variance of q . k at 1 when the components of q and k have
+    variance 1; without it large d_k would push the softmax to where gradients vanish.
+
+    Args:
+        query, key, value: Q (..., T, K), K (..., S, K), V (..., S, W).
+        mask: boolean, broadcasts to (..., T, S), True = may attend; or `None`.
+        dropout: function applied to the weights before they meet V; or `None`.
+        penalty: float, broadcasts to (..., T, S), taken off the scores; or `None`.
+
+    Returns:
+        Output (..., T, W) and weights (..., T, S), both in the dtype of `value`; the softmax
+        runs in float32. A query whose keys are all forbidden gets zeros.
+
+    Example:
+
+    >>> q = keras.ops.ones((1, 2, 4))
+    >>> output, weights = scaled_dot_product_attention(q, q, q)
+    >>> weights[0]
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    """
+    scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    scores = ops.matmul(query * scale, ops.swapaxes(key, -1, -2))  # (..., T, S)
+    weights = ops.cast(masked_softmax(scores, mask, penalty), value.dtype)
+    return ops.matmul(dropout(weights) if dropout else weights, value), weights
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MultiHeadAttention(layers.Layer):
+    """Several attentions side by side, each in a subspace of its own (section 3.2.2).
+
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O with
+    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V). The three uses of section 3.2.3:
+    encoder self-attention `mha(x, x)`, masked decoder self-attention
+    `mha(x, x, use_causal_mask=True)`, encoder-decoder attention `mha(x, memory)`.
+
+    Weights, head i in columns iK .. iK+K-1: `query/kernel` and `key/kernel` (D, H K),
+    `value/kernel` (D, H W), `output/kernel` (H W, D), and a `bias` beside each if `use_bias`.
+    The first three start with half of Glorot's variance, which is Glorot's for one matrix
+    (D, 3 D) of all three; deep post-norm models learn to align far more reliably from there.
+
+    Args:
+        num_heads: h, number of heads.
+        key_dim: d_k, size of a head's queries and keys.
+        value_dim: d_v, size of a head's values. Defaults to `key_dim`.
+        dropout: rate of dropout on the attention weights. Defaults to 0.
+        use_bias: whether the four projections add a bias. Defaults to `True`.
+        rotary: whether queries and keys are turned by their positions
+            (`RotaryPositionEncoding`); for self-attention. Defaults to `False`.
+
+    Call arguments:
+        query: (B, T, D).
+        value: (B, S, D'), what is attended to.
+        key: (B, S, D''). Defaults to `value`.
+        attention_mask: boolean (B, S), (B, T, S) or (B, H, T, S), True = may attend.
+        use_causal_mask: whether query i sees keys up to i only. Defaults to `False`.
+        training: whether dropout is applied.
+
+    Returns:
+        (B, T, D). A Keras mask on `value` or `key` forbids their padding, beside the explicit
+        mask; one on `query` passes through. A query that may attend to nothing gets the output
+        projection of zeros. `attention_weights` gives the weights.
+
+    Raises:
+        ValueError: sizes are not positive, inputs not of rank 3, keys not as many as values, a
+            mask of another rank or size.
+        TypeError: a mask that is not boolean.
+
+    Example:
+
+    >>> mha = MultiHeadAttention(num_heads=2, key_dim=4)
+    >>> x = keras.random.normal((3, 5, 8))
+    >>> mha(x, x, use_causal_mask=True).shape
+    (3, 5, 8)
+    """
+
+    def __init__(
+        self, num_heads, key_dim, value_dim=None, dropout=0.0, use_bias=True, rotary=False, **kwargs
+    ):
+        super().__init__(**kwargs)
+        value_dim = key_dim if value_dim is None else value_dim
+        check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim
+        self.dropout, self.use_bias, self.rotary = dropout, use_bias, rotary
+        self.supports_masking = True
+        self.query_projection = self._projection("query", num_heads * key_dim)
+        self.key_projection = self._projection("key", num_heads * key_dim)
+        self.value_projection = self._projection("value", num_heads * value_dim)
+        self.dropout_layer = layers.Dropout(dropout, dtype=self.dtype_policy)
+        if rotary:
+            self.rotation = RotaryPositionEncoding(dtype=self.dtype_policy)
+
+    def _projection(self, name, size, scale=0.5):
+        return layers.Dense(
+            size,
+            use_bias=self.use_bias,
+            kernel_initializer=keras.initializers.VarianceScaling(scale, "fan_avg", "uniform"),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        key_shape = value_shape if key_shape is None else key_shape
+        check_ranks(query=query_shape, value=value_shape, key=key_shape)
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape)
+        self.value_projection.build(value_shape)
+        if self.rotary:
+            self.rotation.build((*query_shape[:-1], self.key_dim))
+        self.output_projection = self._projection("output", query_shape[-1], scale=1.0)
+        self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
+
+    def call(
+        self, query, value, key=None, attention_mask=None, use_causal_mask=False, training=None,
+        value_mask=None, key_mask=None,
+    ):  # fmt: skip
+        mask = self._mask(query, value, attention_mask, use_causal_mask, value_mask, key_mask)
+        return self.attend(query, *self.project_key_value(value, key), mask, training=training)
+
+    def attention_weights(self, query, value, key=None, attention_mask=None, use_causal_mask=False):
+        """The weights of each head (B, H, T, S), for plots. Takes a call's arguments; Keras masks
+        of its inputs do not count here, so pass `attention_mask`.
+        """
+        if not self.built:
+            self(query, value, key)
+        mask = self._mask(query, value, attention_mask, use_causal_mask)
+        keys, values = self.project_key_value(value, key)
+        queries = self._project_heads(self.query_projection, query, self.rotary)
+        return scaled_dot_product_attention(queries, keys, values, mask)[1]
+
+    def project_key_value(self, value, key=None, position=None):
+        """Keys (B, H, S, K) and values (B, H, S, W) of `value` (B, S, D') for `attend`.
+
+        Computed once a source, they serve every step of a search. For rotary positions all
+        stand at `position`, if given, else at 0 to S - 1.
+        """
+        key = value if key is None else key
+        check_same_length(key, value)
+        keys = self._project_heads(self.key_projection, key, self.rotary, position)
+        return keys, self._project_heads(self.value_projection, value)
+
+    def attend(self, query, keys, values, mask=None, penalty=None, position=None, training=None):
+        """Attends from `query` (B, T, D) to what `project_key_value` returned: (B, T, D).
+
+        `mask` is a boolean (B, S), (B, T, S) or (B, H, T, S), or `None`; `penalty` as in
+        `masked_softmax`, `position` as in `project_key_value`.
+        """
+        scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
+        mask = attention_shape(mask, scores_shape)
+        queries = self._project_heads(self.query_projection, query, self.rotary, position)
+        dropout = partial(self.dropout_layer, training=training) if self.dropout else None
+        heads, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout, penalty)
+        joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, W)
+        rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H W)
+        return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)
+
+    def _mask(self, query, value, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
+        causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None
+        masks = (attention_mask, causal, value_mask, key_mask)
+        scores_shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        return combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
+
+    def _project_heads(self, projection, x, rotary=False, position=None):
+        """(B, T, D) -> (B, H, T, K). One row a token: TensorFlow fuses product and bias."""
+        rows = projection(ops.reshape(x, (-1, x.shape[-1])))  # (B T, H K)
+        size = rows.shape[-1] // self.num_heads
+        heads = ops.reshape(rows, (-1, ops.shape(x)[1], self.num_heads, size))  # (B, T, H, K)
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+        if not rotary:
+            return heads
+        one = {} if position is None else {"offset": position, "length": 1}
+        return self.rotation(heads, **one)
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        return query_shape
+
+    def get_config(self):
+        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "rotary")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -1,0 +1,117 @@
+"""Token embeddings, tied to the pre-softmax projection (section 3.4 of the paper).
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
+
+import keras
+from keras import layers, ops
+
+from keras_transformer.layers.checks import check_ids, check_positive
+from keras_transformer.layers.masks import padding_mask
+
+
+def embed(ids, embedding, positions, dropout, position=None):
+    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4).
+
+    Args:
+        ids: (B, T) integers.
+        embedding: `TokenEmbedding`.
+        positions: a layer that adds position encodings, or `None` where attention rotates.
+        dropout: layer.
+        position: integer scalar, the one position of all T tokens of a row, which are
+            alternatives then. Defaults to positions 0 to T - 1.
+
+    Returns:
+        (B, T, D).
+    """
+    x = embedding(ids)
+    if positions is not None:
+        x = positions(x) if position is None else positions(x, offset=position, length=1)
+    return dropout(x)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenEmbedding(layers.Layer):
+    """Turns ids into vectors, and vectors into logits, with one matrix E (V, D).
+
+    Section 3.4: the two embeddings and the pre-softmax linear transformation
+    share the matrix, and embeddings are multiplied by sqrt(d_model). E is drawn
+    from N(0, D^-1/2), so that a scaled embedding has unit variance, as the
+    position encodings that are added to it, and logits of a normalised vector
+    have unit variance too.
+
+    Args:
+        vocab_size: V, number of ids.
+        d_model: D, size of the vectors.
+
+    Call arguments:
+        inputs: (B, T) integer ids below V; or, with `logits=True`, (B, T, D) vectors.
+        logits: whether to project vectors to logits. Defaults to `False`.
+            `embedding.logits(x)` is the same and reads better.
+
+    Returns:
+        (B, T, D) vectors sqrt(D) E[id] in the compute dtype; or (B, T, V) float32
+        logits x E^T. Lookup also sets the Keras mask, True where id is not 0;
+        the projection passes its input's mask on.
+
+    Raises:
+        ValueError: sizes are not positive, or the vectors' last axis is not D.
+        TypeError: ids are not integers.
+
+    Example:
+
+    >>> embedding = TokenEmbedding(vocab_size=11, d_model=4)
+    >>> x = embedding(keras.ops.array([[5, 3, 0]]))
+    >>> x.shape, embedding.logits(x).shape
+    ((1, 3, 4), (1, 3, 11))
+    """
+
+    def __init__(self, vocab_size, d_model, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(vocab_size=vocab_size, d_model=d_model)
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.supports_masking = True
+
+    def build(self, input_shape=None):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+        )
+
+    def call(self, inputs, logits=False):
+        if logits:
+            if inputs.shape[-1] != self.d_model:
+                raise ValueError(
+                    f"Vectors of size {inputs.shape[-1]} were passed, but this embedding has "
+                    f"d_model={self.d_model}. Project them to d_model first."
+                )
+            products = ops.matmul(inputs, ops.transpose(self.embeddings))  # (B, T, V)
+            return ops.cast(products, "float32")
+        check_ids(inputs, "pass `logits=True` to project vectors")
+        vectors = ops.take(self.embeddings, inputs, axis=0)  # (B, T, D)
+        return vectors * ops.cast(self.d_model**0.5, vectors.dtype)
+
+    def logits(self, vectors):
+        """Projects vectors (B, T, D) to float32 logits (B, T, V): x E^T."""
+        return self(vectors, logits=True)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        if "int" in keras.backend.standardize_dtype(inputs.dtype):
+            return padding_mask(inputs)
+        return previous_mask
+
+    def compute_output_shape(self, input_shape, logits=False):
+        return (*input_shape[:-1], self.vocab_size) if logits else (*input_shape, self.d_model)
+
+    def compute_output_spec(self, inputs, logits=False):
+        shape = self.compute_output_shape(inputs.shape, logits)
+        return keras.KerasTensor(shape, "float32" if logits else self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+        }

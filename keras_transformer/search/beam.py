@@ -1,0 +1,143 @@
+"""Beam search (section 6.1 of the paper).
+
+Shapes: B sentences, W hypotheses of each, S source length, T generated length, V vocabulary,
+N candidates.
+"""
+
+import numbers
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.search.candidates import select, top_candidates, top_k
+from keras_transformer.search.loop import Search, State, check_number
+
+
+def _length_penalty(count, alpha):
+    """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14. Counts below 1 are taken for 1."""
+    count = tf.cast(tf.maximum(count, 1), tf.float32)
+    return tf.pow((5.0 + count) / 6.0, alpha)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclass(frozen=True)
+class BeamSearch(Search):
+    """Beam search: the W best hypotheses found while W running ones are kept at every step.
+
+    Section 6.1 of the paper, with the length penalty of Wu et al. 2016: a finished hypothesis Y of
+    n tokens (end mark included) scores log P(Y|X) / ((5 + n) / 6)^alpha.
+
+    At each step the best 2W extensions of the running hypotheses are ranked. Those that end among
+    the first W are finished and never change again; the best W that go on are the running ones of
+    the next step. The W best finished ones are returned.
+
+    A sentence is over, whatever the rest of the batch does,
+    - with `early_stop` (default) as soon as W hypotheses have finished, as in most toolkits;
+    - without it when no running hypothesis can still beat the worst of W finished ones. As
+      log-probabilities are at most 0 and the penalty grows with length, a descendant scores at
+      most log P(so far) / ((5 + max_length) / 6)^alpha. This changes no result, but with
+      alpha > 0 the bound is loose: most searches go on to `max_length`, and hypotheses that
+      repeat themselves until then can win.
+
+    Args:
+        beam_width: int, W. Defaults to 4.
+        length_penalty: number, alpha >= 0; 0 compares plain sums, larger ones favour longer
+            hypotheses. Defaults to 0.6.
+        early_stop: bool, see above. Defaults to `True`.
+        min_length, allow_unknown: as in `GreedySearch`.
+
+    Call arguments: those of `GreedySearch`.
+
+    Returns:
+        `SearchResult`: ids, int32 (B, W, T), and scores, float32 (B, W), best first, no two
+        hypotheses of a sentence equal.
+
+    Example:
+
+    >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    >>> source_ids = np.array([[5, 11, 23], [7, 13, 0]], "int32")
+    >>> result = BeamSearch(beam_width=5, length_penalty=1.0)(model, source_ids, max_length=10)
+    >>> result.scores.shape
+    TensorShape([2, 5])
+    """
+
+    beam_width: int = 4
+    length_penalty: float = 0.6
+    early_stop: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number(self.beam_width, "beam_width", numbers.Integral, 1)
+        check_number(self.length_penalty, "length_penalty", numbers.Real, 0)
+        if not isinstance(self.early_stop, bool):
+            raise TypeError(f"early_stop must be True or False, got {self.early_stop!r}.")
+
+    _distinct = 1  # hypotheses that differ before the first step
+    _width = property(lambda self: self.beam_width)
+    _history_rows = property(lambda self: 2 * self.beam_width)  # running, then finished ones
+
+    def _advance(self, position, logits, state, plan):
+        width = self.beam_width
+        count = position + (2 - plan.start_length)
+        parent, token, total = self._extend(position, logits, count, state, plan)  # (B, 2W)
+        ends = self._ends(token, count, plan)
+        # Finished: those that end among the best W, and those kept so far.
+        penalty = _length_penalty(count, self.length_penalty)
+        ended = tf.logical_and(ends, np.arange(total.shape[1]) < width)
+        ended = tf.where(ended, total / penalty, -np.inf)
+        scores, kept = top_k(tf.concat([state.scores, ended], axis=1), width)  # (B, W)
+        # Running: the best W of the others. At most W of 2W end, so there are enough.
+        running, going = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
+        running = tf.where(self._done(scores, running, plan), -np.inf, running)
+
+        # Where each row of the new history (running, then finished) comes from, and its token.
+        own = tf.zeros_like(plan.limit, tf.int64) + np.arange(width, 2 * width)  # (B, W)
+        source = tf.concat([own, parent], axis=1)  # (B, 3W)
+        tokens = tf.concat([tf.zeros_like(own), token], axis=1)  # (B, 3W)
+        chosen = tf.concat([width + going, kept], axis=1)  # (B, 2W)
+        source = tf.gather(source, chosen, batch_dims=1)  # (B, 2W)
+        tokens = tf.cast(tf.gather(tokens, chosen, batch_dims=1), tf.int32)  # (B, 2W)
+        history = tf.gather(state.history, source, batch_dims=1)
+        state = State(
+            ids=tokens[:, :width],
+            running=running,
+            scores=scores,
+            history=tf.concat([history, tf.expand_dims(tokens, 2)], axis=2),  # (B, 2W, t + 1)
+        )
+        return state, source[:, :width]
+
+    def _extend(self, position, logits, count, state, plan):
+        """The best 2W one-token extensions of all running hypotheses of a sentence.
+
+        2W, for at most W of them end: each hypothesis has one end mark.
+
+        Returns:
+            Parent, token and sum of log-probabilities, each (B, 2W), best first.
+        """
+        width = self.beam_width
+        log_probs, ids, everything = top_candidates(logits, width + 1, self._forbidden(count))
+        size = ids.shape[-1]  # N
+        if plan.forced is not None:
+            given, given_log_probs = self._given(position, everything, count, plan)
+            given = tf.cast(tf.expand_dims(given, 2), ids.dtype)  # (B, 1, 1)
+            is_given = given > 0
+            # One candidate only: the given token.
+            only = tf.where(np.arange(size) < 1, tf.expand_dims(given_log_probs, 2), -np.inf)
+            log_probs = select(is_given, only, log_probs)
+            ids = tf.where(is_given, given, ids)
+        total = tf.reshape(tf.expand_dims(state.running, 2) + log_probs, [-1, width * size])
+        total, index = top_k(total, min(2 * width, width * size))  # (B, 2W)
+        token = tf.gather(tf.reshape(ids, [-1, width * size]), index, batch_dims=1)
+        return index // size, token, total
+
+    def _done(self, scores, running, plan):
+        """Sentences whose search is over, (B, 1)."""
+        worst = scores[:, -1:]
+        if self.early_stop:
+            return worst > -np.inf
+        # Log-probabilities are <= 0 and the penalty grows with length: no descendant of a running
+        # hypothesis can score better than its sum now over the penalty of the longest one.
+        best = running[:, :1] / _length_penalty(plan.limit, self.length_penalty)
+        return worst >= best

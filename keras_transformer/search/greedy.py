@@ -1,0 +1,73 @@
+"""Greedy search: the likeliest token at every step.
+
+Shapes: B sentences, W hypotheses of each (here 1), S source length, T generated length.
+"""
+
+from dataclasses import dataclass
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.search.candidates import top_candidates
+from keras_transformer.search.independent import IndependentSearch
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclass(frozen=True)
+class GreedySearch(IndependentSearch):
+    """The likeliest token at every step: one hypothesis a sentence.
+
+    The fastest search, and the same as a beam of width 1.
+
+    Pad (0) and begin (2) are never generated. They keep their share of the probability: scores are
+    sums of the model's own log-probabilities, the same that the full forward pass gives.
+
+    Args:
+        min_length: int, least number of generated tokens, end mark included; up to it the end mark
+            is forbidden. Defaults to 0.
+        allow_unknown: bool, whether the unknown token (1) may be generated. Defaults to `True`.
+
+    Call arguments:
+        model: a `Transformer`, a `CausalTransformer`, or any object with `start_ids`, `encode`,
+            `initial_cache`, `decode_step` and `max_length`.
+        source_ids: integers (B, S), padded with 0: sources, or prompts for a `CausalTransformer`.
+        max_length: int, or integers (B,): most tokens generated a sentence, end mark included;
+            a hypothesis that reaches it is finished, without end mark if it has none. Defaults to
+            the sentence's own number of source tokens + 50 (section 6.1). Never more than the
+            model has positions. A sentence for which this leaves no room, or whose limit is
+            below 1, has no hypothesis: ids 0, score -inf.
+        target_prefix: integers (B, Q), right-padded with 0: tokens that every hypothesis begins
+            with. They are part of ids, length and score. Defaults to none.
+
+    Returns:
+        `SearchResult`: ids, int32 (B, 1, T), and scores, float32 (B, 1), here sums of
+        log-probabilities. Where prompts differ in length, each row of ids holds what comes after
+        its own prompt; tokens of the prompt count neither for length nor for score.
+
+    Masking: 0 in `source_ids` is padding; a result does not depend on it, nor on the other
+    sentences of the batch. A source that is all padding is searched as any other (the model
+    attends to nothing); an empty prompt starts from token 0. An empty batch gives ids (0, 1, 0).
+
+    In eager code the search is compiled once a model and set of arguments, for all shapes. Inside a
+    `tf.function` it becomes part of that function's graph.
+
+    Raises:
+        TypeError: if ids are no integers, or `model` cannot decode step by step, or an
+            argument has the wrong type.
+        ValueError: if an argument is out of range, shapes do not fit, or Keras' backend is not
+            TensorFlow.
+
+    Example:
+
+    >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    >>> source_ids = np.array([[5, 11, 23], [7, 13, 0]], "int32")
+    >>> result = GreedySearch()(model, source_ids, max_length=10)
+    >>> result.ids.shape[:2]
+    TensorShape([2, 1])
+    """
+
+    _width = _distinct = _history_rows = 1
+
+    def _choose(self, position, logits, count, plan):
+        best, ids, log_probs = top_candidates(logits, 1, self._forbidden(count))  # (B, 1, 1)
+        return tf.cast(ids[..., 0], tf.int32), best[..., 0], log_probs

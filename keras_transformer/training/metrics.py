@@ -1,0 +1,126 @@
+"""Token accuracy and perplexity, weighted by tokens and exact over batches and replicas.
+
+Shapes: B batch, T target length, N = B T tokens in one row, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.training.losses import (
+    flat_tokens,
+    label_logits,
+    log_normalizer,
+    sum_over_replicas,
+    weighted_sum,
+)
+
+
+class _TokenMean(keras.metrics.Metric):
+    """Sum over tokens of a quantity, over the number of tokens."""
+
+    def __init__(self, pad_id=0, name=None, dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.pad_id = pad_id
+        # Float32 counts tokens up to 16.7 million, less than an epoch of WMT. JAX has no float64.
+        exact = "float32" if keras.backend.backend() == "jax" else "float64"
+        self.total = self.add_variable((), "zeros", dtype=exact, name="total")
+        self.count = self.add_variable((), "zeros", dtype=exact, name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        labels, logits, weights = flat_tokens(y_true, y_pred, sample_weight, self.pad_id)
+        total = weighted_sum(self.token_values(logits, labels), weights)
+        self.total.assign_add(ops.cast(total, self.total.dtype))
+        self.count.assign_add(ops.cast(ops.sum(weights), self.count.dtype))
+
+    def mean(self):
+        # Inside a step each replica sees its own part: Keras would average the replicas' ratios,
+        # wrong where they hold different numbers of tokens.
+        total, count = sum_over_replicas([self.total.value, self.count.value])
+        return ops.cast(ops.divide_no_nan(total, count), "float32")
+
+    def get_config(self):
+        return {"pad_id": self.pad_id, "name": self.name, "dtype": self.dtype}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenAccuracy(_TokenMean):
+    """Share of target tokens that got the highest logit, padding aside.
+
+    The mean is over all tokens since the last reset, not over batches or replicas: it does not
+    depend on how sentences were batched or spread. No token at all gives 0. A label whose logit
+    ties with the highest counts as right.
+
+    Args:
+        pad_id: the label that marks padding. Defaults to 0.
+        name: defaults to "token_accuracy".
+        dtype: Keras' metric dtype; counts are float64 where the backend has it.
+
+    Call arguments:
+        y_true: integer tensor (B, T) of labels.
+        y_pred: float tensor (B, T, V) of logits.
+        sample_weight: float tensor (B,) or (B, T), or `None`.
+
+    Masking: `y_true != pad_id` alone decides; a Keras mask is ignored.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+
+    Example:
+
+    >>> metric = TokenAccuracy()
+    >>> metric.update_state([[1, 2, 0]], [[[0.0, 9, 0], [0, 9, 0], [9, 0, 0]]])
+    >>> float(metric.result())  # one of two; the third is padding
+    0.5
+    """
+
+    def __init__(self, pad_id=0, name="token_accuracy", dtype=None):
+        super().__init__(pad_id, name, dtype)
+
+    def token_values(self, logits, labels):
+        # Not `argmax`, which takes several times as long as the maximum that the loss shares.
+        highest = ops.max(ops.stop_gradient(logits), axis=-1)  # (N,)
+        return ops.cast(label_logits(logits, labels)[:, 0] >= highest, "float32")
+
+    def result(self):
+        return self.mean()
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Perplexity(_TokenMean):
+    """exp of the mean cross-entropy of the target tokens, without label smoothing.
+
+    The mean is over all tokens since the last reset, as in `TokenAccuracy`. Inside a compiled
+    training step it shares the pass over the vocabulary with `SequenceCrossentropy`.
+    No token at all gives 1.
+
+    Args:
+        pad_id: the label that marks padding. Defaults to 0.
+        name: defaults to "perplexity".
+        dtype: Keras' metric dtype; sums are float64 where the backend has it.
+
+    Call arguments:
+        y_true: integer tensor (B, T) of labels.
+        y_pred: float tensor (B, T, V) of logits.
+        sample_weight: float tensor (B,) or (B, T), or `None`.
+
+    Masking: `y_true != pad_id` alone decides; a Keras mask is ignored.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+
+    Example:
+
+    >>> metric = Perplexity()
+    >>> metric.update_state([[1, 2, 0]], keras.ops.zeros((1, 3, 4)))
+    >>> round(float(metric.result()), 4)  # four tokens, equally likely
+    4.0
+    """
+
+    def __init__(self, pad_id=0, name="perplexity", dtype=None):
+        super().__init__(pad_id, name, dtype)
+
+    def token_values(self, logits, labels):
+        return (log_normalizer(logits) - label_logits(logits, labels))[:, 0]  # (N,)
+
+    def result(self):
+        return ops.exp(self.mean())

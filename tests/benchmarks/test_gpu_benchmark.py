@@ -1,0 +1,108 @@
+"""benchmarks/gpu.py on the CPU, and what figures of it and of benchmarks/training.py rest on."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+LAYERS = {"MultiHeadAttention", "AdditiveAttention", "FeedForward", "TokenEmbedding"}
+LAYERS |= {"SinusoidalPositionEncoding", "LearnedPositionEncoding", "RotaryPositionEncoding"}
+LAYERS |= {"EncoderBlock", "DecoderBlock", "TransformerEncoder", "CausalTransformer", "Transformer"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    pytest.importorskip("tensorflow", reason="the artefact is made with TensorFlow")
+    path = tmp_path_factory.mktemp("gpu") / "report.json"
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--quick"]
+    command += ["--threads", "1", "--output", str(path)]
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert path.exists(), result.stdout[-3000:] + result.stderr[-3000:]
+    found = json.loads(path.read_text("utf-8"))
+    assert result.returncode == 0, json.dumps(found["parts"], indent=1)[-5000:]
+    return found
+
+
+def test_every_layer_is_right_in_every_precision(report):
+    part = report["parts"]["correctness"]
+    assert part["status"] == "done"
+    found = {(row["layer"], row["precision"]): row for row in part["rows"]}
+    assert set(found) == {
+        (layer, precision) for layer in LAYERS for precision in ("float32", "bfloat16", "float16")
+    }
+    for row in found.values():
+        assert 0 < row["relative_error"] < row["limit"] < 0.04
+
+
+def test_low_precisions_compute_in_low_precision(report):
+    errors = {
+        row["precision"]: row["units"]
+        for row in report["parts"]["correctness"]["rows"]
+        if row["layer"] == "Transformer"
+    }
+    for precision in ("bfloat16", "float16"):
+        assert errors[precision] > 0.1, "less than a tenth of one rounding: float32 ran instead"
+
+
+def test_serving_ran_on_the_provider_and_the_engines_agree(report):
+    part = report["parts"]["serving"]
+    assert part["status"] == "done"
+    rivals = {name for name in ("ctranslate2", "torch") if importlib.util.find_spec(name)}
+    cells = {(row["beam"], row["batch"], row["rival"]) for row in part["rows"]}
+    assert cells == {(w, b, r) for w in (1, 4) for b in (1, 5) for r in rivals or {None}}
+    for row in part["rows"]:
+        assert row["provider"] == "CPUExecutionProvider"
+        assert row["share"] == 1.0 and not row["cpu_products"] and row["nodes"] > 0
+        assert row["tokens_per_second"] > 0
+        assert row["agreement"] == (1.0 if row["rival"] else None)
+
+
+def test_the_report_says_with_what_it_was_made(report):
+    assert report["versions"]["onnxruntime"] and report["date"] and report["device"]
+    assert report["machine"]["threads"] == 1
+
+
+@pytest.fixture
+def training(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return pytest.importorskip("training")
+
+
+def test_training_counts_the_operations_of_every_product(training):
+    """By hand: one block on either side, D 2, F 3, V 5, one row of 7 tokens."""
+    size = dict(num_layers=1, d_model=2, num_heads=1, d_ff=3)
+    projections = 3 * 4 * 7 * 2 * 2  # three attentions of four products (7, 2) (2, 2)
+    scores = 3 * 2 * 7 * 7 * 2  # Q K^T (7, 2) (2, 7) and weights V (7, 7) (7, 2)
+    networks = 2 * 2 * 7 * 2 * 3
+    logits = 7 * 2 * 5
+    multiplications = projections + scores + networks + logits
+    assert training.step_flops(size, 5, batch=1, length=7) == 3 * 2 * multiplications
+
+
+@pytest.mark.filterwarnings("ignore")  # KerasHub's imports are not ours to mend
+def test_the_compared_models_have_the_same_parameters(training):
+    import keras
+
+    from keras_transformer import Transformer
+
+    size = dict(num_layers=2, d_model=22, num_heads=2, d_ff=19)
+    task = dict(size=size, vocabulary=23, precision="float32")
+    ours = Transformer(23, **size, use_bias=True).count_params()
+    if keras.backend.backend() == "tensorflow":
+        pytest.importorskip("keras_hub")
+        model = training.keras_hub_model(task)
+        ids = np.array([[5, 7, 3, 0]])
+        assert model({"source_ids": ids, "target_ids": ids}).shape == (1, 4, 23)
+        assert model.count_params() == ours
+    torch = pytest.importorskip("torch", reason="PyTorch, which is compared with, is missing")
+    model = training.torch_model(23, 4, **size)
+    assert sum(weight.numel() for weight in model.parameters()) == ours
+    ids = torch.tensor([[5, 7, 3, 0]])
+    assert model(ids, ids).shape == (1, 4, 23)

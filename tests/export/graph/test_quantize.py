@@ -1,0 +1,259 @@
+"""Reduced precision: integers that are right by hand, a loop that is reduced too, small losses."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from support import exports
+from support.exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
+
+from keras_transformer.export import ExportError, export_onnx, tasks, verify
+from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.quantize import (
+    quantize_blocks,
+    quantize_columns,
+    reduce_precision,
+)
+from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.search import GreedySearch
+
+INTEGERS = ("int8", "weight_int8", "weight_int4")
+OPERATOR = {
+    "int8": "DynamicQuantizeMatMul",
+    "weight_int8": "MatMulNBits",
+    "weight_int4": "MatMulNBits",
+}
+
+
+@pytest.fixture
+def converted():
+    return exports.shared_graph(BEAM)
+
+
+@pytest.fixture
+def forward():
+    return exports.shared_graph()
+
+
+def reduced(converted, precision, **arguments):
+    model = graph(converted)
+    fuse_blocks(model)
+    simplify(model)
+    reduce_precision(model, precision, **arguments)
+    return model
+
+
+def product_graph(weight):
+    main = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "layer/kernel"], ["y"])],
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, weight.shape[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, weight.shape[1]])],
+        [onnx.numpy_helper.from_array(weight, "layer/kernel")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return ir.from_proto(helper.make_model(main, opset_imports=opsets, ir_version=8))
+
+
+def test_columns_have_scales_of_their_own():
+    matrix = np.array([[127.0, 1.0, 0.0], [-63.5, -0.5, 0.0]], np.float32)
+    quantized, scale = quantize_columns(matrix)
+    assert quantized.tolist() == [[127, 127, 0], [-64, -64, 0]]
+    np.testing.assert_allclose(scale, [1.0, 1 / 127, 1.0], rtol=1e-6)
+
+
+def test_blocks_hold_their_largest_entry_exactly():
+    matrix = np.zeros((37, 1), np.float32)
+    matrix[3], matrix[5], matrix[36] = 4.0, -1.0, 7.0
+    integers, scale = quantize_blocks(matrix, 4)
+    assert integers.shape == (1, 2, 32)
+    assert scale.tolist() == [[-0.5, -0.875]]
+    assert integers[0, 0, 3] == 0 and integers[0, 0, 5] == 10  # 8 + value / scale
+    assert integers[0, 1, 4] == 0 and integers[0, 1, 5] == 8
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounding_is_half_a_step_at_most(bits):
+    matrix = np.random.default_rng(0).standard_normal((67, 5)).astype(np.float32)
+    integers, scale = quantize_blocks(matrix, bits)
+    back = (integers.astype(np.float32) - 2 ** (bits - 1)) * scale[..., None]
+    error = np.abs(back.reshape(5, -1)[:, :67].T - matrix).reshape(67, 5)
+    step = np.repeat(np.abs(scale), 32, axis=1)[:, :67].T
+    # The entry opposite to the largest one has no integer of its own and may lose a whole step.
+    assert np.all(error <= 1.001 * step) and np.mean(error <= 0.501 * step) > 0.97
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+def test_product_is_that_of_the_rounded_weight(precision):
+    random = np.random.default_rng(1)
+    weight = random.standard_normal((37, 11)).astype(np.float32)
+    x = random.standard_normal((5, 37)).astype(np.float32)
+    model = product_graph(weight)
+    reduce_precision(model, precision)
+    (found,) = run(model, x=x)
+    if precision == "int8":
+        integers, scale = quantize_columns(weight)
+        expected, tolerance = x @ (integers * scale), 0.2  # the input is rounded as well
+    else:
+        integers, scale = quantize_blocks(weight, int(precision[-1]))
+        back = (integers.astype(np.float32) - 2 ** (int(precision[-1]) - 1)) * scale[..., None]
+        back = back.reshape(11, -1)[:, :37].T
+        expected, tolerance = x @ back, 1e-4
+        for rows in (slice(0, 32), slice(32, 37)):  # the input's blocks are rounded as well
+            half_step = np.abs(x[:, rows]).max(axis=1, keepdims=True) / 127 / 2
+            tolerance = tolerance + half_step * np.abs(back[rows]).sum(axis=0)
+    assert np.all(np.abs(found - expected) <= tolerance)
+    assert np.abs(found - expected).max() > 0
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+def test_loop_body_is_reduced_like_the_encoder(converted, precision):
+    made = ir.to_proto(reduced(converted, precision))
+    inside, outside = counts(made.graph, 2), counts(made.graph, 0)
+    for found in (inside, outside):
+        assert found[OPERATOR[precision]] >= 2 * 4
+        assert found["MatMul"] == found["FusedMatMul"] == 0
+    # Two blocks of q k v, output, query, output, hidden, output; and the logits.
+    assert inside[OPERATOR[precision]] == 2 * 6 + 1
+
+
+@pytest.mark.parametrize("precision, loss", [("int8", 0.05), ("weight_int8", 0.05),
+                                             ("weight_int4", 0.5), ("float16", 0.005)])  # fmt: skip
+def test_logits_lose_little(forward, precision, loss):
+    feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
+    feed["source_ids"][2] = 0  # float16 must not make NaN of a mask that hides everything
+    (exact,) = run(graph(forward), **feed)
+    (found,) = run(reduced(forward, precision), **feed)
+    assert found.dtype == np.float32
+    assert np.abs(found - exact).mean() <= loss * np.abs(exact - exact.mean()).mean()
+
+
+def damaged(model, precision, kind):
+    """A copy of a reduced model whose reduced weights are zero, negated or shuffled."""
+    copy, random = graph(model), np.random.default_rng(0)
+    reduced = [
+        name for name in copy.graph.initializers if name.endswith(("/int8", "/int4", "/half"))
+    ]
+    assert reduced
+    for name in reduced:
+        if kind == "negated" and precision != "float16":
+            name = name.rpartition("/")[0] + "/scale"
+        value = copy.graph.initializers[name]
+        array = value.const_value.numpy()
+        if kind == "negated":
+            array = -array
+        elif kind == "shuffled":
+            array = random.permutation(array.ravel()).reshape(array.shape)
+        else:
+            zero = {"weight_int4": 0x88, "weight_int8": 128}.get(precision, 0)
+            array = np.full_like(array, zero)
+        value.const_value = ir.tensor(array, name=name)
+    return copy
+
+
+@pytest.mark.parametrize("search", [None, BEAM])
+@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
+def test_proof_tells_rounding_from_damage(precision, search):
+    model = exports.shared_model()
+    job = tasks.SearchJob(model, search, MAX_LENGTH) if search else tasks.ForwardJob(model)
+    cases = job.cases(None)
+    expected = [job.expected(case) for case in cases]
+    made = reduced(exports.shared_graph(search), precision)
+
+    def check(tried):
+        names = [value.name for value in tried.graph.outputs]
+        found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
+        job.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+
+    check(graph(made))
+    for kind in ("zero", "negated", "shuffled"):
+        with pytest.raises(ExportError, match="differ from Keras' by .* of their spread"):
+            check(damaged(made, precision, kind))
+
+
+def test_float16_keeps_caches_small_and_scores_exact(converted):
+    made = ir.to_proto(reduced(converted, "float16"))
+    inside, _ = body(made)
+    kinds = [value.type.tensor_type.elem_type for value in inside.input]
+    assert kinds.count(TensorProto.FLOAT16) == 2 * 2  # keys and values of two blocks
+    # Sums of log-probabilities; and penalties that tell hypotheses of a sentence apart.
+    assert kinds.count(TensorProto.FLOAT) == 2 + 2
+    kernels = [
+        item.data_type for item in made.graph.initializer if item.name.endswith("kernel/half")
+    ]
+    assert len(kernels) == 2 * 4 + 2 * 8 and set(kernels) == {TensorProto.FLOAT16}
+    assert not [item.name for item in made.graph.initializer if item.name.endswith("kernel")]
+    ids, scores = run(ir.from_proto(made), source_ids=source())
+    exact, exact_scores = run(graph(converted), source_ids=source())
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, exact_scores, rtol=0.01)
+    assert ids.shape == exact.shape
+
+
+@pytest.mark.parametrize("precision", ["int8", "weight_int4", "float16"])
+def test_chosen_weights_stay_float(forward, precision):
+    made = reduced(forward, precision, keep_float=["decoder_block_1/feed_forward"])
+    kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
+    kept = "decoder_block_1/feed_forward/hidden/kernel"
+    assert kinds[kept] == ir.DataType.FLOAT
+    assert "decoder_block_0/feed_forward/hidden/kernel" not in kinds
+
+
+@pytest.mark.parametrize("precision", ["int8", "weight_int8", "float16"])
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_weights_that_are_packed_into_one_are_kept_by_their_own_paths(forward, precision, part):
+    path = f"decoder_block_0/self_attention/{part}/kernel"
+    assert path in [variable.path for variable in exports.shared_model().variables]
+    made = reduced(forward, precision, keep_float=[path])
+    kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
+    assert kinds["decoder_block_0/self_attention/query_key_value/kernel"] == ir.DataType.FLOAT
+    assert "decoder_block_1/self_attention/query_key_value/kernel" not in kinds
+
+
+@pytest.mark.parametrize(
+    "keep_float, precision, error, told",
+    [
+        (["decoder_block_9"], "int8", ValueError, r"'decoder_block_9'.*nearest: \['decoder_block_"),
+        (["decoder_block_0/self_attention/query_key_value"], "int8", ValueError, "query/kernel'"),
+        ("decoder_block_0", "int8", TypeError, "list of weights' paths, but 'decoder_block_0'"),
+        (["decoder_block_0"], "float32", ValueError, "in precision float32 all weights stay"),
+    ],
+)
+def test_weights_to_keep_are_checked_before_the_work(tmp_path, keep_float, precision, error, told):
+    with pytest.raises(error, match=told):
+        export_onnx(
+            exports.shared_model(), tmp_path / "out", precision=precision, keep_float=keep_float
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_packed_weights_stay_float_in_an_export(tmp_path):
+    keep = ["encoder_block_0/self_attention/key"]
+    for keep_float in ([], keep):
+        export_onnx(
+            tiny("encode", num_layers=1), tmp_path / "out", precision="int8",
+            keep_float=keep_float, verbose=False,
+        )  # fmt: skip
+        names = {item.name for item in onnx.load(tmp_path / "out" / "model.onnx").graph.initializer}
+        packed = "encoder_block_0/self_attention/query_key_value/kernel"
+        assert (packed in names) == bool(keep_float)
+
+
+def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
+    model = tiny(num_layers=1, d_model=64, d_ff=131)
+    sizes = {}
+    for precision in ("float32", "int8"):
+        manifest = export_onnx(
+            model, tmp_path / precision, search=GreedySearch(), precision=precision,
+            max_length=MAX_LENGTH, verbose=False,
+        )  # fmt: skip
+        assert manifest["precision"] == precision
+        sizes[precision] = manifest["files"]["model.onnx"]["bytes"]
+    assert sizes["int8"] < 0.6 * sizes["float32"]
+    with pytest.raises(ExportError, match="Parity of the scores.*spread.*keep_float"):
+        export_onnx(
+            model, tmp_path / "strict", search=GreedySearch(), precision="int8",
+            max_length=MAX_LENGTH, tolerance=1e-9, verbose=False,
+        )  # fmt: skip
+    assert not (tmp_path / "strict").exists()

@@ -1,0 +1,208 @@
+"""Artefacts that are damaged, foreign, incomplete or mixed up: each an error that says so."""
+
+import json
+import random
+import shutil
+
+import pytest
+from support import artefacts, serving
+
+from keras_transformer.export.runtime import ArtefactError, Translator, artefact, signature
+
+TRIES = 200
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return artefacts.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory):
+    """An artefact with a file of every kind."""
+    others = {signature.WEIGHTS_FILE: bytes(range(256)), signature.TEXT_MODEL_FILE: b"text" * 97}
+    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer, files=others.items())
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def rewritten(folder, **fields):
+    """Replaces fields of `artefact.json` and seals it again: it is not damaged, it lies."""
+    path = folder / signature.MANIFEST_FILE
+    manifest = signature.unseal(path.read_bytes())
+    path.write_bytes(signature.seal({**manifest, **fields}))
+
+
+def test_an_undamaged_copy_is_served(copy, tokenizer):
+    (result,) = Translator(copy, threads=1).n_best(["two dogs"])
+    assert result[:2] == artefacts.expected_hypotheses(tokenizer, "two dogs")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_every_random_damage_is_found(copy, damage):
+    """Half of 200 tries each: files cut off at a random place, and single bits turned over."""
+    draw = random.Random(f"20170612 {damage}")
+    names = sorted(path.name for path in copy.iterdir())
+    tried = set()
+    for _ in range(TRIES // 2):
+        name = draw.choice(names)
+        data = (copy / name).read_bytes()
+        place = draw.randrange(len(data))
+        if damage == "cut":
+            damaged = data[:place]
+        else:
+            bit = 1 << draw.randrange(8)
+            damaged = data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
+        (copy / name).write_bytes(damaged)
+        with pytest.raises(ArtefactError, match=name.replace(".", r"\.")):
+            Translator(copy)
+        (copy / name).write_bytes(data)
+        tried.add(name)
+    assert tried == set(names) and len(names) == 5
+    Translator(copy, threads=1)  # and it is served again, once nothing is damaged
+
+
+def test_the_layout_of_the_manifest_counts_too(copy):
+    """Where JSON could be read all the same: a lost last newline, an `e` turned into an `E`."""
+    path = copy / signature.MANIFEST_FILE
+    data = path.read_bytes()
+    for place in [*range(0, len(data), 11), len(data) - 1]:
+        for damaged in (
+            data[:place],
+            data[:place] + bytes([data[place] ^ 0x20]) + data[place + 1 :],
+            data[:place] + data[place + 1 :],
+        ):
+            path.write_bytes(damaged)
+            with pytest.raises(ArtefactError):
+                artefact._read_manifest(copy)
+
+
+def test_the_shell_names_the_damage_and_gives_status_2(copy):
+    (copy / signature.MODEL_FILE).write_bytes(b"")
+    status, output, errors = serving.translate(b"two dogs\n", copy)
+    assert (status, output) == (2, "")
+    assert errors.startswith("error: ") and "model.onnx has 0 bytes" in errors
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        signature.MODEL_FILE,
+        signature.TOKENIZER_FILE,
+        signature.MANIFEST_FILE,
+        signature.WEIGHTS_FILE,
+        signature.TEXT_MODEL_FILE,
+    ],
+)
+@pytest.mark.parametrize("instead", ["nothing", "folder"])
+def test_a_missing_file_is_named(copy, name, instead):
+    (copy / name).unlink()
+    if instead == "folder":
+        (copy / name).mkdir()
+    with pytest.raises(ArtefactError, match=f"{name} cannot be read"):
+        Translator(copy)
+
+
+@pytest.mark.parametrize("made", ["nothing", "file", "empty folder"])
+def test_what_is_no_artefact_is_refused(tmp_path, made):
+    path = tmp_path / "other"
+    if made == "file":
+        path.write_text("{}")
+    elif made == "empty folder":
+        path.mkdir()
+    with pytest.raises(ArtefactError, match="is not an artefact.*Pass the folder that"):
+        Translator(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "artefact.json: .*recursion"),  # deeper than the parser goes
+        (b"[]", "is not an artefact of"),
+        (b"{}", "is not an artefact of"),
+        (b'{"format": "another"}', "is not an artefact of"),
+    ],
+)
+def test_a_foreign_manifest_is_refused(copy, content, message):
+    (copy / signature.MANIFEST_FILE).write_bytes(content)
+    with pytest.raises(ArtefactError, match=message):
+        Translator(copy)
+
+
+def test_a_newer_format_asks_for_a_newer_release(copy):
+    path = copy / signature.MANIFEST_FILE
+    manifest = json.loads(path.read_text())
+    manifest["format_version"] = signature.FORMAT_VERSION + 1
+    manifest["checksum"] = signature.checksum(manifest)
+    path.write_text(json.dumps(manifest, indent=2) + "\n")
+    with pytest.raises(
+        ArtefactError, match=f"format_version {signature.FORMAT_VERSION + 1}.*reads"
+    ):
+        Translator(copy)
+
+
+def test_a_manifest_laid_out_anew_was_edited(copy):
+    path = copy / signature.MANIFEST_FILE
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    with pytest.raises(ArtefactError, match="was cut off or edited"):
+        Translator(copy)
+
+
+@pytest.mark.parametrize("name", [signature.MODEL_FILE, signature.TOKENIZER_FILE])
+def test_a_file_of_another_artefact_is_found(copy, name):
+    data = (copy / name).read_bytes()
+    (copy / name).write_bytes(data[::-1])  # as many bytes
+    with pytest.raises(ArtefactError, match=f"{name} was changed after the export"):
+        Translator(copy)
+
+
+@pytest.mark.parametrize("task", ["generate", "forward"])
+def test_an_artefact_for_another_task_is_refused(copy, task):
+    rewritten(copy, task=task)
+    with pytest.raises(ArtefactError, match=f"exported for the task '{task}'.*serves 'translate'"):
+        Translator(copy)
+
+
+def test_a_search_that_wants_random_numbers_is_refused(copy):
+    inputs = [artefacts.described("source_ids", "int32"), artefacts.described("seed", "int32")]
+    rewritten(copy, inputs=inputs)
+    with pytest.raises(ArtefactError, match=r"inputs \['source_ids', 'seed'\]"):
+        Translator(copy)
+
+
+def test_an_artefact_without_a_tokenizer_is_refused(tmp_path, tokenizer):
+    folder = artefacts.write(tmp_path, tokenizer, files={signature.TOKENIZER_FILE: None}.items())
+    with pytest.raises(ArtefactError, match="holds no tokenizer.model"):
+        Translator(folder)
+
+
+def test_a_tokenizer_that_is_none_is_refused(tmp_path, tokenizer):
+    files = {signature.TOKENIZER_FILE: b"not a model"}.items()
+    folder = artefacts.write(tmp_path, tokenizer, files=files)
+    with pytest.raises(ArtefactError, match="tokenizer.model: .* not a SentencePiece model"):
+        Translator(folder)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(copy, tokenizer):
+    size = tokenizer.vocab_size
+    rewritten(copy, vocab_size={"source": size - 1, "target": size - 1})
+    with pytest.raises(ArtefactError, match=f"has {size} ids and the model knows {size - 1}"):
+        Translator(copy)
+
+
+def test_a_model_that_onnxruntime_refuses_names_the_release_that_ran_it(tmp_path, tokenizer):
+    folder = artefacts.write(tmp_path, tokenizer, b"not a model", versions={"onnxruntime": "9.8.7"})
+    with pytest.raises(ArtefactError, match="cannot run .*model.onnx.*9.8.7"):
+        Translator(folder)
+
+
+def test_a_model_with_other_inputs_than_the_manifest_says_is_refused(tmp_path, tokenizer):
+    model = artefacts.model(tokenizer.vocab_size).replace(b"source_ids", b"source_idx")
+    folder = artefacts.write(tmp_path, tokenizer, model)
+    with pytest.raises(ArtefactError, match=r"has the inputs \['source_idx'\].*\['source_ids'\]"):
+        Translator(folder)

@@ -1,0 +1,56 @@
+"""A real model, exported: Keras, the runtime, eight threads and Node.js give one answer."""
+
+import keras
+import numpy as np
+import pytest
+import test_runtime_node
+from support import artefacts, serving
+from test_runtime_node import node_folder  # noqa: F401  a fixture
+
+import keras_transformer
+from keras_transformer import export
+from keras_transformer.export.runtime import Translator
+
+LINES = [" ".join(line.split()[:words]) for line in artefacts.LINES for words in (1, 3, 5)]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Model, search and folder. Weights of twice the usual size: else all sentences end alike."""
+    keras.utils.set_random_seed(20170612)
+    tokenizer = artefacts.tokenizer()
+    model = keras_transformer.Transformer(
+        tokenizer.vocab_size, num_layers=1, d_model=14, num_heads=2, d_ff=23
+    )
+    model.set_weights([2 * weight for weight in model.get_weights()])
+    search = keras_transformer.BeamSearch(3, length_penalty=0.6)
+    folder = tmp_path_factory.mktemp("export") / "onnx"
+    export.export_onnx(model, folder, tokenizer, search, max_length=11, verbose=False)
+    return model, search, folder
+
+
+def test_the_runtime_says_what_keras_finds(exported):
+    model, search, folder = exported
+    translator = Translator(folder, threads=1)
+    ids = test_runtime_node.padded(translator, LINES)
+    found = search(model, ids, 11)
+    results = translator.n_best(LINES, batch_tokens=31)
+    texts = [translator.tokenizer.decode(rows) for rows in found.ids.numpy()]
+    assert [list(result.texts) for result in results] == texts
+    assert len({result.text for result in results}) > len(LINES) // 2
+    scores = np.array([result.scores for result in results])
+    np.testing.assert_allclose(scores, found.scores.numpy(), atol=1e-4)
+
+
+def test_eight_threads_find_what_one_finds(exported):
+    serving.check_sharing(exported[-1], LINES, most=3)
+
+
+def test_node_finds_the_same_tokens(exported, node_folder):  # noqa: F811
+    translator = Translator(exported[-1], threads=1)
+    batches = [test_runtime_node.padded(translator, LINES[:count]) for count in (1, 5, 15)]
+    results = test_runtime_node.run_in_node(node_folder, exported[-1] / "model.onnx", batches)
+    for batch, result in zip(batches, results, strict=True):
+        tokens, scores = translator.session.run(["token_ids", "scores"], {"source_ids": batch})
+        np.testing.assert_array_equal(result["token_ids"], tokens)
+        np.testing.assert_allclose(result["scores"], scores, atol=1e-4)

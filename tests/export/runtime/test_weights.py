@@ -1,0 +1,124 @@
+"""The graph without its weights, which stay in the model's file: nothing is lost, linked or not."""
+
+import os
+import pathlib
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.artefact import Artefact
+from keras_transformer.export.runtime.session import CPU, open_session
+from keras_transformer.export.runtime.weights import SMALLEST, MappedModel
+
+SIZE = 67
+VECTOR = f"float[{SIZE}]"
+MODEL = f"""
+<ir_version: 8, opset_import: ["": 17]>
+outer ({VECTOR} x) => ({VECTOR} y) {{
+    a = MatMul (x, outer_weight)
+    two = Constant <value_int: int = 2> ()
+    y = Loop <body = middle (int64 i, bool go, {VECTOR} b) => (bool on, {VECTOR} e) {{
+        c = MatMul (b, middle_weight)
+        e = Loop <body = inner (int64 j, bool run, {VECTOR} f) => (bool more, {VECTOR} h) {{
+            g = MatMul (f, inner_weight)
+            h = Add (g, inner_bias)
+            more = Identity (run)
+        }}> (two, , c)
+        on = Identity (go)
+    }}> (two, , a)
+}}
+"""
+
+
+def graphs(graph):
+    """`graph` and the graphs in it."""
+    found = [graph]
+    for node in graph.node:
+        for item in node.attribute:
+            if item.HasField("g"):
+                found += graphs(item.g)
+    return found
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Path of a model with weights in each of three graphs, one in the other, and the weights."""
+    model, random, weights = onnx.parser.parse_model(MODEL), np.random.default_rng(0), {}
+    for graph in graphs(model.graph):
+        weights[graph.name] = random.normal(size=(SIZE, SIZE)).astype(np.float32) / 8
+        tensor = numpy_helper.from_array(weights[graph.name], f"{graph.name}_weight")
+        graph.initializer.append(tensor)
+    weights["bias"] = random.normal(size=SIZE).astype(np.float32)
+    graph.initializer.append(numpy_helper.from_array(weights["bias"], "inner_bias"))
+    path = tmp_path / "made" / signature.MODEL_FILE
+    path.parent.mkdir()
+    onnx.save(model, path)
+    return path, weights
+
+
+def artefact(folder):
+    manifest = {"precision": "float32", "inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+    return Artefact(folder, manifest | {"versions": {}}, None)
+
+
+def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
+    path, weights = made
+    data, mapped = path.read_bytes(), MappedModel(path)
+    assert len(mapped.graph) < SMALLEST
+    assert set(mapped.body_weights) == {"middle_weight", "inner_weight"}
+    for name, array in mapped.body_weights.items():
+        np.testing.assert_array_equal(array, weights[name.removesuffix("_weight")])
+    model = onnx.load_from_string(mapped.graph)
+    for graph in graphs(model.graph):
+        tensor = graph.initializer[0]
+        assert tensor.data_location == TensorProto.EXTERNAL
+        place = {item.key: item.value for item in tensor.external_data}
+        assert place["location"] == signature.MODEL_FILE
+        start, length = int(place["offset"]), int(place["length"])
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        tensor.raw_data = data[start : start + length]
+    assert model == onnx.load_from_string(data)
+
+
+def resident(path):
+    """Kilobytes of mapped files of this name that are in memory."""
+    size, found = 0, False
+    for line in pathlib.Path("/proc/self/smaps").read_text("utf-8").splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            found = rest[-1:] == [str(path)]
+        elif first == "Rss:" and found:
+            size += int(rest[0])
+    return size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' list of mapped files")
+def test_once_packed_they_take_no_memory(made):
+    path, _ = made
+    session = open_session(artefact(path.parent), [CPU])
+    assert resident(path) == 0
+    session.body_weights["inner_weight"].numpy().sum()
+    assert resident(path) > 0
+
+
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_a_session_finds_them_in_the_file_and_behind_links(made, tmp_path, link):
+    path, weights = made
+    folder = path.parent
+    if link:
+        folder = tmp_path / "linked"
+        folder.mkdir()
+        link(path, folder / signature.MODEL_FILE)
+    session = open_session(artefact(folder), [CPU])
+    x = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
+    y = x @ weights["outer"]
+    for _ in range(2):
+        y = y @ weights["middle"]
+        for _ in range(2):
+            y = y @ weights["inner"] + weights["bias"]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], y, rtol=1e-5, atol=1e-5)

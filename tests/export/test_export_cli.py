@@ -1,0 +1,181 @@
+"""`python -m keras_transformer.export`: the exporters from the shell."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from support import exports
+from support.exports import tiny
+
+from keras_transformer.export import __main__ as cli
+from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.staging import Progress
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A saved translator, a saved encoder and a tokenizer."""
+    folder = tmp_path_factory.mktemp("saved")
+    tiny(num_layers=1).save(folder / "translator.keras")
+    tiny("encode", num_layers=1).save(folder / "encoder.keras")
+    exports.tokenizer().save(folder / "pieces.model")
+    return folder
+
+
+def arguments(*given):
+    return cli.parse(["model.keras", "out", *given])
+
+
+def command(*given):
+    return [sys.executable, "-m", "keras_transformer.export", *map(str, given)]
+
+
+def test_arguments_choose_the_search():
+    model, encoder = exports.shared_model(), tiny("encode", num_layers=1)
+    assert cli.chosen_search(arguments(), model) == BeamSearch(4, 0.6)
+    assert cli.chosen_search(arguments(), encoder) is None
+    assert cli.chosen_search(arguments("--forward"), model) is None
+    assert cli.chosen_search(arguments("--greedy"), model) == GreedySearch()
+    beam = arguments("--beam-width", "7", "--length-penalty", "0.25")
+    assert cli.chosen_search(beam, model) == BeamSearch(7, 0.25)
+    sampling = arguments(
+        "--sampling", "--temperature", "0.5", "--top-k", "5", "--top-p", "0.9", "--num-samples", "3"
+    )
+    assert cli.chosen_search(sampling, model) == Sampling(0.5, 5, 0.9, num_samples=3)
+
+
+def test_exports_a_translator_in_integers_and_tells_progress(saved, tmp_path, capfd):
+    status = cli.main(
+        [str(saved / "translator.keras"), str(tmp_path / "out"), "--format", "onnx"]
+        + ["--precision", "int8", "--beam-width", "2", "--max-length", "5"]
+        + ["--tokenizer", str(saved / "pieces.model"), "--max-source-length", "61"]
+    )
+    printed = capfd.readouterr()
+    assert status == 0, printed.err
+    manifest = json.loads((tmp_path / "out" / "artefact.json").read_text())
+    assert manifest["precision"] == "int8" and manifest["search"]["config"]["beam_width"] == 2
+    assert manifest["limits"]["source_length"] == 61 and manifest["limits"]["target_length"] == 5
+    assert "tokenizer.model" in manifest["files"]
+    assert "converting to ONNX ... " in printed.err and printed.out == ""
+
+
+def test_exports_a_saved_model_quietly(saved, tmp_path, capfd):
+    command = [str(saved / "encoder.keras"), str(tmp_path / "out"), "--format", "saved_model"]
+    assert cli.main([*command, "--quiet"]) == 0
+    assert (tmp_path / "out" / "saved_model.pb").is_file()
+    assert "tracing" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (["--tokenizer", "nowhere.model"], "nowhere.model"),
+        (["--keep-float", "no/such/weight", "--precision", "int8"], "no/such/weight"),
+        (["--beam-width", "3"], "has no decode_step"),
+    ],
+)
+def test_what_is_wrong_is_told_and_the_status_is_one(saved, tmp_path, capfd, given, told):
+    status = cli.main([str(saved / "encoder.keras"), str(tmp_path / "out"), "--quiet", *given])
+    assert status == 1
+    assert told in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (["--format", "saved_model", "--precision", "int8", "--text", "--no-fuse"]
+         + ["--keep-float", "x"], "--precision, --text, --no-fuse, --keep-float: only with"),
+        (["--format", "saved_model", "--max-source-length", "5"], "--max-source-length: only with"),
+        (["--greedy", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
+        (["--greedy", "--temperature", "0.5"], "--temperature: only with --sampling"),
+        (["--top-k", "5", "--top-p", "0.5"], "--top-k, --top-p: only with --sampling"),
+        (["--sampling", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
+        (["--forward", "--max-length", "3"], "--max-length: only with a search"),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_apply_are_refused(capfd, given, told):
+    with pytest.raises(SystemExit) as stopped:
+        arguments(*given)
+    assert stopped.value.code == 2
+    assert told in capfd.readouterr().err
+
+
+def test_search_of_a_model_that_cannot_generate_is_refused(saved, tmp_path, capfd):
+    for given, told in (("--length-penalty", "no decode_step"), ("--max-length", "pass a search")):
+        path = [str(saved / "encoder.keras"), str(tmp_path / "out"), given, "3"]
+        assert cli.main(path) == 1
+        assert told in capfd.readouterr().err
+
+
+def test_target_that_cannot_be_written_is_told(saved, tmp_path, capfd):
+    (tmp_path / "file").write_text("mine")
+    for out, told in (("file", "it is a file"), ("file/out", "Nothing can be written beside")):
+        assert cli.main([str(saved / "encoder.keras"), str(tmp_path / out)]) == 1
+        assert told in capfd.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_stopped_export_leaves_nothing_behind(saved, tmp_path, name, status):
+    process = subprocess.Popen(
+        command(saved / "encoder.keras", tmp_path / "out"),
+        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines = []
+    while "tracing ..." not in "".join(lines):
+        lines.append(process.stderr.read(1))
+        assert lines[-1], "".join(lines)
+    assert len(list(tmp_path.iterdir())) == 1  # the folder aside
+    process.send_signal(getattr(signal, name))
+    told = process.communicate()[1]
+    assert process.returncode == status, told
+    assert f"stopped by {name}" in told
+    assert "Traceback" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_signal_whose_exception_was_lost_stops_the_next_stage(saved, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(Progress, "pending", cli.Stopped(signal.SIGTERM))
+    assert cli.main([str(saved / "encoder.keras"), str(tmp_path / "out")]) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize("given", [[], ["--format", "saved_model"]])
+def test_full_disk_is_told_and_leaves_nothing_behind(saved, tmp_path, given):
+    code = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+runpy.run_module("keras_transformer.export", run_name="__main__", alter_sys=True)
+"""
+    line = [sys.executable, "-c", code, saved / "encoder.keras", tmp_path / "out", *given]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "Failed at writing: " in done.stderr and "too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_exports_to_one_folder_leave_one_of_them_whole(saved, tmp_path):
+    line = command(saved / "encoder.keras", tmp_path / "out", "--quiet")
+    started = [subprocess.Popen(line, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate()[1] for process in started]
+    assert any(process.returncode == 0 for process in started), told
+    assert all(
+        process.returncode == 0 or "another export" in text
+        for process, text in zip(started, told, strict=True)
+    ), told
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_artefact(tmp_path / "out").manifest["task"] == "forward"
+
+
+def test_two_searches_at_once_are_refused(capfd):
+    with pytest.raises(SystemExit) as stopped:
+        arguments("--greedy", "--beam-width", "3")
+    assert stopped.value.code == 2
+    assert "not allowed with" in capfd.readouterr().err

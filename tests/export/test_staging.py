@@ -1,0 +1,180 @@
+"""Folders of exports: they appear whole or not at all, and nothing else is ever replaced."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.staging import (
+    ExportError,
+    staged,
+    stranger_to_onnx,
+    stranger_to_saved_model,
+)
+
+
+def write(folder, content="new"):
+    """The files of an ONNX export, as far as `staged` looks at them."""
+    folder.mkdir(exist_ok=True)
+    (folder / "model.onnx").write_text(content)
+    (folder / "artefact.json").write_text(json.dumps({"format": signature.FORMAT}))
+    return folder
+
+
+def export(path, content="new"):
+    with staged(path, stranger_to_onnx) as folder:
+        write(folder, content)
+
+
+def tree(folder):
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def test_new_folder_appears_with_its_parents_and_replaces_an_earlier_export(tmp_path):
+    export(tmp_path / "a" / "b" / "out", "first")
+    export(tmp_path / "a" / "b" / "out", "second")
+    assert (tmp_path / "a" / "b" / "out" / "model.onnx").read_text() == "second"
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["out"]
+
+
+def test_empty_folder_is_filled(tmp_path):
+    (tmp_path / "out").mkdir()
+    export(tmp_path / "out")
+    assert (tmp_path / "out" / "model.onnx").read_text() == "new"
+
+
+def test_error_leaves_nothing_behind(tmp_path):
+    for path in (tmp_path / "new" / "out", write(tmp_path / "old", "earlier")):
+        before = tree(tmp_path)
+        with pytest.raises(KeyError), staged(path, stranger_to_onnx) as folder:
+            write(folder)
+            raise KeyError("stopped on the way")
+        assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("stray", ["model.keras", ".git/HEAD", "notes.txt", "model.onnx/x"])
+def test_export_with_something_else_beside_it_is_left_alone(tmp_path, stray):
+    if stray.startswith("model.onnx"):
+        (tmp_path / "artefact.json").write_text(json.dumps({"format": signature.FORMAT}))
+    else:
+        write(tmp_path)
+    (tmp_path / stray).parent.mkdir(exist_ok=True)
+    (tmp_path / stray).write_text("precious")
+    before = tree(tmp_path)
+    name = stray.partition("/")[0]
+    with pytest.raises(ExportError, match=f"no earlier export .{name} is no file of an ONNX"):
+        export(tmp_path)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": "other"}'])
+def test_file_of_the_same_name_makes_no_export(tmp_path, content):
+    (tmp_path / "artefact.json").write_text(content)
+    with pytest.raises(ExportError, match=r"no earlier export \(its artefact.json"):
+        export(tmp_path)
+    assert tree(tmp_path) == {"artefact.json": content}
+
+
+def test_saved_model_is_known_by_all_of_its_parts(tmp_path):
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "assets").mkdir()
+    for name in ("variables/variables.index", "fingerprint.pb"):
+        (tmp_path / name).touch()
+    assert stranger_to_saved_model(tmp_path) == "it has no saved_model.pb"
+    (tmp_path / "saved_model.pb").touch()
+    assert stranger_to_saved_model(tmp_path) is None
+    for name in ("model.keras", "variables/mine.txt", "assets/mine.txt"):
+        (tmp_path / name).touch()
+        found = stranger_to_saved_model(tmp_path)
+        assert found == f"{pathlib.Path(name).parts[0]} is no part of a SavedModel"
+        (tmp_path / name).unlink()
+
+
+def test_what_appears_during_the_export_is_left_alone(tmp_path):
+    path = write(tmp_path / "out", "earlier")
+    with (
+        pytest.raises(ExportError, match="notes.txt"),
+        staged(path, stranger_to_onnx) as folder,
+    ):
+        write(folder)
+        (path / "notes.txt").write_text("precious")
+    assert (path / "notes.txt").read_text() == "precious"
+    assert (path / "model.onnx").read_text() == "earlier"
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+def test_symbolic_link_stays_and_its_target_is_replaced(tmp_path):
+    write(tmp_path / "release", "earlier")
+    (tmp_path / "latest").symlink_to("release")
+    export(tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert (tmp_path / "release" / "model.onnx").read_text() == "new"
+
+
+def test_targets_that_cannot_be_written_are_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "circle").symlink_to("circle")
+    cases = {
+        tmp_path / "file": "it is a file",
+        tmp_path / "file" / "out": "Nothing can be written beside",
+        tmp_path / "dangling": "leads nowhere",
+        tmp_path / "circle": "leads nowhere",
+    }
+    for path, told in cases.items():
+        with pytest.raises(ExportError, match=told), staged(path, stranger_to_onnx):
+            pytest.fail("the work began")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "circle"}
+
+
+def test_folder_above_that_is_not_writable_is_told(tmp_path, monkeypatch):
+    def refuse(path, *arguments, **named):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with (
+        pytest.raises(ExportError, match="Permission denied.*folder above must be writable"),
+        staged(tmp_path / "out", stranger_to_onnx),
+    ):
+        pytest.fail("the work began")
+
+
+def test_failed_move_puts_the_earlier_export_back(tmp_path, monkeypatch):
+    path, rename = write(tmp_path / "out", "earlier"), os.rename
+
+    def refuse(source, target):
+        if source.name == "new":
+            raise OSError(16, "Device or resource busy")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(ExportError, match="could not be moved.*busy"):
+        export(path)
+    assert (path / "model.onnx").read_text() == "earlier"
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch):
+    path, rename = write(tmp_path / "out", "earlier"), os.rename
+
+    def meet(source, target):
+        """Another export moves into place just when this one has moved the old folder away."""
+        rename(source, target)
+        if pathlib.Path(target).name == "old":
+            monkeypatch.setattr(os, "rename", rename)
+            export(path, "other")
+
+    with staged(path, stranger_to_onnx) as first:
+        export(path, "second")
+        write(first, "first")
+    assert (path / "model.onnx").read_text() == "first"
+    monkeypatch.setattr(os, "rename", meet)
+    with pytest.raises(ExportError, match="another export"):
+        export(path, "third")
+    assert (path / "model.onnx").read_text() == "other"
+    assert [item.name for item in tmp_path.iterdir()] == ["out"]

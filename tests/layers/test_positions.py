@@ -1,0 +1,160 @@
+"""Position encodings against the formulas of section 3.5 and what rotations must keep."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from support import reference
+from support.checks import (
+    assert_close,
+    check_gradients,
+    check_layer,
+    gradients,
+    normal,
+    numpy64,
+    randomise,
+    weights_of,
+)
+
+from keras_transformer.layers import positions
+
+B, T, D, K = 3, 5, 14, 22  # batch, length, d_model, key size: an even size is twice a prime
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("offset", [0, 7])
+def test_sinusoids_are_the_formula(offset):
+    x = normal(B, T, D)
+    ours = positions.SinusoidalPositionEncoding()(x, offset=offset)
+    assert_close(ours, x + reference.sinusoids(T, D, offset), 1e-6)
+
+
+@pytest.mark.numeric
+def test_sinusoids_of_position_one_by_hand():
+    ours = positions.SinusoidalPositionEncoding()(np.zeros((1, 2, 4), "float32"))
+    by_hand = [[0, 1, 0, 1], [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]]
+    assert_close(ours, [by_hand], 1e-7)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("policy, unit", [("mixed_float16", 2.0**-11), ("mixed_bfloat16", 2.0**-8)])
+def test_sinusoids_stay_exact_far_out_in_low_precision(policy, unit):
+    """Angles are float32 whatever the policy, so only the last cast rounds a value of at most 1.
+
+    The cast errs by at most unit (half of eps); the angle, up to 1021, errs by 1021 * 2^-23 in
+    float32 before the sine, 1.3e-4 with the product's own rounding.
+    """
+    length = 1021
+    x = np.zeros((1, length, D), "float32")
+    ours = positions.SinusoidalPositionEncoding(dtype=policy)(x)
+    assert_close(ours, reference.sinusoids(length, D)[None], unit + 2e-4)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("offset", [0, 4])
+def test_learned_positions_are_rows_of_the_table(offset):
+    x = normal(B, T, D)
+    layer = positions.LearnedPositionEncoding(max_length=11)
+    layer.build(x.shape)
+    table = weights_of(randomise(layer))["embeddings"]
+    assert table.shape == (11, D)
+    assert_close(layer(x, offset=offset), x + table[offset : offset + T], 1e-6)
+
+
+@pytest.mark.numeric
+def test_learned_positions_have_the_right_gradient():
+    x, cotangent = normal(B, T, D), normal(B, T, D, seed=1)
+    layer = positions.LearnedPositionEncoding(max_length=11)
+    layer.build(x.shape)
+    weights = weights_of(randomise(layer))
+
+    def loss(weights):
+        return np.sum((x + weights["embeddings"][2 : 2 + T]) * cotangent)
+
+    check_gradients(gradients(layer, cotangent, x, offset=2), weights, loss)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("offset", [0, 7])
+def test_rotary_is_a_turn_of_each_plane(offset):
+    x = normal(B, 2, T, K)
+    ours = positions.RotaryPositionEncoding()(x, offset=offset)
+    assert_close(ours, reference.rotate(x.astype("float64"), offset))
+
+
+@pytest.mark.numeric
+def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
+    layer = positions.RotaryPositionEncoding()
+    query, key = normal(1, T, K, seed=1), normal(1, T, K, seed=2)
+    np.testing.assert_allclose(
+        np.linalg.norm(numpy64(layer(query)), axis=-1), np.linalg.norm(query, axis=-1), rtol=1e-5
+    )
+    near = numpy64(layer(query)) @ numpy64(layer(key)).swapaxes(1, 2)
+    far = numpy64(layer(query, offset=31)) @ numpy64(layer(key, offset=31)).swapaxes(1, 2)
+    np.testing.assert_allclose(near, far, atol=2e-4)  # angles to 35 in float32: 35 * 2^-23 * |q||k|
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize(
+    "layer", [positions.SinusoidalPositionEncoding(), positions.RotaryPositionEncoding()]
+)
+def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
+    x = normal(B, T, D)
+    assert_close(layer(x[:, 3:], offset=3), numpy64(layer(x))[:, 3:], 1e-6)
+    together = numpy64(layer(x, offset=3, length=1))  # alternatives for position 3
+    for i in range(T):
+        assert_close(layer(x[:, i : i + 1], offset=3), together[:, i : i + 1], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "cls, config",
+    [
+        (positions.SinusoidalPositionEncoding, {}),
+        (positions.LearnedPositionEncoding, {"max_length": 11}),
+        (positions.RotaryPositionEncoding, {}),
+    ],
+)
+def test_layer_promises(cls, config, tmp_path):
+    check_layer(cls, config, [normal(B, T, D)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "cls", [positions.SinusoidalPositionEncoding, positions.RotaryPositionEncoding]
+)
+def test_an_odd_size_is_refused(cls):
+    with pytest.raises(ValueError, match=f"{cls.__name__}.*even.*13.*Choose"):
+        cls()(np.zeros((B, T, 13), "float32"))
+
+
+def test_learned_positions_refuse_what_is_longer_than_the_table():
+    layer = positions.LearnedPositionEncoding(max_length=7)
+    layer(normal(B, 7, D))
+    with pytest.raises(ValueError, match="8.*max_length=7.*larger"):
+        layer(normal(B, 8, D))
+    with pytest.raises(ValueError, match="ends at position 8"):
+        layer(normal(B, T, D), offset=3)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends know lengths")
+def test_learned_positions_refuse_what_turns_out_longer_than_the_table():
+    import tensorflow as tf
+
+    layer = positions.LearnedPositionEncoding(max_length=7)
+    free = tf.function(layer, input_signature=[tf.TensorSpec([None, None, D])])
+    np.testing.assert_array_equal(free(normal(B, 7, D)).shape, (B, 7, D))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="8.*7"):
+        free(normal(B, 8, D))
+
+
+def test_learned_positions_refuse_a_length_of_zero():
+    with pytest.raises(ValueError, match="at least 1, but 0"):
+        positions.LearnedPositionEncoding(max_length=0)
+
+
+def test_positions_fit_a_graph_with_free_lengths():
+    ends = keras.Input((None, D))
+    x = positions.SinusoidalPositionEncoding()(ends)
+    model = keras.Model(ends, positions.LearnedPositionEncoding(max_length=11)(x))
+    assert model.output_shape == (None, None, D)
+    assert model.predict(normal(B, T, D), verbose=0).shape == (B, T, D)

@@ -1,0 +1,46 @@
+"""The numeric tests on Keras' JAX backend, in one process of their own."""
+
+import collections
+import os
+import pathlib
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import keras
+import pytest
+
+TESTS = pathlib.Path(__file__).parents[1]
+FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
+
+
+def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
+    """As many of them as run here, and at least one of each file; none skipped."""
+    pytest.importorskip("jax", reason="JAX, the second backend, is missing")
+    if keras.backend.backend() == "jax":
+        pytest.skip("this is JAX already")
+    names = [f"test_{name}" for name in FILES]
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "numeric", "-p", "no:cacheprovider"]
+    command += ["--junitxml", str(report), *(str(*TESTS.rglob(f"{name}.py")) for name in names)]
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        # Most of the time would go into compiling single operations well that run once.
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    }
+    result = subprocess.run(
+        command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=900
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+
+    suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")
+    assert [suite.get(kind) for kind in ("failures", "errors", "skipped")] == ["0", "0", "0"]
+    ran = collections.Counter(
+        case.get("classname").rpartition(".")[2] for case in suite.iter("testcase")
+    )
+    here = collections.Counter(
+        item.path.stem for item in request.session.items if item.get_closest_marker("numeric")
+    )
+    for name in names:
+        assert ran[name] >= max(here[name], 1), f"{name}: {ran[name]} of {here[name]} ran on JAX"

@@ -1,0 +1,488 @@
+"""The three models: against the NumPy reference, against themselves step by step, saved, trained.
+
+Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W hypotheses a sentence.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support import reference
+from support.checks import (
+    LOW_PRECISION,
+    assert_close,
+    assert_rounding_only,
+    check_config,
+    check_gradients,
+    gradients,
+    integers,
+    largest_difference,
+    normal,
+    numpy64,
+    randomise,
+    weights_of,
+)
+
+from keras_transformer import models
+from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
+
+B, T, S, V = 3, 5, 7, 23
+SIZES = {"num_layers": 2, "d_model": 22, "num_heads": 3, "d_ff": 19, "key_dim": 10}
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True, "activation": "gelu"},
+    "learned": {"positions": "learned", "max_length": 13, "use_bias": True},
+    "rotary": {"positions": "rotary", "value_dim": 17},
+}
+variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+sides = pytest.mark.parametrize("side", ["left", "right"])
+
+
+def make(cls, **options):
+    config = {"vocab_size": V, **SIZES, **options}
+    return randomise(cls(**config)), config
+
+
+def ids_of(length, side="right", seed=0, vocabulary=V):
+    """(B, length) tokens, the first rows padded; the last row is full."""
+    ids = integers(3, vocabulary, B, length, seed=seed)
+    for row, padding in enumerate((length - 2, 2, 0)):
+        padded = slice(length - padding, None) if side == "right" else slice(0, padding)
+        ids[row, padded] = 0
+    return ids
+
+
+def batch(side="right", seed=0):
+    return {"source_ids": ids_of(S, side, seed), "target_ids": ids_of(T, side, seed + 1)}
+
+
+# Against the reference
+
+
+@pytest.mark.numeric
+@variants
+@sides
+def test_transformer_is_the_formula(side, options):
+    model, config = make(Transformer, **options)
+    inputs = batch(side)
+    expected = reference.transformer(weights_of(model), config, **inputs)
+    assert_close(model(inputs), expected)
+
+
+@pytest.mark.numeric
+@variants
+@sides
+def test_encoder_is_the_formula(side, options):
+    model, config = make(TransformerEncoder, **options)
+    ids = ids_of(S, side)
+    assert_close(model(ids), reference.transformer_encoder(weights_of(model), config, ids))
+
+
+@pytest.mark.numeric
+@variants
+@sides
+def test_causal_transformer_is_the_formula(side, options):
+    model, config = make(CausalTransformer, **options)
+    ids = ids_of(T, side)
+    assert_close(model(ids), reference.causal_transformer(weights_of(model), config, ids))
+
+
+@pytest.mark.numeric
+def test_separate_vocabularies_are_the_formula():
+    model, config = make(Transformer, target_vocab_size=29)
+    inputs = {"source_ids": ids_of(S), "target_ids": ids_of(T, vocabulary=29)}
+    weights = weights_of(model)
+    assert weights["source_embedding/embeddings"].shape == (V, 22)
+    assert weights["target_embedding/embeddings"].shape == (29, 22)
+    assert_close(model(inputs), reference.transformer(weights, config, **inputs))
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_transformer_has_the_right_gradients(norm_first):
+    model, config = make(Transformer, num_layers=1, norm_first=norm_first)
+    inputs, cotangent = batch(), normal(B, T, V)
+
+    def loss(weights):
+        return np.sum(reference.transformer(weights, config, **inputs) * cotangent)
+
+    check_gradients(gradients(model, cotangent, inputs), weights_of(model), loss)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("policy", LOW_PRECISION)
+def test_low_precision_errs_as_little_as_its_rounding(policy):
+    """Rounded in sequence: 18 times in each of 2 encoder blocks, 29 in each of 2 decoder blocks,
+    and embedding, scale, position, sum, kernel and logits: 100.
+    """
+    model, config = make(Transformer)
+    low, inputs = randomise(Transformer(**config, dtype=policy)), batch()
+    expected = reference.transformer(weights_of(model), config, **inputs)
+    logits = low(inputs)
+    assert low.encoder_blocks[0].compute_dtype == policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert_rounding_only(logits, expected, policy, 100)
+
+
+# Two ways to one answer
+
+
+@pytest.mark.numeric
+@variants
+def test_steps_with_a_cache_are_the_full_pass(options):
+    """W hypotheses a sentence share its memory; every position of each equals the full pass."""
+    width = 2
+    model, _ = make(Transformer, **options)
+    source, target = ids_of(S), integers(3, V, B, width, T)
+    memory = model.encode(source)
+    cache = model.initial_cache(B, width)
+    whole = model(
+        {
+            "source_ids": np.repeat(source, width, axis=0),
+            "target_ids": target.reshape(B * width, T),
+        }
+    )
+    whole = numpy64(whole).reshape(B, width, T, V)
+    for position in range(T):
+        logits, cache = model.decode_step(target[:, :, position], position, memory, cache)
+        assert_close(logits, whole[:, :, position])
+
+
+@pytest.mark.numeric
+@variants
+def test_hypotheses_that_branch_take_their_own_past_along(options):
+    """After every reordering, each hypothesis' logits are the full pass over its own tokens."""
+    width = 3
+    model, _ = make(Transformer, **options)
+    source, tokens = ids_of(S), integers(3, V, T, B, width)
+    parents = integers(0, width, T, B, width, seed=1)
+    memory, cache = model.encode(source), model.initial_cache(B, width)
+    own = np.zeros((B, width, 0), "int32")
+    for position in range(T):
+        own = np.concatenate([own, tokens[position, :, :, None]], axis=2)
+        logits, cache = model.decode_step(tokens[position], position, memory, cache)
+        rows = own.reshape(B * width, -1)
+        whole = model({"source_ids": np.repeat(source, width, axis=0), "target_ids": rows})
+        assert_close(logits, numpy64(whole)[:, -1].reshape(B, width, V))
+        chosen = parents[position][..., None]
+        own = np.take_along_axis(own, chosen, axis=1)
+        past = np.take_along_axis(numpy64(cache["own"]["past"]), chosen, axis=1)
+        cache["own"]["past"] = ops.convert_to_tensor(past, "float32")
+
+
+@pytest.mark.numeric
+@variants
+def test_causal_steps_with_a_cache_are_the_full_pass(options):
+    model, _ = make(CausalTransformer, **options)
+    ids = integers(3, V, B, T)
+    whole = numpy64(model(ids))
+    cache, memory = model.initial_cache(B), model.encode(ids)
+    for position in range(T):
+        logits, cache = model.decode_step(ids[:, position : position + 1], position, memory, cache)
+        assert_close(logits, whole[:, position : position + 1])
+
+
+def test_positions_of_a_step_may_be_tensors():
+    for options in ({}, {"positions": "learned"}, {"positions": "rotary"}):
+        model, _ = make(CausalTransformer, **options)
+        ids, cache = integers(3, V, B, 2), model.initial_cache(B)
+        for position in range(2):
+            at = ops.convert_to_tensor(position, "int32")
+            logits, cache = model.decode_step(ids[:, position : position + 1], at, {}, cache)
+        assert_close(logits, numpy64(model(ids))[:, 1:])
+
+
+@variants
+def test_a_sentence_does_not_depend_on_its_batch(options):
+    """Alone and unpadded, or in company and padded: the same logits."""
+    model, _ = make(Transformer, **options)
+    inputs = batch()
+    together = numpy64(model(inputs))
+    for row in range(B):
+        source, target = (ids[row : row + 1][:, ids[row] > 0] for ids in inputs.values())
+        alone = model({"source_ids": source, "target_ids": target})
+        assert_close(alone, together[row : row + 1, : target.shape[1]])
+
+
+@pytest.mark.numeric
+def test_with_rotary_positions_it_does_not_matter_where_a_sentence_stands():
+    """Only distances count, so that padding on the left is no different from none."""
+    model, _ = make(CausalTransformer, positions="rotary")
+    ids = integers(3, V, B, T)
+    shifted = np.concatenate([np.zeros((B, 2), "int32"), ids], axis=1)
+    assert_close(model(shifted)[:, 2:], numpy64(model(ids)))
+
+
+@pytest.mark.numeric
+def test_what_a_search_starts_from():
+    model, _ = make(Transformer)
+    source = ids_of(S)
+    np.testing.assert_array_equal(numpy64(model.start_ids(source)), np.full((B, 1), 2))
+    memory, cache = model.encode(source), model.initial_cache(11, 5)
+    np.testing.assert_array_equal(numpy64(memory["mask"]), source != 0)
+    shapes = [tuple(x.shape) for x in keras.tree.flatten(memory["layers"])]
+    assert shapes == [(B, 3, S, 10)] * 4
+    shapes = [tuple(x.shape) for x in keras.tree.flatten(cache["shared"]["blocks"])]
+    assert shapes == [(11, 3, 0, 10)] * 4
+    assert tuple(cache["own"]["past"].shape) == (11, 5, 0)
+    assert model.initial_cache(11)["own"] == {}  # one hypothesis shares with none
+    causal, _ = make(CausalTransformer)
+    np.testing.assert_array_equal(numpy64(causal.start_ids(source)), source)
+    assert causal.encode(source) == {}
+
+
+@pytest.mark.numeric
+def test_max_length_is_a_limit_of_learned_positions_only():
+    assert make(Transformer)[0].max_length is None
+    assert make(Transformer, positions="rotary")[0].max_length is None
+    assert make(Transformer, positions="learned", max_length=13)[0].max_length == 13
+
+
+@pytest.mark.numeric
+def test_the_encoder_hands_on_the_mask_of_its_ids():
+    model, _ = make(TransformerEncoder)
+    ids = ids_of(S)
+    ends = keras.Input((None,), dtype="int32")
+    mean = keras.Model(ends, keras.layers.GlobalAveragePooling1D()(model(ends)))(ids)
+    by_hand = [numpy64(model(ids))[row, ids[row] > 0].mean(0) for row in range(B)]
+    assert_close(mean, by_hand)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_empty_sentence_brings_no_nan_to_loss_or_gradient(norm_first):
+    model, _ = make(Transformer, norm_first=norm_first)
+    inputs = batch("left")
+    inputs["source_ids"][0] = 0
+    inputs["target_ids"][1] = 0
+    assert np.isfinite(numpy64(model(inputs))).all()
+    found = gradients(model, normal(B, T, V), inputs)
+    assert all(np.isfinite(gradient).all() for gradient in found.values())
+    # The empty sentence changes nothing for the last one.
+    whole = batch("left")
+    assert_close(model(inputs)[2:], numpy64(model(whole))[2:])
+
+
+def test_dropout_is_off_but_in_training():
+    model, _ = make(Transformer, dropout=0.5, attention_dropout=0.5)
+    inputs = batch()
+    still = numpy64(model(inputs, training=False))
+    assert_close(model(inputs), still, 0.0)
+    assert largest_difference(model(inputs, training=True), still) > 1e-2
+
+
+# The contract of weights
+
+
+def documented_weights():
+    """[(regular expression of a path, its shape)] from the README's section "Weights"."""
+    readme = pathlib.Path(__file__).parents[2] / "README.md"
+    section = readme.read_text(encoding="utf-8").partition("## Weights")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(.+?)` \| \((.+?)\) \|", section, re.MULTILINE)
+    assert len(rows) > 30
+    patterns = []
+    for path, shape in rows:
+        sides = "(encoder|decoder)" if "block" in path or "norm" in path else "(source|target)"
+        path = re.sub(r"^\*", sides, path).replace("block_i", r"block_\d+")
+        patterns.append((path, tuple(shape.rstrip(",").split(", "))))
+    return patterns
+
+
+@pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
+def test_every_weight_is_in_the_documented_table(cls):
+    sizes = {"D": 22, "F": 19, "V": V, "K": 3 * 10, "W": 3 * 17, "max_length": 13}
+    options = {"value_dim": 17, "positions": "learned", "max_length": 13, "norm_first": True}
+    model, _ = make(cls, **options, use_bias=True)
+    for path, weight in weights_of(model).items():
+        shapes = [shape for pattern, shape in documented_weights() if re.fullmatch(pattern, path)]
+        assert len(shapes) == 1, f"{path} matches {len(shapes)} rows"
+        assert weight.shape == tuple(sizes[size] for size in shapes[0]), path
+
+
+def test_every_documented_weight_exists():
+    options = {"positions": "learned", "norm_first": True, "use_bias": True}
+    paths = set(weights_of(make(Transformer, **options)[0]))
+    paths |= set(weights_of(make(Transformer, target_vocab_size=29)[0]))
+    for pattern, _ in documented_weights():
+        assert any(re.fullmatch(pattern, path) for path in paths), pattern
+
+
+def test_models_hold_what_their_kind_needs_and_no_more():
+    whole = set(weights_of(make(Transformer)[0]))
+    encoder = set(weights_of(make(TransformerEncoder)[0]))
+    causal = set(weights_of(make(CausalTransformer)[0]))
+    assert encoder == {p for p in whole if not p.startswith("decoder")}
+    assert causal == {p for p in whole if not p.startswith("encoder") and "cross" not in p}
+    assert not any("bias" in p and "attention" in p for p in whole)
+    assert not any(p.startswith(("encoder_norm", "decoder_norm")) for p in whole)
+
+
+# Configuration and saving
+
+ARGUMENTS = {
+    "vocab_size": V,
+    "num_layers": 2,
+    "d_model": 22,
+    "num_heads": 3,
+    "d_ff": 19,
+    "dropout": 0.3,
+    "key_dim": 10,
+    "value_dim": 17,
+    "attention_dropout": 0.2,
+    "activation": "gelu",
+    "norm_first": True,
+    "positions": "learned",
+    "max_length": 13,
+    "target_vocab_size": 29,
+    "use_bias": True,
+    "dtype": "mixed_bfloat16",
+    "name": "given",
+}
+BOTH = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
+CLASSES = [(Transformer, ARGUMENTS), (TransformerEncoder, BOTH), (CausalTransformer, BOTH)]
+
+
+def inputs_of(model):
+    return batch() if isinstance(model, Transformer) else ids_of(T)
+
+
+@pytest.mark.parametrize("cls, config", CLASSES)
+def test_the_configuration_is_complete(cls, config):
+    check_config(cls, config)
+
+
+@pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
+def test_a_saved_model_comes_back_the_same(cls, tmp_path):
+    for options in VARIANTS.values():
+        model, _ = make(cls, **options)
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert type(loaded) is cls
+        assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+        inputs = inputs_of(model)
+        assert_close(loaded(inputs), numpy64(model(inputs)), 0.0)
+
+
+LOAD = """
+import sys
+import numpy as np
+import keras_transformer
+import keras
+folder = sys.argv[1]
+for name in ("Transformer", "TransformerEncoder", "CausalTransformer", "inside"):
+    model = keras.saving.load_model(f"{folder}/{name}.keras")
+    inputs = dict(np.load(f"{folder}/{name}.inputs.npz"))
+    output = model(inputs if len(inputs) > 1 else inputs["ids"])
+    np.save(f"{folder}/{name}.output.npy", keras.ops.convert_to_numpy(output))
+"""
+
+
+def test_models_load_in_a_process_that_only_imported_the_package(tmp_path):
+    """Alone, and as a part of somebody else's functional model."""
+    expected = {}
+    for cls in (Transformer, TransformerEncoder, CausalTransformer):
+        model, inputs = make(cls)[0], inputs_of(make(cls)[0])
+        model.save(tmp_path / f"{cls.__name__}.keras")
+        inputs = inputs if isinstance(inputs, dict) else {"ids": inputs}
+        np.savez(tmp_path / f"{cls.__name__}.inputs.npz", **inputs)
+        expected[cls.__name__] = model(inputs.get("ids", inputs))
+    ids = keras.Input((None,), dtype="int32")
+    pooled = keras.layers.GlobalAveragePooling1D()(make(TransformerEncoder)[0](ids))
+    inside = keras.Model(ids, keras.layers.Dense(2)(pooled))
+    inside.save(tmp_path / "inside.keras")
+    np.savez(tmp_path / "inside.inputs.npz", ids=ids_of(S))
+    expected["inside"] = inside(ids_of(S))
+
+    root = pathlib.Path(models.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", LOAD, str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, cwd=tmp_path, timeout=120)
+    for name, output in expected.items():
+        assert_close(np.load(tmp_path / f"{name}.output.npy"), numpy64(output), 1e-6)
+
+
+# Training
+
+
+def test_it_learns_to_copy():
+    """Plain compile and fit; then greedy steps copy sentences that it has never seen."""
+    vocabulary, length, rows = 11, 5, 2048
+
+    def sentences(rows, seed):
+        tokens = integers(4, vocabulary, rows, length, seed=seed)
+        tokens[: rows // 2, length - 1] = 0  # half of them are shorter
+        return tokens
+
+    def examples(tokens):
+        begin = np.full((len(tokens), 1), 2, "int32")
+        ended = np.pad(tokens, ((0, 0), (0, 1)))
+        ended[np.arange(len(ended)), (tokens > 0).sum(1)] = 3
+        return {"source_ids": tokens, "target_ids": np.hstack([begin, tokens])}, ended
+
+    model = Transformer(vocabulary, num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
+    inputs, labels = examples(sentences(rows, seed=1))
+    model.compile(
+        keras.optimizers.Adam(5e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
+    )
+    model.fit(inputs, labels, batch_size=64, epochs=6, verbose=0)
+
+    inputs, labels = examples(sentences(256, seed=2))
+    forced = np.argmax(model.predict(inputs, verbose=0), axis=-1)
+    assert (forced == labels)[labels > 0].mean() >= 0.98
+
+    memory, cache = model.encode(inputs["source_ids"]), model.initial_cache(256)
+    ids, copied = model.start_ids(inputs["source_ids"]), []
+    for position in range(length + 1):
+        logits, cache = model.decode_step(ids, position, memory, cache)
+        ids = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        copied.append(numpy64(ids))
+    assert (np.hstack(copied) == labels)[labels > 0].mean() >= 0.98
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"positions": "fourier"}, '"sinusoidal", "learned" or "rotary".*fourier'),
+        ({"num_layers": 0}, "num_layers must be at least 1, but 0"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, but 0"),
+        ({"d_model": 0}, "d_model must be at least 1, but 0"),
+        ({"d_ff": 0}, "d_ff must be at least 1, but 0"),
+        ({"num_heads": 0}, "num_heads must be at least 1, but 0"),
+        ({"key_dim": 0}, "key_dim must be at least 1, but 0"),
+        ({"key_dim": None}, "d_model=22.*num_heads=3.*key_dim"),
+        ({"num_heads": 0, "key_dim": None}, "d_model=22.*num_heads=0.*key_dim"),
+        ({"d_model": 21}, "even.*21"),
+        ({"positions": "rotary", "key_dim": 11}, "even.*11"),
+        ({"positions": "learned", "max_length": 0}, "max_length must be at least 1, but 0"),
+    ],
+)
+@pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
+def test_arguments_that_make_no_model_are_refused(cls, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(cls, **options)
+
+
+@pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
+def test_sequences_beyond_max_length_are_refused(cls):
+    model, _ = make(cls, positions="learned", max_length=4)
+    with pytest.raises(ValueError, match="max_length=4"):
+        model(inputs_of(model))
+
+
+@pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
+def test_ids_that_are_not_integers_are_refused(cls):
+    model, _ = make(cls)
+    inputs = keras.tree.map_structure(lambda ids: ids.astype("float32"), inputs_of(model))
+    with pytest.raises(TypeError, match="integers.*float32.*Cast"):
+        model(inputs)
+    with pytest.raises(TypeError, match="integers.*float32.*Cast"):
+        model.predict(inputs, verbose=0)

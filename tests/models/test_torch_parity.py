@@ -1,0 +1,130 @@
+"""Weights of `torch.nn.Transformer`, mapped by the documented paths, give PyTorch's outputs.
+
+`torch.nn.Transformer` has neither embeddings nor positions; both sides get the same ones here.
+Its own stacks always end with a layer norm, so the paper's post-norm stacks are built without.
+Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from support import reference
+from support.checks import assert_close, integers, numpy64, randomise, weights_of
+
+from keras_transformer.models import Transformer
+
+torch = pytest.importorskip("torch", reason="PyTorch, which this test compares with, is missing")
+
+B, S, T, V, D, H, F, N = 3, 7, 5, 23, 22, 2, 19, 2
+
+
+def torch_transformer(norm_first, activation):
+    """`torch.nn.Transformer` in float64 with random weights, norms and biases included."""
+    options = {
+        "dropout": 0.0,
+        "activation": activation,
+        "norm_first": norm_first,
+        "batch_first": True,
+        "dtype": torch.float64,
+    }
+    nn = torch.nn
+    torch.manual_seed(0)
+
+    def final_norm():
+        return nn.LayerNorm(D, dtype=torch.float64) if norm_first else None
+
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(D, H, F, **options), N, final_norm(), enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, F, **options), N, final_norm())
+    model = nn.Transformer(D, H, N, N, F, custom_encoder=encoder, custom_decoder=decoder, **options)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name and name.endswith("weight"):
+                weight.normal_(1.0, 0.3)
+            elif weight.ndim == 1:
+                weight.normal_(0.0, 0.3)
+            else:
+                weight.normal_(0.0, weight.shape[1] ** -0.5)
+    return model.eval()
+
+
+def attention_weights(state, ours, theirs):
+    """One `nn.MultiheadAttention`: query, key and value lie in one matrix; Linear is (out, in)."""
+    kernels = np.split(state[f"{theirs}.in_proj_weight"], 3)
+    biases = np.split(state[f"{theirs}.in_proj_bias"], 3)
+    for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
+        yield f"{ours}/{name}/kernel", kernel.T
+        yield f"{ours}/{name}/bias", bias
+    yield f"{ours}/output/kernel", state[f"{theirs}.out_proj.weight"].T
+    yield f"{ours}/output/bias", state[f"{theirs}.out_proj.bias"]
+
+
+def mapped_weights(torch_model):
+    """{our path: array} of all weights of a `torch.nn.Transformer`."""
+    state = {name: weight.numpy() for name, weight in torch_model.state_dict().items()}
+    mapped = {}
+    norms = {
+        "encoder": ("self_attention_norm", "feed_forward_norm"),
+        "decoder": ("self_attention_norm", "cross_attention_norm", "feed_forward_norm"),
+    }
+    for side in ("encoder", "decoder"):
+        for i in range(N):
+            ours, theirs = f"{side}_block_{i}", f"{side}.layers.{i}"
+            mapped.update(attention_weights(state, f"{ours}/self_attention", f"{theirs}.self_attn"))
+            if side == "decoder":
+                attention = f"{ours}/cross_attention", f"{theirs}.multihead_attn"
+                mapped.update(attention_weights(state, *attention))
+            for name, linear in (("hidden", "linear1"), ("output", "linear2")):
+                mapped[f"{ours}/feed_forward/{name}/kernel"] = state[f"{theirs}.{linear}.weight"].T
+                mapped[f"{ours}/feed_forward/{name}/bias"] = state[f"{theirs}.{linear}.bias"]
+            for number, name in enumerate(norms[side], 1):
+                mapped[f"{ours}/{name}/gamma"] = state[f"{theirs}.norm{number}.weight"]
+                mapped[f"{ours}/{name}/beta"] = state[f"{theirs}.norm{number}.bias"]
+        if f"{side}.norm.weight" in state:
+            mapped[f"{side}_norm/gamma"] = state[f"{side}.norm.weight"]
+            mapped[f"{side}_norm/beta"] = state[f"{side}.norm.bias"]
+    assert sum(w.size for w in mapped.values()) == sum(w.size for w in state.values())
+    return mapped
+
+
+def torch_logits(torch_model, table, source_ids, target_ids):
+    def embed(ids):
+        return torch.from_numpy(table[ids] * math.sqrt(D) + reference.sinusoids(ids.shape[1], D))
+
+    source_padding = torch.from_numpy(source_ids == 0)  # PyTorch: True = may not attend
+    future = torch.triu(torch.ones(target_ids.shape[1], target_ids.shape[1], dtype=torch.bool), 1)
+    with torch.no_grad():
+        x = torch_model(
+            embed(source_ids),
+            embed(target_ids),
+            tgt_mask=future,
+            src_key_padding_mask=source_padding,
+            memory_key_padding_mask=source_padding,
+            tgt_key_padding_mask=torch.from_numpy(target_ids == 0),
+        )
+    return x.numpy() @ table.T  # (B, T, V)
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first):
+    """Targets are padded on the right only: on the left PyTorch's rows that see nothing are NaN."""
+    torch_model = torch_transformer(norm_first, activation)
+    model = Transformer(V, N, D, H, F, activation=activation, norm_first=norm_first, use_bias=True)
+    randomise(model, seed=3)
+    mapped = mapped_weights(torch_model)
+    assert set(weights_of(model)) == {*mapped, "token_embedding/embeddings"}
+    for variable in model.weights:
+        if variable.path in mapped:
+            variable.assign(mapped[variable.path])
+
+    source, target = integers(3, V, B, S), integers(3, V, B, T, seed=1)
+    source[0, slice(0, 3) if side == "left" else slice(4, 7)] = 0
+    target[1, 3:] = 0
+    table = weights_of(model)["token_embedding/embeddings"]
+    theirs = torch_logits(torch_model, table, source, target)
+    ours = numpy64(model({"source_ids": source, "target_ids": target}))
+    assert_close(ours[target > 0], theirs[target > 0])

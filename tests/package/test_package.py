@@ -1,0 +1,196 @@
+"""The package as a whole: imports without a framework, content of the wheel, the README's truth."""
+
+import email
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import num2words
+import pytest
+
+import keras_transformer
+from keras_transformer import export
+from keras_transformer.data import tokenizer as text
+from keras_transformer.export.runtime import signature
+
+ROOT = pathlib.Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+FRAMEWORKS = ("keras", "tensorflow", "tensorflow_text", "jax", "torch", "tf2onnx", "onnx")
+
+
+def run(code, cwd, blocked=()):
+    """Runs Python code in a process of its own, where importing `blocked` packages fails."""
+    block = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in blocked)
+    done = subprocess.run(
+        [sys.executable, "-c", block + code], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "module", ["", ".data.tokenizer", ".export", ".export.runtime.signature", ".export.runtime"]
+)
+def test_serving_side_imports_without_a_framework(module, tmp_path):
+    run(f"import keras_transformer{module}", tmp_path, FRAMEWORKS)
+
+
+def test_name_that_needs_keras_names_the_extra(tmp_path):
+    code = """
+import keras_transformer
+try:
+    keras_transformer.MultiHeadAttention
+except ImportError as error:
+    print(error)
+"""
+    printed = run(code, tmp_path, ["keras"])
+    assert "MultiHeadAttention needs keras" in printed
+    assert "pip install 'keras-transformer-onnx[tensorflow]'" in printed
+
+
+def test_layers_do_not_wait_for_tensorflow(tmp_path):
+    code = """
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras_transformer
+print(keras_transformer.MultiHeadAttention.__name__)
+"""
+    assert run(code, tmp_path, ["tensorflow", "tensorflow_text"]).strip() == "MultiHeadAttention"
+
+
+def test_exporter_without_tensorflow_names_the_extra(tmp_path):
+    code = """
+from keras_transformer import export
+for name in export.__all__:
+    try:
+        getattr(export, name)
+    except ImportError as error:
+        print(name, error)
+"""
+    printed = run(code, tmp_path, FRAMEWORKS)
+    assert "export_onnx" in printed and "export_saved_model" in printed
+    assert printed.count("pip install 'keras-transformer-onnx[tensorflow,export]'") >= 2
+
+
+def test_broken_installation_is_not_taken_for_a_missing_extra(tmp_path):
+    code = """
+try:
+    import keras_transformer
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+    assert run(code, tmp_path, ["absl"]).strip() == "absl"
+
+
+@pytest.mark.parametrize(
+    "package", [keras_transformer, export], ids=lambda package: package.__name__
+)
+def test_every_public_name_is_there_and_no_other(package):
+    assert [name for name in package.__all__ if not hasattr(package, name)] == []
+    assert not hasattr(package, "no_such_name")
+    assert set(package.__all__) <= set(dir(package))
+
+
+def test_artefacts_and_tokenizer_number_special_tokens_alike():
+    assert signature.SPECIAL_IDS == {
+        "pad": text.PAD_ID,
+        "unknown": text.UNKNOWN_ID,
+        "begin": text.BEGIN_ID,
+        "end": text.END_ID,
+    }
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy so that the checkout stays clean."""
+    folder = tmp_path_factory.mktemp("wheel")
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("keras_transformer", "export"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    (path,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_wheel_holds_every_module_and_nothing_else(wheel):
+    expected = {"keras_transformer/py.typed"}
+    for source, target in (
+        ("keras_transformer", "keras_transformer"),
+        ("export", "keras_transformer/export"),
+    ):
+        expected |= {f"{target}/{path.name}" for path in (ROOT / source).glob("*.py")}
+    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected
+
+
+def test_wheel_says_its_licence_and_asks_for_no_framework(wheel):
+    (path,) = (name for name in wheel.namelist() if name.endswith("dist-info/METADATA"))
+    metadata = email.message_from_bytes(wheel.read(path))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
+
+    requirements = metadata.get_all("Requires-Dist")
+    base = {requirement for requirement in requirements if "extra ==" not in requirement}
+    assert {re.match(r"[\w-]+", requirement)[0] for requirement in base} == {"numpy"}
+    serve = {requirement for requirement in requirements if 'extra == "serve"' in requirement}
+    assert {re.match(r"[\w-]+", requirement)[0] for requirement in serve} == {
+        "onnxruntime",
+        "sentencepiece",
+    }
+
+
+def test_readme_commands_name_files_that_exist():
+    named = set(re.findall(r"(?:python|bash) ((?:\w+/|\.ci/)[\w./]+)", README))
+    assert {"examples/translate.py", ".ci/run"} <= named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    """`.ci/run` takes the README's first line that calls pytest; it must be the full command."""
+    first = next(line for line in README.splitlines() if "-m pytest" in line)
+    assert re.fullmatch(
+        r"python3\.11 -m venv (\S+) && .*pip install .* && \1/bin/python -m pytest", first
+    )
+    assert "grep -m 1 -- '-m pytest' README.md" in (ROOT / ".ci/run").read_text("utf-8")
+
+
+# What the README's workflow is made smaller by, so that it runs here in seconds.
+SMALLER = {
+    "vocab_size=8000": "vocab_size=300",
+    "epochs=20": "epochs=1",
+    "num_layers=4": "num_layers=1",
+}
+
+
+def test_readme_code_runs(tmp_path):
+    """Every Python block and every command of the package, in order, beside the files they name."""
+    code = r"```python\n(.*?)```|^(python -m keras_transformer\..*?)$"
+    blocks = re.findall(code, README, re.DOTALL | re.MULTILINE)
+    assert sum(bool(block) for block, _ in blocks) == 4
+    assert [command.split()[2] for _, command in blocks if command] == [
+        "keras_transformer.export.runtime",
+        "keras_transformer.export",
+    ]
+    for language in ("en", "de"):
+        lines = [num2words.num2words(number, lang=language) for number in range(100, 900, 7)]
+        for part in ("train", "valid"):
+            (tmp_path / f"{part}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
+    (tmp_path / "in.txt").write_text("one hundred\n\ntwo\n", "utf-8")
+    for old, new in SMALLER.items():
+        assert sum(old in block for block, _ in blocks) == 1, f"{old} is not in the README"
+        blocks = [(block.replace(old, new), command) for block, command in blocks]
+    for block, command in blocks:
+        if command:
+            shell = command.replace("python", sys.executable, 1)
+            subprocess.run(shell, shell=True, cwd=tmp_path, check=True, timeout=300)
+        else:
+            run(block, tmp_path, FRAMEWORKS if "runtime" in block else ())
+    assert (tmp_path / "out.txt").read_text("utf-8").count("\n") == 3

@@ -1,0 +1,700 @@
+"""The searches on a small fake model, against plain NumPy searches that know nothing of theirs.
+
+Shapes: B sentences, W hypotheses, S source length, T generated length, V vocabulary.
+"""
+
+import copy
+import gc
+import inspect
+import pickle
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+from keras_transformer.search.candidates import top_tokens
+from keras_transformer.search.sampling import _uniform_noise
+
+END = 3
+SEARCHES = [
+    GreedySearch(),
+    BeamSearch(3, 0.7),
+    BeamSearch(2, 1.3, early_stop=False, min_length=4, allow_unknown=False),
+    Sampling(0.9, seed=7, num_samples=2),
+    Sampling(1.5, top_k=5, top_p=0.8, seed=7, min_length=3),
+]
+
+
+class FakeModel:
+    """Logits from a random table by source, whole history, last token and position.
+
+    The history comes from the cache alone, which holds one number a fed token: a cache whose rows
+    were reordered wrongly, or not at all, gives other logits. `log_probs` is the same in NumPy.
+    """
+
+    def __init__(self, vocab_size, *, end_bias=0.0, max_length=None, causal=False, seed=0):
+        draw = np.random.default_rng(seed).normal
+        self.vocab_size, self.max_length, self.causal = vocab_size, max_length, causal
+        self.code = draw(size=vocab_size).astype("float32")
+        self.table = (1.5 * draw(size=(vocab_size, vocab_size))).astype("float32")
+        self.table[:, END] += end_bias
+        self.mix = draw(size=(3, vocab_size)).astype("float32")
+        self.traces = 0
+
+    def start_ids(self, source_ids):
+        if self.causal:
+            return source_ids
+        return tf.fill([tf.shape(source_ids)[0], 1], 2)
+
+    def encode(self, source_ids):
+        self.traces += 1
+        if self.causal:
+            return {}
+        mask = tf.cast(source_ids != 0, tf.float32)
+        return {"sum": tf.reduce_sum(mask * tf.gather(self.code, source_ids), axis=1)}
+
+    def initial_cache(self, rows, width):
+        own = [{"key": tf.zeros([rows, width, 0])}, {"key": tf.zeros([rows, width, 2, 0, 3])}]
+        return {"own": own}
+
+    def decode_step(self, ids, position, memory, cache):
+        if self.max_length is not None:
+            tf.debugging.assert_less(position, self.max_length)
+        fed = tf.gather(self.code, ids)[..., tf.newaxis]  # (B, W, 1)
+        wide = tf.tile(fed[..., tf.newaxis, tf.newaxis], [1, 1, 2, 1, 3])
+        own = [
+            {"key": tf.concat([cache["own"][0]["key"], fed], axis=2)},
+            {"key": tf.concat([cache["own"][1]["key"], wide], axis=3)},
+        ]
+        length = tf.shape(own[0]["key"])[2]
+        weight = tf.sin(tf.cast(tf.range(length), tf.float32))
+        summary = tf.reduce_sum(weight * own[0]["key"], axis=2)  # (B, W)
+        summary += tf.reduce_sum(own[1]["key"], axis=[2, 3, 4]) / 6.0
+        features = tf.sin(summary[..., tf.newaxis]) * self.mix[0]
+        features += tf.cast(position, tf.float32) * 0.1 * self.mix[1]
+        if not self.causal:
+            features += memory["sum"][:, tf.newaxis, tf.newaxis] * self.mix[2]
+        return tf.gather(self.table, ids) + features, {"own": own}
+
+    def log_probs(self, source, fed):
+        """log-probabilities (V,) of the token after `fed` (start tokens included), in NumPy."""
+        code = self.code[list(fed)].astype("float64")
+        summary = np.sum(np.sin(np.arange(len(fed))) * code) + np.sum(code)
+        logits = self.table[fed[-1]] + np.sin(summary) * self.mix[0]
+        logits = logits + (len(fed) - 1) * 0.1 * self.mix[1]
+        if not self.causal:
+            logits = (
+                logits + np.sum(self.code[np.array([i for i in source if i], int)]) * self.mix[2]
+            )
+        return logits - np.log(np.sum(np.exp(logits)))
+
+
+class Reference:
+    """Beam search as one would explain it: lists, no cache, no batch, one sentence."""
+
+    def __init__(self, model, source, limit, *, start=(2,), prefix=(), min_length=0, unknown=True):
+        self.model, self.source, self.limit = model, source, limit
+        self.start, self.prefix, self.min_length = tuple(start), tuple(prefix), min_length
+        self.banned = {0, 2} if unknown else {0, 1, 2}
+
+    def extensions(self, tokens):
+        log_probs = self.model.log_probs(self.source, self.start + tokens)
+        if len(tokens) < len(self.prefix):
+            token = self.prefix[len(tokens)]
+            return [(token, log_probs[token])]
+        banned = self.banned | ({END} if len(tokens) + 1 < self.min_length else set())
+        return [(i, log_probs[i]) for i in range(self.model.vocab_size) if i not in banned]
+
+    def finished(self, tokens):
+        return tokens[-1] == END or len(tokens) == self.limit
+
+    def everything(self, alpha):
+        """All hypotheses there are, best first."""
+        found, running = [], [((), 0.0)]
+        while running:
+            tokens, total = running.pop()
+            for token, log_prob in self.extensions(tokens):
+                longer = (*tokens, token)
+                (found if self.finished(longer) else running).append((longer, total + log_prob))
+        return self.ranked(found, alpha)
+
+    def beam(self, width, alpha, early_stop):
+        found, running = [], [((), 0.0)]
+        while running and not (early_stop and len(found) >= width):
+            longer = sorted(
+                ((*tokens, token), total + log_prob)
+                for tokens, total in running
+                for token, log_prob in self.extensions(tokens)
+            )
+            longer.sort(key=lambda item: -item[1])
+            found += [item for item in longer[:width] if self.finished(item[0])]
+            running = [item for item in longer if not self.finished(item[0])][:width]
+        return self.ranked(found, alpha)[:width]
+
+    @staticmethod
+    def ranked(found, alpha):
+        scored = [(t, s / ((5 + len(t)) / 6) ** alpha) for t, s in found]
+        return sorted(scored, key=lambda item: -item[1])
+
+
+def check(result, row, expected):
+    """Row `row` of a result holds exactly the hypotheses `expected`, then nothing."""
+    ids, scores = result.ids.numpy()[row], result.scores.numpy()[row]
+    for place, (tokens, score) in enumerate(expected):
+        padded = np.pad(tokens, (0, ids.shape[1] - len(tokens)))
+        np.testing.assert_array_equal(ids[place], padded)
+        np.testing.assert_allclose(scores[place], score, rtol=2e-5, atol=2e-5)
+    assert (ids[len(expected) :] == 0).all()
+    assert (scores[len(expected) :] == -np.inf).all()
+
+
+def sentences(batch, length, vocab_size, seed=0):
+    """Random sources (B, S), right-padded to different lengths."""
+    draw = np.random.default_rng(seed)
+    ids = draw.integers(4, vocab_size, size=(batch, length)).astype("int32")
+    kept = np.maximum(length - np.arange(batch) % max(length, 1), 1)
+    return np.where(np.arange(length) < kept[:, None], ids, 0).astype("int32")
+
+
+def trimmed(ids):
+    """Without the columns that are all 0."""
+    return ids[..., : int(np.sum(np.any(ids != 0, axis=(0, 1))))]
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("width, alpha", [(1, 0.0), (2, 0.6), (3, 1.0), (5, 0.0), (7, 1.7)])
+def test_beam_equals_a_plain_search(width, alpha, early_stop):
+    model = FakeModel(11, end_bias=1.0)
+    source = sentences(13, 5, 11)
+    limits = 3 + np.arange(13, dtype="int32") % 7
+    search = BeamSearch(width, alpha, early_stop=early_stop)
+    result = search(model, source, max_length=limits)
+    for row in range(13):
+        reference = Reference(model, source[row], limits[row])
+        check(result, row, reference.beam(width, alpha, early_stop))
+        assert len(np.unique(result.ids[row], axis=0)) == width
+
+
+def test_without_early_stop_hypotheses_that_win_late_are_found():
+    model = FakeModel(11, end_bias=3.0, seed=2)
+    model.table *= 3.0  # long hypotheses of likely tokens, which a high penalty favours
+    source = sentences(13, 5, 11)
+    result = BeamSearch(3, 2.3, early_stop=False)(model, source, max_length=11)
+    early = BeamSearch(3, 2.3)(model, source, max_length=11)
+    for row in range(13):
+        reference = Reference(model, source[row], 11)
+        check(result, row, reference.beam(3, 2.3, False))
+        check(early, row, reference.beam(3, 2.3, True))
+    assert (result.scores >= early.scores).numpy().all()
+    assert (result.scores > early.scores).numpy().any()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.3])
+def test_wide_beam_finds_all_hypotheses_in_order(alpha):
+    model = FakeModel(6)
+    source = sentences(3, 2, 6)
+    result = BeamSearch(47, alpha)(model, source, max_length=3)
+    for row in range(3):
+        # 1, 4 and 5 go on, 3 ends: 1 + 3 + 9 * 4 hypotheses
+        everything = Reference(model, source[row], 3).everything(alpha)
+        assert len(everything) == 40
+        check(result, row, everything)
+
+
+def test_greedy_equals_beam_one_and_the_plain_search():
+    model = FakeModel(17, end_bias=0.5)
+    source = sentences(7, 5, 17)
+    greedy = GreedySearch()(model, source)
+    for alpha in (0.0, 1.0):
+        beam = BeamSearch(1, alpha)(model, source)
+        np.testing.assert_array_equal(greedy.ids, beam.ids)
+    np.testing.assert_array_equal(greedy.scores, BeamSearch(1, 0.0)(model, source).scores)
+    for row in range(7):
+        limit = np.count_nonzero(source[row]) + 50
+        check(greedy, row, Reference(model, source[row], limit).beam(1, 0.0, True))
+
+
+def test_equally_likely_tokens_are_taken_in_order_of_their_ids():
+    model = FakeModel(11)
+    model.table[:], model.mix[:] = 0.0, 0.0
+    source = sentences(2, 3, 11)
+    greedy = GreedySearch()(model, source, max_length=2)
+    np.testing.assert_array_equal(greedy.ids, [[[1, 1]], [[1, 1]]])
+    beam = BeamSearch(3, 0.0)(model, source, max_length=1)
+    np.testing.assert_array_equal(beam.ids[0], [[1], [3], [4]])
+    np.testing.assert_allclose(beam.scores, np.full((2, 3), -np.log(11)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 97, 600, 1000])
+@pytest.mark.parametrize("count", [1, 5])
+def test_ranking_parts_of_the_vocabulary_equals_ranking_all_of_it(vocabulary, count):
+    random = np.random.default_rng(vocabulary)
+    for kinds in (3, 10**6):  # few kinds of numbers: equal ones in many places
+        logits = random.integers(0, kinds, (5, 2, vocabulary)).astype("float32")
+        found, expected = top_tokens(tf.constant(logits), count), tf.math.top_k(logits, count)
+        np.testing.assert_array_equal(found[0], expected.values)
+        np.testing.assert_array_equal(found[1], expected.indices)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_a_sentence_does_not_depend_on_its_batch(search, causal):
+    model = FakeModel(13, end_bias=2.0, causal=causal)
+    source = sentences(7, 5, 13)
+    together = search(model, source)
+    lengths = [np.count_nonzero(row) for row in np.asarray(together.ids[:, 0])]
+    assert len(set(lengths)) > 1  # some finish long before others
+    for row in range(7):
+        alone = search(model, np.pad(source[row : row + 1], [(0, 0), (0, row)]))
+        np.testing.assert_array_equal(alone.ids, trimmed(together.ids[row : row + 1]))
+        np.testing.assert_allclose(alone.scores[0], together.scores[row], rtol=1e-5)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_ids_hold_words_then_one_end_mark_then_padding(search):
+    model = FakeModel(13, end_bias=1.5)
+    model.table[:, [0, 2]] += 4.0  # likeliest, were they allowed
+    limits = 2 + np.arange(17) % 11
+    ids = search(model, sentences(17, 5, 13), max_length=limits).ids.numpy()
+    assert ids.dtype == np.int32
+    assert ids.shape[:2] == (17, search._width)
+    ended = 0
+    for limit, row in zip(limits.repeat(search._width), ids.reshape(-1, ids.shape[2]), strict=True):
+        length = np.count_nonzero(row)
+        assert 1 <= length <= limit
+        assert not np.isin(row[:length], [0, 2]).any()
+        assert (row[length:] == 0).all()
+        assert END not in row[: length - 1]
+        assert length == limit or row[length - 1] == END
+        assert length == limit or length >= search.min_length
+        assert search.allow_unknown or 1 not in row
+        ended += length < limit
+    assert ended > 0
+
+
+@pytest.mark.parametrize("min_length, unknown", [(0, False), (4, True), (5, False)])
+def test_minimum_length_and_forbidden_unknown_equal_a_plain_search(min_length, unknown):
+    model = FakeModel(11, end_bias=2.0)
+    model.table[:, 1] += 1.0
+    source = sentences(5, 3, 11)
+    options = {"min_length": min_length, "allow_unknown": unknown}
+    beam = BeamSearch(3, 0.9, **options)(model, source, max_length=7)
+    greedy = GreedySearch(**options)(model, source, max_length=7)
+    for row in range(5):
+        reference = Reference(model, source[row], 7, min_length=min_length, unknown=unknown)
+        check(beam, row, reference.beam(3, 0.9, True))
+        check(greedy, row, reference.beam(1, 0.0, True))
+
+
+def test_target_prefixes_equal_a_plain_search():
+    model = FakeModel(11, end_bias=1.0)
+    source = sentences(5, 3, 11)
+    # none; one; with the forbidden unknown; ended by the prefix; cut by max_length
+    prefix = np.array(
+        [[0] * 7, [9] + [0] * 6, [5, 1, 8, 0, 0, 0, 0], [4, END] + [0] * 5, [4, 5, 6, 7, 8, 9, 10]],
+        "int32",
+    )
+    options = {"min_length": 3, "allow_unknown": False}
+    beam = BeamSearch(3, 0.9, **options)(model, source, 6, target_prefix=prefix)
+    greedy = GreedySearch(**options)(model, source, 6, target_prefix=prefix)
+    for row in range(5):
+        given = prefix[row][prefix[row] > 0]
+        reference = Reference(model, source[row], 6, prefix=given, min_length=3, unknown=False)
+        check(beam, row, reference.beam(3, 0.9, True))
+        check(greedy, row, reference.beam(1, 0.0, True))
+    np.testing.assert_array_equal(greedy.ids[3, 0], [4, END, 0, 0, 0, 0])
+    np.testing.assert_array_equal(greedy.ids[4, 0], [4, 5, 6, 7, 8, 9])
+
+
+@pytest.mark.parametrize("with_prefix", [False, True])
+def test_prompts_of_unequal_length_equal_a_plain_search(with_prefix):
+    model = FakeModel(11, end_bias=1.0, causal=True)
+    # the second prompt holds an end mark, the last one nothing
+    prompts = np.array([[2, 5, 6, 7, 8], [4, END, 9, 0, 0], [2, 0, 0, 0, 0], [0] * 5], "int32")
+    prefix = np.array([[5, 0], [0, 0], [7, 9], [4, 0]], "int32") if with_prefix else None
+    beam = BeamSearch(3, 0.9)(model, prompts, 6, target_prefix=prefix)
+    greedy = GreedySearch()(model, prompts, 6, target_prefix=prefix)
+    for row in range(4):
+        start = prompts[row][prompts[row] > 0] if prompts[row].any() else [0]
+        given = prefix[row][prefix[row] > 0] if with_prefix else ()
+        reference = Reference(model, (), 6, start=start, prefix=given)
+        check(beam, row, reference.beam(3, 0.9, True))
+        check(greedy, row, reference.beam(1, 0.0, True))
+
+
+def test_default_limit_is_the_sentences_own_length_and_fifty():
+    model = FakeModel(11, end_bias=-1e9)
+    source = np.array([[5, 6, 7, 8, 9], [5, 6, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
+    for search in (GreedySearch(), BeamSearch(2), Sampling(seed=1)):
+        ids = search(model, source).ids.numpy()
+        np.testing.assert_array_equal(np.count_nonzero(ids[:, 0], axis=1), [55, 52, 50])
+
+
+def test_limits_keep_within_the_models_positions():
+    source = np.array([[5, 6, 7], [5, 0, 0]], "int32")
+    # No position is fed that the model lacks: the fake model would raise.
+    ids = BeamSearch(2)(FakeModel(11, end_bias=-1e9, max_length=5), source, 17).ids.numpy()
+    np.testing.assert_array_equal(np.count_nonzero(ids, axis=2), [[5, 5], [5, 5]])
+    model = FakeModel(11, end_bias=-1e9, max_length=5, causal=True)
+    ids = BeamSearch(2)(model, source).ids.numpy()
+    np.testing.assert_array_equal(np.count_nonzero(ids, axis=2), [[3, 3], [5, 5]])
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_sentences_without_room_have_no_hypothesis(search):
+    model = FakeModel(11, max_length=3, causal=True)
+    prompts = np.array([[5, 6, 7, 8, 9], [5, 0, 0, 0, 0]], "int32")
+    result = search(model, prompts)
+    assert (result.ids[0].numpy() == 0).all() and (result.scores[0].numpy() == -np.inf).all()
+    assert (result.ids[1, 0, 0].numpy() > 0) and (result.scores[1, 0].numpy() > -np.inf)
+    result = search(FakeModel(11), prompts, max_length=np.array([0, 4]))
+    assert (result.ids[0].numpy() == 0).all() and (result.scores[0].numpy() == -np.inf).all()
+    assert result.ids.shape[2] == 4
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_nothing_allowed_gives_no_hypothesis_and_never_nan(search):
+    model = FakeModel(4)  # pad, unknown, begin, end
+    search = type(search)(**search.get_config() | {"min_length": 3, "allow_unknown": False})
+    result = search(model, np.array([[1], [3]], "int32"))
+    assert result.ids.shape == (2, search._width, 0)
+    np.testing.assert_array_equal(result.scores, np.full((2, search._width), -np.inf))
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_padding_alone_and_empty_batches_give_results(search):
+    model = FakeModel(11, end_bias=1.0)
+    for length in (0, 3):
+        result = search(model, np.zeros([2, length], "int32"))
+        assert np.isfinite(result.scores).all()
+        np.testing.assert_array_equal(result.ids[0], result.ids[1])
+        empty = search(model, np.zeros([0, length], "int32"))
+        assert empty.ids.shape == (0, search._width, 0)
+        assert empty.scores.shape == (0, search._width)
+
+
+def test_greedy_on_padding_alone_equals_a_plain_search():
+    model = FakeModel(11, end_bias=1.0)
+    result = GreedySearch()(model, np.zeros([1, 3], "int32"))
+    check(result, 0, Reference(model, (), 50).beam(1, 0.0, True))
+
+
+# Sampling
+
+
+def chi_square_fits(counts, expected):
+    """Whether counts deviate from what is expected neither more nor less than chance has it."""
+    statistic = np.sum((counts - expected) ** 2 / expected)
+    freedom = counts.size - 1
+    return abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("axis", ["position", "sample", "sentence", "seed"])
+def test_noise_is_uniform_and_neighbours_are_independent(axis):
+    if axis == "seed":
+        source = np.array([[5, 7]], "int32")
+        noise = [_uniform_noise(source, tf.constant(i), 11, 23).numpy() for i in range(101)]
+        noise = np.array(noise).reshape(101, -1)
+    else:
+        source = np.stack([np.arange(4, 105), np.arange(101) // 9], axis=1).astype("int32")
+        noise = _uniform_noise(source, tf.constant(3), 101, 103).numpy()
+        noise = np.moveaxis(noise, {"position": 0, "sentence": 1, "sample": 2}[axis], 0)
+    assert noise.dtype == np.float32 and noise.min() >= 0 and noise.max() < 1
+    bins = (noise * 32).astype(int)
+    counts = np.bincount(bins.ravel(), minlength=32)
+    assert chi_square_fits(counts, np.full(32, noise.size / 32))
+    pairs = (bins[:-1] * 32 + bins[1:]).ravel()
+    assert chi_square_fits(np.bincount(pairs, minlength=1024), np.full(1024, pairs.size / 1024))
+
+
+def reshaped(probabilities, temperature, top_k, top_p):
+    """The distribution that is sampled from, step by step."""
+    logits = np.log(probabilities) / temperature
+    logits[[0, 2]] = -np.inf
+    order = np.argsort(-logits, kind="stable")
+    if top_k:
+        logits[order[top_k:]] = -np.inf
+    p = np.exp(logits) / np.sum(np.exp(logits))
+    kept, mass = [], 0.0
+    for token in order:
+        if mass < top_p:
+            kept.append(token)
+        mass += p[token]
+    p[np.setdiff1d(np.arange(len(p)), kept)] = 0
+    return p / np.sum(p)
+
+
+@pytest.mark.parametrize(
+    "temperature, top_k, top_p",
+    [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.9, 0, 1.0), (1.0, 5, 1.0), (1.0, 0, 0.6), (1.3, 7, 0.9)],
+)
+def test_samples_follow_the_distribution(temperature, top_k, top_p):
+    model = FakeModel(11)
+    source = sentences(1, 3, 11)
+    search = Sampling(temperature, top_k, top_p, seed=5, num_samples=20011)
+    result = search(model, source, max_length=1)
+    log_probs = model.log_probs(source[0], (2,))
+    expected = reshaped(np.exp(log_probs), temperature, top_k, top_p)
+    counts = np.bincount(result.ids.numpy().ravel(), minlength=11)
+    possible = expected > 0
+    assert counts[~possible].sum() == 0
+    assert chi_square_fits(counts[possible], expected[possible] * 20011)
+    # Scores are the model's own, in order.
+    np.testing.assert_allclose(result.scores[0], log_probs[result.ids[0, :, 0]], rtol=1e-5)
+    assert (np.diff(result.scores[0]) <= 0).all()
+
+
+def test_sample_of_one_candidate_is_greedy():
+    model = FakeModel(13, end_bias=1.0)
+    source = sentences(5, 3, 13)
+    greedy = GreedySearch()(model, source)
+    for search in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=1e-4)):
+        sample = search(model, source)
+        np.testing.assert_array_equal(sample.ids, greedy.ids)
+        np.testing.assert_allclose(sample.scores, greedy.scores, rtol=1e-6)
+
+
+def test_seeds_decide_samples():
+    model = FakeModel(13)
+    source = sentences(5, 3, 13)
+    first = Sampling(seed=3, num_samples=2)(model, source)
+    again = Sampling(num_samples=2)(model, source, seed=3)
+    other = Sampling(seed=4, num_samples=2)(model, source)
+    np.testing.assert_array_equal(first.ids, again.ids)
+    assert first.ids.shape != other.ids.shape or (first.ids != other.ids).numpy().any()
+    unseeded = Sampling()
+    one, two = unseeded(model, source), unseeded(model, source)
+    assert one.ids.shape != two.ids.shape or (one.ids != two.ids).numpy().any()
+
+
+def test_samples_take_prefixes_and_score_the_whole_sequence():
+    model = FakeModel(11, end_bias=1.0)
+    source = sentences(3, 3, 11)
+    prefix = np.array([[5, 6], [7, 0], [0, 0]], "int32")
+    result = Sampling(seed=2)(model, source, max_length=9, target_prefix=prefix)
+    for row in range(3):
+        tokens = [int(token) for token in result.ids[row, 0] if token]
+        given = prefix[row][prefix[row] > 0]
+        np.testing.assert_array_equal(tokens[: len(given)], given)
+        score = sum(
+            model.log_probs(source[row], (2, *tokens[:i]))[token] for i, token in enumerate(tokens)
+        )
+        np.testing.assert_allclose(result.scores[row, 0], score, rtol=1e-5)
+
+
+# Compiled once, in other graphs, in ONNX
+
+
+def test_search_is_compiled_once_for_all_shapes_and_goes_with_its_model():
+    model = FakeModel(11, end_bias=1.0)
+    search = BeamSearch(2)
+    for batch, length in [(2, 3), (5, 7), (1, 11)]:
+        search(model, sentences(batch, length, 11))
+    assert model.traces == 1
+    for limit in (3, 5, np.array([3, 4])):
+        search(model, sentences(2, 3, 11), max_length=limit)
+    assert model.traces == 2
+    model = weakref.ref(model)
+    gc.collect()
+    assert model() is None
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_saved_model_gives_the_same(search, tmp_path):
+    model = FakeModel(13, end_bias=2.0)
+    module = tf.Module()
+    module.search = tf.function(
+        lambda ids: search(model, ids)._asdict(),
+        input_signature=[tf.TensorSpec([None, None], tf.int32)],
+        autograph=False,
+    )
+    tf.saved_model.save(module, str(tmp_path))
+    source = sentences(5, 3, 13)
+    loaded = tf.saved_model.load(str(tmp_path)).search(source)
+    expected = search(model, source)
+    np.testing.assert_array_equal(loaded["ids"], expected.ids)
+    np.testing.assert_array_equal(loaded["scores"], expected.scores)
+
+
+def onnx_session(function, signature):
+    """Function -> session, proving that one `Loop` holds all and nothing became an input."""
+    tf2onnx = pytest.importorskip("tf2onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, _ = tf2onnx.convert.from_function(
+        tf.function(function, autograph=False), input_signature=signature, opset=17
+    )
+    assert [item.name for item in model.graph.input] == [spec.name for spec in signature]
+    assert sum(node.op_type == "Loop" for node in model.graph.node) == 1
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def ids_spec(name):
+    return tf.TensorSpec([None, None], tf.int32, name)
+
+
+@pytest.mark.parametrize("number", range(len(SEARCHES)))
+def test_onnx_gives_the_same(number):
+    search, causal = SEARCHES[number], number % 2 == 1
+    model = FakeModel(13, end_bias=2.0, causal=causal)
+    session = onnx_session(lambda ids: search(model, ids)._asdict(), [ids_spec("source_ids")])
+    for batch, length in [(1, 3), (5, 7), (11, 2), (0, 3)]:
+        source = sentences(batch, length, 13, seed=batch)
+        ids, scores = session.run(["ids", "scores"], {"source_ids": source})
+        expected = search(model, source)
+        np.testing.assert_array_equal(ids, expected.ids)
+        np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+
+
+def test_onnx_takes_limits_and_prefixes_as_inputs():
+    model = FakeModel(13, end_bias=1.0)
+    search = BeamSearch(5, 1.0, min_length=2)
+    signature = [
+        ids_spec("source_ids"),
+        tf.TensorSpec([None], tf.int32, "max_length"),
+        ids_spec("target_prefix"),
+    ]
+    session = onnx_session(
+        lambda ids, limit, prefix: search(model, ids, limit, target_prefix=prefix)._asdict(),
+        signature,
+    )
+    source = sentences(3, 5, 13)
+    limits = np.array([5, 0, 11], "int32")
+    prefix = np.array([[5, 6, 7], [0, 0, 0], [8, 0, 0]], "int32")
+    inputs = {"source_ids": source, "max_length": limits, "target_prefix": prefix}
+    ids, scores = session.run(["ids", "scores"], inputs)
+    expected = search(model, source, limits, target_prefix=prefix)
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+
+
+# Real models
+
+
+class FullPass:
+    """What `Reference` asks of a model, from the full forward pass of a real one."""
+
+    def __init__(self, model, vocab_size):
+        self.model, self.vocab_size = model, vocab_size
+        self.function = tf.function(
+            model, input_signature=[tf.nest.map_structure(self.spec, model.input)]
+        )
+
+    @staticmethod
+    def spec(item):
+        return tf.TensorSpec([None, None], tf.int32)
+
+    def log_probs(self, source, fed):
+        inputs = np.array([fed], "int32")
+        if isinstance(self.model.input, dict):
+            inputs = {"source_ids": np.array([source], "int32"), "target_ids": inputs}
+        logits = self.function(inputs)[0, -1].numpy().astype("float64")
+        return logits - np.log(np.sum(np.exp(logits)))
+
+
+@pytest.mark.parametrize(
+    "cls, positions",
+    [
+        (kt.Transformer, "sinusoidal"),
+        (kt.Transformer, "learned"),
+        (kt.CausalTransformer, "rotary"),
+    ],
+)
+def test_cached_search_of_a_real_model_equals_full_passes(cls, positions):
+    model = cls(11, 2, 16, 2, 32, positions=positions, max_length=23)
+    for weight in model.trainable_weights:  # far from uniform, so that hypotheses differ
+        weight.assign(1.7 * weight)
+    source = sentences(3, 3, 11)
+    result = BeamSearch(3, 0.9)(model, source, max_length=5)
+    for row in range(3):
+        start = source[row][source[row] > 0] if cls is kt.CausalTransformer else (2,)
+        reference = Reference(FullPass(model, 11), source[row], 5, start=start)
+        check(result, row, reference.beam(3, 0.9, True))
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        GreedySearch(min_length=3, allow_unknown=False),
+        BeamSearch(7, 1.1, early_stop=False, min_length=3, allow_unknown=False),
+        Sampling(0.7, 5, 0.9, 11, num_samples=3, min_length=3, allow_unknown=False),
+    ],
+    ids=repr,
+)
+def test_configuration_is_complete(search):
+    config = search.get_config()
+    parameters = inspect.signature(type(search)).parameters
+    assert list(config) and set(config) == set(parameters)
+    assert all(config[name] != item.default for name, item in parameters.items())
+    search(FakeModel(11), sentences(2, 3, 11), max_length=3)  # compiled functions do not travel
+    data = keras.saving.serialize_keras_object(search)
+    assert data["registered_name"].startswith("keras_transformer>")
+    copies = [keras.saving.deserialize_keras_object(data), copy.deepcopy(search)]
+    for other in [*copies, type(search).from_config(config), pickle.loads(pickle.dumps(search))]:
+        assert other == search and other is not search and hash(other) == hash(search)
+    with pytest.raises(AttributeError):
+        search.min_length = 5
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: BeamSearch(0), ValueError, "beam_width"),
+        (lambda: BeamSearch(2.0), TypeError, "beam_width"),
+        (lambda: BeamSearch(True), TypeError, "beam_width"),
+        (lambda: BeamSearch(2, -0.1), ValueError, "length_penalty"),
+        (lambda: BeamSearch(2, float("inf")), ValueError, "length_penalty"),
+        (lambda: BeamSearch(2, float("nan")), ValueError, "length_penalty"),
+        (lambda: BeamSearch(2, "1"), TypeError, "length_penalty"),
+        (lambda: BeamSearch(early_stop="never"), TypeError, "early_stop"),
+        (lambda: GreedySearch(min_length=-1), ValueError, "min_length"),
+        (lambda: GreedySearch(allow_unknown=1), TypeError, "allow_unknown"),
+        (lambda: Sampling(temperature=0.0), ValueError, "temperature"),
+        (lambda: Sampling(top_k=-1), ValueError, "top_k"),
+        (lambda: Sampling(top_p=0.0), ValueError, "top_p"),
+        (lambda: Sampling(top_p=1.1), ValueError, "top_p"),
+        (lambda: Sampling(seed=-1), ValueError, "seed"),
+        (lambda: Sampling(seed=2**31 - 1), ValueError, "seed"),
+        (lambda: Sampling(num_samples=0), ValueError, "num_samples"),
+    ],
+)
+def test_bad_constructor_arguments_are_named(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "arguments, error, words",
+    [
+        ({"source_ids": np.array([5, 6])}, ValueError, "source_ids must have rank 2.*batch axis"),
+        ({"source_ids": np.array([[5.0]])}, TypeError, "source_ids.*float64.*int32"),
+        ({"max_length": 0}, ValueError, "max_length"),
+        ({"max_length": 2.0}, TypeError, "max_length"),
+        ({"max_length": 2}, ValueError, "max_length 2 is below.*min_length 3"),
+        ({"max_length": np.array([5, 6, 7])}, ValueError, "max_length must be one"),
+        ({"max_length": np.array([[5, 6]])}, ValueError, "max_length must have rank 1"),
+        ({"target_prefix": np.array([5, 6])}, ValueError, "target_prefix must have rank 2"),
+        ({"target_prefix": np.array([[5, 6]])}, ValueError, "target_prefix must have one row"),
+        ({"target_prefix": np.array([[0.5]] * 2)}, TypeError, "target_prefix.*integer"),
+        ({"seed": 0.5}, TypeError, "seed"),
+        ({"model": "a model"}, TypeError, "str has no decode_step.*Transformer"),
+    ],
+)
+def test_bad_call_arguments_are_named(arguments, error, words):
+    defaults = {"model": FakeModel(11), "source_ids": sentences(2, 3, 11)}
+    with pytest.raises(error, match=words):
+        Sampling(min_length=3)(**defaults | arguments)
+
+
+def test_other_backends_are_refused_in_words(monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="TensorFlow backend, this is 'jax'"):
+        GreedySearch()(FakeModel(11), sentences(2, 3, 11))

@@ -1,0 +1,138 @@
+"""Tiny models for the exporters' tests, and what their graphs are counted by.
+
+Sizes are distinct primes where the layers allow it, so that no swapped axis hides.
+"""
+
+import atexit
+import collections
+import functools
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime import signature
+from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
+from keras_transformer.search import BeamSearch
+
+MAX_LENGTH = 11
+BEAM = BeamSearch(3, 0.6)
+LINES = ["a man 's hat , red .", "two words", "ein mann fährt fahrrad .", "the dog runs"]
+VOCAB = 286  # as many pieces as LINES give: a model must not write ids that mean nothing
+MODELS = {"translate": Transformer, "generate": CausalTransformer, "encode": TransformerEncoder}
+
+
+def tokenizer():
+    return Tokenizer.train(LINES, vocab_size=VOCAB)
+
+
+def tiny(kind="translate", vocab_size=VOCAB, **arguments):
+    """A model of random weights, none of which is still 0 or 1, so that each of them counts."""
+    keras.utils.set_random_seed(7)
+    sizes = {"num_layers": 2, "d_model": 12, "num_heads": 2, "d_ff": 17, **arguments}
+    model = MODELS[kind](vocab_size, **sizes)
+    random = np.random.default_rng(3)
+    for variable in model.trainable_variables:
+        noise = random.normal(0, 0.2, variable.shape)
+        variable.assign(keras.ops.convert_to_numpy(variable).astype("float32") + noise)
+    return model
+
+
+def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
+    """Ids (B, S) of several lengths, padded on the right; the last row is one token."""
+    ids = np.random.default_rng(seed).integers(4, vocab_size, (rows, length)).astype("int32")
+    for row in range(rows):
+        ids[row, max(1, length - 2 * row) :] = 0
+    return ids
+
+
+@functools.cache
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    path = path / signature.MODEL_FILE if path.is_dir() else path
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def counts(graph, depth=None, level=0):
+    """How often each operator is in an ONNX graph; `depth` 0: outside of loops, 1: in bodies."""
+    found = collections.Counter()
+    for node in graph.node:
+        if depth in (None, level):
+            found[node.op_type] += 1
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found += counts(attribute.g, depth, level + 1)
+    return found
+
+
+def body(model):
+    """The body of a search's loop over steps, which is in a loop over phases; and the loop."""
+    graph, loops = model.graph, []
+    while loop := next((node for node in graph.node if node.op_type == "Loop"), None):
+        graph = loop.attribute[0].g
+        loops.append(loop)
+    assert len(loops) == 2
+    return graph, loops[-1]
+
+
+def convert(model, search=None):
+    """The `onnx_ir.Model` of a Keras model as converted: neither simplified nor fused."""
+    from keras_transformer.export import onnx_model, tasks
+    from keras_transformer.export.graph import conversion
+
+    job = tasks.SearchJob(model, search, MAX_LENGTH) if search else tasks.ForwardJob(model)
+    traced = conversion.trace(job.function, model.variables, job.specs)
+    converted, variables = conversion.convert(traced, model.variables, onnx_model.OPSET)
+    conversion.fill_weights(converted, variables)
+    converted.ir_version = onnx_model.IR_VERSION
+    onnx_model.arrange(converted.graph, job)
+    return converted
+
+
+def graph(converted):
+    """A copy of a converted graph, to be changed at will."""
+    copy = converted.clone(deep_copy=False)
+    for name, value in converted.graph.initializers.items():
+        copy.graph.initializers[name].meta.update(value.meta)
+    return copy
+
+
+def run(model, **inputs):
+    """What ONNX Runtime gives for an `onnx_ir.Model`."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    made = ir.to_proto(model).SerializeToString()
+    opened = onnxruntime.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    return opened.run(None, inputs)
+
+
+# Made once for all tests of a session that ask; nobody changes them.
+
+
+@functools.cache
+def shared_model():
+    return tiny()
+
+
+@functools.cache
+def shared_artefact(search=BEAM):
+    """The folder that `export_onnx` writes for the model, with a search and the tokenizer."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = pathlib.Path(folder.name) / "beam"
+    export_onnx(shared_model(), path, tokenizer(), search, max_length=MAX_LENGTH, verbose=False)
+    return path
+
+
+@functools.cache
+def shared_graph(search=None):
+    """The model's graph as converted: of a search, or of the forward pass."""
+    return convert(shared_model(), search)

@@ -1,0 +1,177 @@
+"""Sequence cross-entropy against a NumPy reference, its gradient, and what it refuses.
+
+Shapes: B = 3, T = 5, V = 7.
+"""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.training.losses import SequenceCrossentropy, token_crossentropy
+
+LABELS = np.array([[1, 6, 2, 0, 0], [3, 0, 0, 0, 0], [5, 4, 3, 2, 1]], "int32")
+EPSILON = 0.1
+
+
+def logits(scale=3.0):
+    return (np.random.default_rng(11).normal(size=(3, 5, 7)) * scale).astype("float32")
+
+
+def reference(z, labels, epsilon, weights=None):
+    """Loss and gradient in float64, from the definition."""
+    z = z.astype("float64")
+    weights = (labels != 0) * (1.0 if weights is None else weights)
+    log_p = z - np.log(np.exp(z).sum(-1, keepdims=True))
+    q = np.eye(7)[labels] * (1 - epsilon) + epsilon / 7
+    loss = -(q * log_p).sum(-1)
+    gradient = (np.exp(log_p) - q) * weights[..., None]
+    return (loss * weights).sum() / weights.sum(), gradient / weights.sum()
+
+
+def value_and_gradient(loss, labels, z, sample_weight=None):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        @tf.function
+        def run(z):
+            with tf.GradientTape() as tape:
+                tape.watch(z)
+                value = loss(labels, z, sample_weight)
+            return value, tape.gradient(value, z)
+
+        value, gradient = run(tf.constant(z))
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        value, gradient = jax.jit(jax.value_and_grad(lambda z: loss(labels, z, sample_weight)))(z)
+    else:
+        import torch
+
+        z = torch.tensor(z, requires_grad=True)
+        value = loss(torch.tensor(labels), z, sample_weight)
+        value.backward()
+        value, gradient = value.detach(), z.grad
+    return np.asarray(value), np.asarray(gradient)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("epsilon", [0.0, EPSILON])
+def test_value_and_gradient_are_those_of_the_definition(epsilon):
+    value, gradient = value_and_gradient(SequenceCrossentropy(epsilon), LABELS, logits())
+    expected, expected_gradient = reference(logits(), LABELS, epsilon)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=2e-7)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 5)])
+def test_sample_weights_of_sentences_and_tokens_make_a_weighted_mean(shape):
+    weights = np.random.default_rng(13).uniform(0.5, 2, shape).astype("float32")
+    value, gradient = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, logits(), weights)
+    wide = weights[:, None] if len(shape) == 1 else weights
+    expected, expected_gradient = reference(logits(), LABELS, EPSILON, wide)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=2e-7)
+
+
+@pytest.mark.numeric
+def test_smoothing_is_that_of_keras_categorical_crossentropy():
+    onehot = np.eye(7, dtype="float32")[LABELS]
+    other = keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=EPSILON, reduction="none"
+    )
+    ours = SequenceCrossentropy(EPSILON).call(LABELS, logits())
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(ours), ops.convert_to_numpy(other(onehot, logits())), rtol=2e-6
+    )
+
+
+@pytest.mark.numeric
+def test_a_batch_of_padding_gives_zero_loss_and_zero_gradient():
+    labels = np.zeros((3, 5), "int32")
+    value, gradient = value_and_gradient(SequenceCrossentropy(EPSILON), labels, logits())
+    assert value == 0
+    assert not gradient.any()
+
+
+@pytest.mark.numeric
+def test_padding_adds_nothing_whatever_its_logits():
+    wild = logits()
+    wild[LABELS == 0] = 1e30
+    value, gradient = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, wild)
+    plain, plain_gradient = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, logits())
+    assert value == plain
+    np.testing.assert_array_equal(gradient, plain_gradient)
+
+
+@pytest.mark.numeric
+def test_large_logits_neither_overflow_nor_vanish():
+    z = logits(scale=3000.0)
+    value, gradient = value_and_gradient(SequenceCrossentropy(), LABELS, z)
+    real = LABELS != 0
+    label_logit = np.take_along_axis(z, LABELS[..., None], -1)[..., 0]
+    # So far apart, the largest logit is the logarithm of the sum.
+    np.testing.assert_allclose(value, (z.max(-1) - label_logit)[real].mean(), rtol=1e-6)
+    assert np.isfinite(gradient).all()
+
+
+def test_low_precision_logits_are_computed_in_float32():
+    z = logits().astype("float16")
+    value = SequenceCrossentropy(EPSILON)(LABELS, z)
+    assert ops.dtype(value) == "float32"
+    expected, _ = reference(z, LABELS, EPSILON)
+    np.testing.assert_allclose(float(value), expected, rtol=1e-6)
+
+
+def test_a_keras_mask_on_the_logits_changes_nothing():
+    z = ops.convert_to_tensor(logits())
+    plain = float(SequenceCrossentropy()(LABELS, z))
+    z._keras_mask = ops.zeros((3, 5), "bool")
+    assert float(SequenceCrossentropy()(LABELS, z)) == plain
+
+
+def test_another_id_can_be_the_padding():
+    moved = np.where(LABELS == 0, 6, np.where(LABELS == 6, 0, LABELS))
+    swapped = logits()[..., [6, 1, 2, 3, 4, 5, 0]]
+    ours = float(SequenceCrossentropy(EPSILON, pad_id=6)(moved, swapped))
+    np.testing.assert_allclose(ours, float(SequenceCrossentropy(EPSILON)(LABELS, logits())))
+
+
+def test_batch_weight_is_the_divisor():
+    loss = SequenceCrossentropy()
+    assert float(loss.batch_weight(LABELS)) == 9
+    assert float(loss.batch_weight(LABELS, np.array([2.0, 3.0, 5.0]))) == 3 * 2 + 3 + 5 * 5
+
+
+def test_token_crossentropy_of_equal_logits_is_the_logarithm_of_the_vocabulary():
+    loss = token_crossentropy(ops.zeros((5, 7)), ops.arange(5, dtype="int32"), EPSILON)
+    np.testing.assert_allclose(ops.convert_to_numpy(loss), np.log(7), rtol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_smoothing_outside_of_the_unit_interval_is_refused(smoothing):
+    with pytest.raises(ValueError, match="label_smoothing must be in"):
+        SequenceCrossentropy(smoothing)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (3, 4, 7), (2, 5, 7)])
+def test_shapes_that_do_not_fit_are_refused(shape):
+    with pytest.raises(ValueError, match=r"Labels must have shape \(B, T\)"):
+        SequenceCrossentropy()(LABELS, np.zeros(shape, "float32"))
+
+
+def test_sample_weights_of_another_rank_are_refused():
+    with pytest.raises(ValueError, match="one weight a sentence"):
+        SequenceCrossentropy()(LABELS, logits(), np.ones((3, 5, 1)))
+
+
+def test_configuration_is_complete_and_round_trips():
+    loss = SequenceCrossentropy(EPSILON, pad_id=5, name="mine")
+    names = set(inspect.signature(SequenceCrossentropy.__init__).parameters) - {"self"}
+    assert set(loss.get_config()) == names
+    copy = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert isinstance(copy, SequenceCrossentropy)
+    assert copy.get_config() == loss.get_config()

@@ -1,0 +1,107 @@
+"""Token accuracy and perplexity by hand-made numbers, over ragged batches and resets."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.training.losses import SequenceCrossentropy
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+
+# B = 2, T = 3, V = 5. Five tokens, of which the first, the second and the last are guessed.
+LABELS = np.array([[1, 4, 2], [3, 2, 0]], "int32")
+GUESSES = np.array([[1, 4, 3], [1, 2, 0]])
+
+
+def logits():
+    return np.eye(5, dtype="float32")[GUESSES] * 2.0
+
+
+@pytest.mark.numeric
+def test_accuracy_counts_tokens_and_no_padding():
+    metric = TokenAccuracy()
+    metric.update_state(LABELS, logits())
+    assert float(metric.result()) == pytest.approx(3 / 5)
+
+
+@pytest.mark.numeric
+def test_perplexity_is_exp_of_the_mean_over_tokens():
+    metric = Perplexity()
+    metric.update_state(LABELS, logits())
+    # A guess has probability e^2 / (e^2 + 4), any other token 1 / (e^2 + 4).
+    total = np.exp(2) + 4
+    expected = np.exp(-(3 * np.log(np.exp(2) / total) + 2 * np.log(1 / total)) / 5)
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.numeric
+def test_perplexity_is_that_of_the_unsmoothed_loss():
+    metric = Perplexity()
+    metric.update_state(LABELS, logits())
+    loss = float(SequenceCrossentropy()(LABELS, logits()))
+    assert float(metric.result()) == pytest.approx(np.exp(loss), rel=1e-6)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
+def test_ragged_batches_give_what_one_batch_gives(make):
+    rng = np.random.default_rng(17)
+    labels = rng.integers(0, 5, (7, 3)).astype("int32")
+    z = rng.normal(size=(7, 3, 5)).astype("float32")
+    whole, parts = make(), make()
+    whole.update_state(labels, z)
+    for begin, end in ((0, 1), (1, 5), (5, 7)):
+        parts.update_state(labels[begin:end], z[begin:end])
+    assert float(parts.result()) == pytest.approx(float(whole.result()), rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
+def test_sample_weights_weight_tokens(make):
+    weighted, only = make(), make()
+    weighted.update_state(LABELS, logits(), np.array([1.0, 0.0]))
+    only.update_state(LABELS[:1], logits()[:1])
+    assert float(weighted.result()) == pytest.approx(float(only.result()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("make", "nothing"), [(TokenAccuracy, 0.0), (Perplexity, 1.0)])
+def test_without_tokens_and_after_a_reset_the_result_is_that_of_nothing(make, nothing):
+    metric = make()
+    assert float(metric.result()) == nothing
+    metric.update_state(np.zeros((2, 3), "int32"), logits())
+    assert float(metric.result()) == nothing
+    metric.update_state(LABELS, logits())
+    assert float(metric.result()) != nothing
+    metric.reset_state()
+    assert float(metric.result()) == nothing
+
+
+def test_more_tokens_than_float32_can_count_are_counted():
+    if keras.backend.backend() == "jax":
+        pytest.skip("JAX has no float64 by default")
+    metric = TokenAccuracy()
+    metric.total.assign(2.0**24)
+    metric.count.assign(2.0**24)
+    metric.update_state(np.array([[1]]), np.eye(5, dtype="float32")[[[1]]])
+    assert float(ops.convert_to_numpy(metric.count)) == 2**24 + 1
+
+
+def test_a_label_that_is_not_a_number_is_not_right():
+    metric = TokenAccuracy()
+    metric.update_state(LABELS, np.full((2, 3, 5), np.nan, "float32"))
+    assert float(metric.result()) == 0
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"Labels must have shape \(B, T\)"):
+        TokenAccuracy().update_state(LABELS, logits()[:, :2])
+
+
+@pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
+def test_configuration_is_complete_and_round_trips(make):
+    metric = make(pad_id=3, name="mine")
+    assert set(metric.get_config()) == set(inspect.signature(make.__init__).parameters) - {"self"}
+    copy = keras.metrics.deserialize(keras.metrics.serialize(metric))
+    assert isinstance(copy, make)
+    assert copy.get_config() == metric.get_config()
