@@ -36,6 +36,7 @@ import tensorflow as tf
 from ctranslate2_model import save_ctranslate2
 
 import keras_transformer as kt
+from keras_transformer.padding import pad_rows
 
 # Most generated tokens, beyond those of the longest source of the batch (section 6.1).
 EXTRA_LENGTH = 50
@@ -57,7 +58,7 @@ class Ours:
 
     def __call__(self, rows):
         """Hypotheses and scores, best first, for rows of source ids."""
-        found = self.search(self.model, common.padded(rows), max_length=limit(rows))
+        found = self.search(self.model, pad_rows(rows), max_length=limit(rows))
         ids, scores = found.ids.numpy(), found.scores.numpy()
         return [[row[row > 0].tolist() for row in rows] for rows in ids], scores.tolist()
 

@@ -14,6 +14,7 @@ from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.models import CausalTransformer
+from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 from keras_transformer.search.loop import EXTRA_LENGTH
 
@@ -203,9 +204,7 @@ class SearchJob:
             np.r_[one[:n], two[two != pad]]
             for one, n, two in zip(start, lengths, tokens, strict=True)
         ]
-        targets = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
-        for target, row in zip(targets, rows, strict=True):
-            target[: len(row)] = row
+        targets = pad_rows(rows)
         inputs = targets[:, :-1]  # the last token is never read
         if self.task == "translate":
             inputs = {

@@ -16,6 +16,7 @@ from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks import proof_texts
+from keras_transformer.padding import pad_rows
 
 CONTRIB = "ai.onnx.contrib"
 # How SentencePiece writes a space, and the unknown token.
@@ -300,12 +301,9 @@ def _prove(folder, tokenizer, task, seeded, proof):
         [marks["begin"], *row] if task == "generate" else [*row, marks["end"]]
         for row in tokenizer.encode(proof)
     ]
-    padded = np.zeros((len(ids), max(map(len, ids))), np.int32)
-    for row, tokens in zip(padded, ids, strict=True):
-        row[: len(tokens)] = tokens
     seed = {signature.SEED: np.array(17, np.int32)} if seeded else {}
     (expected,) = verify.probe(
-        folder / signature.MODEL_FILE, [{signature.SOURCE_IDS: padded, **seed}]
+        folder / signature.MODEL_FILE, [{signature.SOURCE_IDS: pad_rows(ids), **seed}]
     )
     (found,) = verify.probe(
         folder / signature.TEXT_MODEL_FILE,
