@@ -12,6 +12,7 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID
 
 # A bucket holds at least so many full batches. Fewer mean less padding, but less mixing too.
 _FULL_BATCHES = 8
+_BEGIN, _END = np.array([[BEGIN_ID], [END_ID]], np.int32)
 
 
 class Ragged:
@@ -154,13 +155,14 @@ class TokenBatches:
         shape = (size, None)
         if self._static:
             shape = (max(size, self._batch_size(length)), length)
-        sources, targets = ([side[i] for i in pairs] for side in ids)
+        rows = [[side[i] for i in pairs] for side in ids]
+        sources, labels = ([np.concatenate([row, _END]) for row in side] for side in rows)
+        starts = [np.concatenate([_BEGIN, row]) for row in rows[1]]
         inputs = {
-            "source_ids": pad_rows([np.append(row, END_ID) for row in sources], *shape),  # (B, S)
-            "target_ids": pad_rows([np.append(BEGIN_ID, row) for row in targets], *shape),  # (B, T)
+            "source_ids": pad_rows(sources, *shape),  # (B, S)
+            "target_ids": pad_rows(starts, *shape),  # (B, T)
         }
-        labels = pad_rows([np.append(row, END_ID) for row in targets], *shape)  # (B, T)
-        return inputs, labels
+        return inputs, pad_rows(labels, *shape)  # (B, T)
 
 
 def length_limit(tokens_per_batch, batch_multiple=1, bucket_boundaries=None, max_length=None):
