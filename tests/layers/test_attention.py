@@ -22,6 +22,7 @@ from support.checks import (
     randomise,
     weights_of,
 )
+from support.linear_bias import LinearBias
 
 from keras_transformer.layers import attention
 from keras_transformer.layers.additive import AdditiveAttention
@@ -39,10 +40,10 @@ def source_ids(side):
     return np.array([*SIDES[side], FULL], "int32")  # (B, S)
 
 
-def multi_head(rotary=False, **kwargs):
+def multi_head(positions=None, **kwargs):
     """A built layer with random weights, query, value and key of three different sizes."""
-    key_dim = K + 1 if rotary else K  # rotation needs an even size
-    layer = attention.MultiHeadAttention(H, key_dim, W, rotary=rotary, **kwargs)
+    key_dim = K + 1 if positions else K  # rotation needs an even size
+    layer = attention.MultiHeadAttention(H, key_dim, W, positions=positions, **kwargs)
     inputs = normal(B, T, D, seed=1), normal(B, S, E, seed=2), normal(B, S, F, seed=3)
     layer.build(*(x.shape for x in inputs))
     return randomise(layer), inputs
@@ -123,26 +124,26 @@ def test_multi_head_attention_is_the_formula(side, use_bias):
 
 @pytest.mark.numeric
 def test_self_attention_with_rotary_positions_is_the_formula():
-    layer = attention.MultiHeadAttention(H, K + 1, rotary=True)
+    layer = attention.MultiHeadAttention(H, K + 1, positions="rotary")
     x = normal(B, S, D)
     layer.build(x.shape, x.shape)
     mask = reference.causal_mask(S)[None] & (source_ids("left") != 0)[:, None]
     weights = weights_of(randomise(layer))
-    expected = reference.multi_head_attention(weights, H, x, x, mask=mask, rotary=True)[0]
+    expected = reference.multi_head_attention(weights, H, x, x, mask=mask, positions="rotary")[0]
     ours = layer(x, x, attention_mask=source_ids("left") != 0, use_causal_mask=True)
     assert_close(ours, expected)
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("rotary", [False, True])
-def test_multi_head_attention_has_the_right_gradients(rotary):
-    layer, (query, value, key) = multi_head(rotary)
+@pytest.mark.parametrize("positions", [None, "rotary"])
+def test_multi_head_attention_has_the_right_gradients(positions):
+    layer, (query, value, key) = multi_head(positions)
     mask = np.random.default_rng(4).random((B, T, S)) < 0.6
     mask[0, 2] = False  # a row that may attend to nothing
     cotangent = normal(B, T, D, seed=4)
 
     def loss(weights):
-        output, _ = reference.multi_head_attention(weights, H, query, value, key, mask, rotary)
+        output, _ = reference.multi_head_attention(weights, H, query, value, key, mask, positions)
         return np.sum(output * cotangent)
 
     found = gradients(layer, cotangent, query, value, key, attention_mask=mask)
@@ -219,9 +220,9 @@ def test_projected_once_and_attended_later_is_the_call():
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("rotary", [False, True])
-def test_steps_with_a_cache_are_causal_self_attention(rotary):
-    layer, x = attention.MultiHeadAttention(H, K + 1, W, rotary=rotary), normal(B, S, D)
+@pytest.mark.parametrize("positions", [None, "rotary", LinearBias()])
+def test_steps_with_a_cache_are_causal_self_attention(positions):
+    layer, x = attention.MultiHeadAttention(H, K + 1, W, positions=positions), normal(B, S, D)
     layer.build(x.shape, x.shape)
     randomise(layer)
     whole = numpy64(layer(x, x, use_causal_mask=True))
@@ -335,7 +336,7 @@ MULTI_HEAD = {
     "value_dim": W,
     "dropout": 0.3,
     "use_bias": False,
-    "rotary": True,
+    "positions": "rotary",
 }
 
 
@@ -400,7 +401,12 @@ def test_inputs_of_another_width_than_at_first_are_refused():
 def test_a_rotation_of_odd_size_is_refused():
     x = normal(B, T, D)
     with pytest.raises(ValueError, match="even"):
-        attention.MultiHeadAttention(H, K, rotary=True)(x, x)
+        attention.MultiHeadAttention(H, K, positions="rotary")(x, x)
+
+
+def test_positions_for_embeddings_are_refused_inside_attention():
+    with pytest.raises(ValueError, match="LearnedPositionEncoding.*inside attention"):
+        attention.MultiHeadAttention(H, K, positions="learned")
 
 
 def test_masks_that_do_not_fit_are_refused():

@@ -37,7 +37,7 @@ SOURCE = {
 VARIANTS = [
     {},
     {"norm_first": True, "activation": "gelu"},
-    {"rotary": True, "key_dim": K + 1, "use_bias": False},
+    {"positions": "rotary", "key_dim": K + 1, "use_bias": True},
 ]
 
 
@@ -54,7 +54,7 @@ def decoder_block(seed=0, **options):
 
 
 def arguments(options):
-    names = ("norm_first", "activation", "rotary")
+    names = ("norm_first", "activation", "positions")
     return {"num_heads": H, **{name: options[name] for name in names if name in options}}
 
 
@@ -239,8 +239,8 @@ BLOCK = {
     "key_dim": K + 1,
     "value_dim": W,
     "attention_dropout": 0.2,
-    "use_bias": False,
-    "rotary": True,
+    "use_bias": True,
+    "positions": "rotary",
     "epsilon": 1e-3,
 }
 
