@@ -201,7 +201,7 @@ class Transformer(CachedDecoding, _Model):
         """What a search needs of the source (B, S), computed once.
 
         A dict of "mask", boolean (B, S), and "layers", for each decoder block one pair of
-        keys (B, H, S, K) and values (B, H, S, W).
+        keys (B, H, S, K) and values (B, H, S, U).
         """
         memory = self.encoder(source_ids)
         layers = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]

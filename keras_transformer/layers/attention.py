@@ -3,7 +3,7 @@
 Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
 Shapes: B batch, T target (query) length, S source (key) length, H heads,
-K key size d_k, W value size d_v, D d_model.
+K key size d_k, U value size d_v, D d_model.
 """
 
 from functools import partial
@@ -78,7 +78,7 @@ class MultiHeadAttention(layers.Layer):
     `mha(x, x, use_causal_mask=True)`, encoder-decoder attention `mha(x, memory)`.
 
     Weights, head i in columns iK .. iK+K-1: `query/kernel` and `key/kernel` (D, H K),
-    `value/kernel` (D, H W), `output/kernel` (H W, D), and a `bias` beside each if `use_bias`.
+    `value/kernel` (D, H U), `output/kernel` (H U, D), and a `bias` beside each if `use_bias`.
     The first three start with half of Glorot's variance, which is Glorot's for one matrix
     (D, 3 D) of all three; deep post-norm models learn to align far more reliably from there.
 
@@ -181,7 +181,7 @@ class MultiHeadAttention(layers.Layer):
         return scaled_dot_product_attention(queries, keys, values, mask, penalty=penalty)[1]
 
     def project_key_value(self, value, key=None, position=None):
-        """Keys (B, H, S, K) and values (B, H, S, W) of `value` (B, S, D') for `attend`.
+        """Keys (B, H, S, K) and values (B, H, S, U) of `value` (B, S, D') for `attend`.
 
         Computed once a source, they serve every step of a search. All stand at `position`, an
         integer scalar, if it is given, else at 0 to S - 1.
@@ -205,8 +205,8 @@ class MultiHeadAttention(layers.Layer):
             penalty = -bias if penalty is None else penalty - bias
         dropout = partial(self.dropout_layer, training=training) if self.dropout else None
         heads, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout, penalty)
-        joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, W)
-        rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H W)
+        joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, U)
+        rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H U)
         return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)
 
     def _mask(self, query, value, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
