@@ -16,7 +16,7 @@ from keras_transformer.export.staging import ExportError
 from keras_transformer.models import CausalTransformer, Transformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
-from keras_transformer.search.loop import EXTRA_LENGTH
+from keras_transformer.search.base import EXTRA_LENGTH
 
 MAX_SOURCE_LENGTH = 512
 # Texts that strings are proven on.

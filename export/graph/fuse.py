@@ -196,6 +196,14 @@ def _split(op, x, heads):
     return op.Reshape(x, op.Constant(value=ir.tensor(shape)))
 
 
+def _negative(op, value):
+    """The negative of a value: what it is the negative of, or a node."""
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Mul" and _number(producer.inputs[1]) == -1:
+        return producer.inputs[0]
+    return op.Neg(value)
+
+
 def cached_attention_rules(known):
     """Self-attention of the new tokens of a step to themselves and their cached past."""
 
@@ -229,7 +237,7 @@ def cached_attention_rules(known):
 
     def fused(op, query, key, value, past_key, past_value, scale, penalty=None, **_):
         heads, _ = _heads(known, query)
-        bias = None if penalty is None else op.Neg(penalty)
+        bias = None if penalty is None else _negative(op, penalty)
         output, keys, values = op.MultiHeadAttention(
             _joined(op, query), _joined(op, key), _joined(op, value), None, None, bias,
             past_key, past_value,
