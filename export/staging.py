@@ -5,12 +5,11 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import time
 
 from keras_transformer.export.runtime import signature
+from keras_transformer.files import whole_folder
 
 # The file that every SavedModel has.
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -46,27 +45,26 @@ def staged(path, stranger):
         )
     path = pathlib.Path(os.path.realpath(path))
     _check_target(path, stranger)
-    missing = [folder for folder in path.parents if not folder.exists()]
+    folder, complete = None, False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with whole_folder(path) as folder:
+            yield folder
+            _check_target(path, stranger)  # it may have changed meanwhile
+            complete = True
     except OSError as error:
-        raise ExportError(
-            f"Nothing can be written beside {path}: {error}. An export is written aside and moved "
-            "into place, so the folder above must be writable: mend that, or choose another path."
-        ) from error
-    new, old = pathlib.Path(aside, "new"), pathlib.Path(aside, "old")
-    try:
-        new.mkdir()
-        yield new
-        _check_target(path, stranger)  # it may have changed meanwhile
-        _move(new, path, old)
-    finally:
-        if path.exists() or not old.exists():  # else `old` is the only copy of the earlier export
-            shutil.rmtree(aside, ignore_errors=True)
-        for folder in missing:
-            with contextlib.suppress(OSError):  # not empty: the export is in it
-                folder.rmdir()
+        if folder is None:
+            raise ExportError(
+                f"Nothing can be written beside {path}: {error}. An export is written aside and "
+                "moved into place, so the folder above must be writable: mend that, or choose "
+                "another path."
+            ) from error
+        if complete:
+            raise ExportError(
+                f"The export is complete, but could not be moved to {path}: {error}. If another "
+                "export wrote there at the same time, that one stands; else see that the folder "
+                "can be renamed (it is no mount point), and export again."
+            ) from error
+        raise
 
 
 def _check_target(path, stranger):
@@ -79,24 +77,6 @@ def _check_target(path, stranger):
             f"{path} exists and is no earlier export ({reason}), so it was left alone. Choose "
             "another path, or remove it first."
         )
-
-
-def _move(new, path, old):
-    """Puts `new` at `path`, and what is there at `old`; all stays as it is where that fails."""
-    try:
-        if path.exists():
-            os.rename(path, old)
-        os.rename(new, path)
-    except BaseException as error:
-        if old.exists() and not path.exists():
-            os.rename(old, path)
-        if isinstance(error, OSError):
-            raise ExportError(
-                f"The export is complete, but could not be moved to {path}: {error}. If another "
-                "export wrote there at the same time, that one stands; else see that the folder "
-                "can be renamed (it is no mount point), and export again."
-            ) from error
-        raise
 
 
 def stranger_to_onnx(folder):

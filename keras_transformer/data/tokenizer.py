@@ -12,6 +12,7 @@ import threading
 
 import sentencepiece
 
+from keras_transformer.files import whole_file
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 MODEL_TYPES = ("unigram", "bpe")
@@ -164,12 +165,9 @@ class Tokenizer:
             return cls(file.read())
 
     def save(self, path):
-        """Writes one file, by custom `NAME.model`, which is whole whenever it is there."""
-        path = os.fspath(path)
-        aside = f"{path}.{os.getpid()}.part"
-        with open(aside, "wb") as file:
-            file.write(self._model)
-        os.replace(aside, path)
+        """Writes one file, by custom `NAME.model`; it appears whole or not at all."""
+        with whole_file(path) as aside:
+            aside.write_bytes(self._model)
 
     @property
     def model(self):
