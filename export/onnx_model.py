@@ -11,7 +11,8 @@ from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.simplify import simplify, sink_weights
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
+from keras_transformer.export.runtime.manifest import digest, seal
+from keras_transformer.export.staging import Progress, staged, stranger_to_onnx
 from keras_transformer.export.tasks import (
     MAX_SOURCE_LENGTH,
     ForwardJob,
@@ -164,7 +165,7 @@ def export_onnx(
                 "versions": versions(),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
-            sealed = signature.seal(manifest)
+            sealed = seal(manifest)
             (folder / signature.MANIFEST_FILE).write_bytes(sealed)
     return json.loads(sealed)
 

@@ -1,7 +1,6 @@
 """What exporters share: folders that appear whole or not at all, one error, progress."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -107,15 +106,6 @@ def stranger_to_saved_model(folder):
     if not (folder / SAVED_MODEL_FILE).exists():
         return f"it has no {SAVED_MODEL_FILE}"
     return None
-
-
-def digest(path):
-    """`{"sha256": ..., "bytes": ...}` of a file, read in pieces."""
-    with open(path, "rb") as file:
-        return {
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-            "bytes": os.path.getsize(path),
-        }
 
 
 class Progress:

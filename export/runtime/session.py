@@ -6,7 +6,7 @@ import onnxruntime
 
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import ArtefactError
-from keras_transformer.export.runtime.weights import MappedModel
+from keras_transformer.export.runtime.mapped_model import MappedModel
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -68,7 +68,7 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ) from error
     if shared:
         session.body_weights = shared  # it reads them, and does not keep them alive
-        model.give_back()  # it has packed them
+        model.release()  # ONNX Runtime has packed them
     running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
     if name not in running:
         raise ProviderError(

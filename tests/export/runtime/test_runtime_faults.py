@@ -8,6 +8,7 @@ import pytest
 from support import artefacts, serving
 
 from keras_transformer.export.runtime import ArtefactError, Translator, artefact, signature
+from keras_transformer.export.runtime.manifest import checksum, seal, unseal
 
 TRIES = 200
 
@@ -32,8 +33,8 @@ def copy(folder, tmp_path):
 def rewritten(folder, **fields):
     """Replaces fields of `artefact.json` and seals it again: it is not damaged, it lies."""
     path = folder / signature.MANIFEST_FILE
-    manifest = signature.unseal(path.read_bytes())
-    path.write_bytes(signature.seal({**manifest, **fields}))
+    manifest = unseal(path.read_bytes())
+    path.write_bytes(seal({**manifest, **fields}))
 
 
 def test_an_undamaged_copy_is_served(copy, tokenizer):
@@ -138,7 +139,7 @@ def test_a_newer_format_asks_for_a_newer_release(copy):
     path = copy / signature.MANIFEST_FILE
     manifest = json.loads(path.read_text())
     manifest["format_version"] = signature.FORMAT_VERSION + 1
-    manifest["checksum"] = signature.checksum(manifest)
+    manifest["checksum"] = checksum(manifest)
     path.write_text(json.dumps(manifest, indent=2) + "\n")
     with pytest.raises(
         ArtefactError, match=f"format_version {signature.FORMAT_VERSION + 1}.*reads"
