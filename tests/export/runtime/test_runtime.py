@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import artefacts, serving
+from support import artefacts, runtime_process
 
 from keras_transformer.export.runtime import ProviderError, Translation, Translator, signature
 
@@ -124,7 +124,7 @@ TOO_LONG = "dogs " * (artefacts.SOURCE_LIMIT + 1)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (TOO_LONG, "tokens, end mark included, where this artefact takes at most 61"),
+        (TOO_LONG, "tokens, special ones included, where this artefact takes at most 61"),
         (b"caf\xe9 noir", "not UTF-8 at byte 4"),
         ("dogs \ud800 run", "half a surrogate pair at character 6"),
     ],
@@ -383,7 +383,7 @@ def test_threads_and_workers_are_some_and_not_thousands(folder, name, count):
 
 def test_eight_threads_share_a_translator(folder):
     lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
-    serving.check_sharing(folder, lines, most=17)
+    runtime_process.check_sharing(folder, lines, most=17)
 
 
 FIRST = """
@@ -397,7 +397,7 @@ print(time.process_time())
 
 def test_the_first_translation_takes_less_than_two_seconds_of_work(folder, tokenizer):
     """Processor time, which other processes on the machine leave alone."""
-    text, seconds = serving.run(FIRST % (serving.FRAMEWORKS,), folder).splitlines()
+    text, seconds = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
     assert text == expected(tokenizer, "two dogs run .").text
     assert float(seconds) < 2.0
 

@@ -5,7 +5,7 @@ import random
 import shutil
 
 import pytest
-from support import artefacts, serving
+from support import artefacts, runtime_process
 
 from keras_transformer.export.runtime import ArtefactError, Translator, artefact, signature
 from keras_transformer.export.runtime.manifest import checksum, seal, unseal
@@ -83,7 +83,7 @@ def test_the_layout_of_the_manifest_counts_too(copy):
 
 def test_the_shell_names_the_damage_and_gives_status_2(copy):
     (copy / signature.MODEL_FILE).write_bytes(b"")
-    status, output, errors = serving.translate(b"two dogs\n", copy)
+    status, output, errors = runtime_process.translate(b"two dogs\n", copy)
     assert (status, output) == (2, "")
     assert errors.startswith("error: ") and "model.onnx has 0 bytes" in errors
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import test_runtime_node
-from support import artefacts, serving
+from support import artefacts, runtime_process
 from test_runtime_node import node_folder  # noqa: F401  a fixture
 
 import keras_transformer
@@ -43,7 +43,7 @@ def test_the_runtime_says_what_keras_finds(exported):
 
 
 def test_eight_threads_find_what_one_finds(exported):
-    serving.check_sharing(exported[-1], LINES, most=3)
+    runtime_process.check_sharing(exported[-1], LINES, most=3)
 
 
 def test_node_finds_the_same_tokens(exported, node_folder):  # noqa: F811
