@@ -20,7 +20,14 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 # a module or for a whole folder, and the longest that fits counts.
 FLOORS = (
     {"special_ids", "files"},
-    {"data.tokenizer", "data.corpora", "data.batches"},
+    {
+        "data.tokenizer",
+        "data.tokenizer_graph",
+        "data.tokenizer_training",
+        "data.corpora",
+        "data.batches",
+        "data.checks",
+    },
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
     {"models", "search"},
