@@ -18,7 +18,7 @@ class ArtefactError(ValueError):
 
 
 class Artefact(NamedTuple):
-    """A folder whose files were all found as they were written.
+    """A folder whose files are all as they were written.
 
     Attributes:
         folder: pathlib.Path.
@@ -39,8 +39,8 @@ class Artefact(NamedTuple):
 def read_artefact(folder):
     """Reads and verifies the folder that `export_onnx` wrote.
 
-    Every file that the artefact names is read and held against its checksum, about a second a
-    gigabyte. Files that it does not name are passed over.
+    Every file that the artefact names is read and its checksum compared, which takes about a second
+    a gigabyte. Files that it does not name are ignored.
 
     Args:
         folder: str or path.

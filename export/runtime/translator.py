@@ -23,7 +23,7 @@ logger = logging.getLogger("keras_transformer.export")
 
 
 class Translation(NamedTuple):
-    """What became of one line.
+    """The result of one line.
 
     Attributes:
         texts: tuple of str, hypotheses, best first. One empty text for a line without text; none
@@ -53,7 +53,7 @@ def _failed(reason):
 class Translator:
     """Serves one exported artefact. Threads can share it, and results do not depend on that.
 
-    What becomes of odd lines is part of the contract, and never touches the other lines:
+    What becomes of odd lines is part of the contract. They never change what the others give:
 
     | line | result |
     | --- | --- |
@@ -65,7 +65,7 @@ hypothesis, score 0 |
     | one on which ONNX Runtime fails (out of memory), or whose scores are not numbers | `error` |
 
     `translate` and `translate_stream` give `""` for a line with an error and log a warning with its
-    number and the reason; `n_best` and `n_best_stream` hand the reason over.
+    number and the reason; `n_best` and `n_best_stream` return the reason.
 
     Args:
         folder: str or path, what `keras_transformer.export.export_onnx` wrote. Weights stay in its
