@@ -11,6 +11,7 @@ import json
 import re
 import statistics
 import sys
+from pathlib import Path
 
 import common
 import layers
@@ -126,10 +127,9 @@ def main():
     if args.check and new != text:
         sys.exit("README.md is not what the figures say: run python benchmarks/readme.py")
     if new != text:
-        from keras_transformer.files import whole_file
-
-        with whole_file(README) as aside:
-            aside.write_text(new, "utf-8")
+        aside = Path(f"{README}.part")
+        aside.write_text(new, "utf-8")
+        aside.replace(README)
 
 
 if __name__ == "__main__":

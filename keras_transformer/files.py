@@ -6,6 +6,7 @@ leaves that folder, which nobody reads, and the target as it was.
 """
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -90,6 +91,8 @@ def _folder_beside(path):
 
 def _replace_folder(new, path, old):
     """Moves `path` to `old` and `new` to `path`; moves `old` back where the second move fails."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "A file is in the folder's place", str(path))
     try:
         if path.exists():
             os.rename(path, old)

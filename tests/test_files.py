@@ -113,6 +113,13 @@ def test_folder_in_the_place_of_the_file_stays(tmp_path):
     assert names(tmp_path) == ["a.txt"] and names(tmp_path / "a.txt") == ["inner"]
 
 
+def test_file_in_the_place_of_the_folder_stays(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(NotADirectoryError, match="out"):
+        write(tmp_path / "out", "new")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out").read_text() == "mine"
+
+
 def test_block_that_wrote_no_file_is_an_error(tmp_path):
     write(tmp_path / "a.txt", "earlier")
     with pytest.raises(FileNotFoundError), whole_file(tmp_path / "a.txt"):
