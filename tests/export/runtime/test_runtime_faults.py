@@ -14,11 +14,6 @@ TRIES = 200
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return artefacts.tokenizer()
-
-
-@pytest.fixture(scope="module")
 def folder(tokenizer, tmp_path_factory):
     """An artefact with a file of every kind."""
     others = {signature.WEIGHTS_FILE: bytes(range(256)), signature.TEXT_MODEL_FILE: b"text" * 97}

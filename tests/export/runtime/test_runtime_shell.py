@@ -12,16 +12,6 @@ from support import artefacts, runtime_process
 from keras_transformer.data.tokenizer import Tokenizer
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return artefacts.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def folder(tokenizer, tmp_path_factory):
-    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
-
-
 def best(tokenizer, line):
     return artefacts.expected_hypotheses(tokenizer, line)[0][0]
 
