@@ -19,7 +19,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 # From the bottom up. A module may import what stands on its own floor or below; a name stands for
 # a module or for a whole folder, and the longest that fits counts.
 FLOORS = (
-    {"special_ids"},
+    {"special_ids", "startup"},
     {"data.tokenizer", "data.corpora", "data.batches"},
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
