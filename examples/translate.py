@@ -6,8 +6,7 @@
 Trains on every GPU (or on logical CPUs with `--replicas`), averages checkpoints (section 6.1),
 chooses the average and the length penalty by BLEU on the validation set, and measures on the test
 sets. Exports the model, and translates the last test set with ONNX Runtime in a process without
-TensorFlow. All files go to `--output`. Started again with the same arguments, a run that was
-stopped goes on.
+TensorFlow. All files go to `--output`; Ctrl-C leaves a model there, and the same command goes on.
 """
 
 import os
@@ -33,12 +32,12 @@ tf.get_logger().setLevel("ERROR")  # it warns of retracing, but each search is i
 
 
 def parse_arguments(argv):
-    prog = "python examples/translate.py"
-    parser = arguments.make_parser(prog, __doc__.splitlines()[0], output="translator")
+    parser = arguments.make_parser("python examples/translate.py", __doc__.splitlines()[0])
     add = parser.add_argument_group("translation").add_argument
     add("--beam-width", type=int, default=5)
     add("--length-penalty", type=float, nargs="+", default=[0.6, 1.0, 1.4], help="tries all")
     add("--bleu-tokenize", help="sacreBLEU's tokeniser; default: 13a, or char for number words")
+    add("--no-export", action="store_true", help="stop after BLEU")
     args = arguments.parse(parser, argv)
     args.bleu_tokenize = args.bleu_tokenize or ("13a" if args.data else "char")
     return args
@@ -47,11 +46,9 @@ def parse_arguments(argv):
 def train(args, run, text, tokenizer, strategy):
     """Trains up to `args.epochs`, from where it was stopped on; False if stopped by Ctrl-C."""
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    options = dict(
-        tokens_per_batch=args.tokens_per_batch,
-        static_shapes=on_gpu,  # XLA compiles anew for each shape
-        batch_multiple=strategy.num_replicas_in_sync,
-    )
+    multiple = strategy.num_replicas_in_sync
+    options = dict(tokens_per_batch=args.tokens_per_batch, batch_multiple=multiple)
+    options["static_shapes"] = on_gpu  # XLA compiles anew for each shape
     batches = kt.translation_batches(
         *text.train, tokenizer, seed=args.seed, sampling_alpha=args.sampling_alpha, **options
     )
@@ -77,7 +74,7 @@ def train(args, run, text, tokenizer, strategy):
 
 
 def evaluate(args, run, model, tokenizer, text):
-    """Chooses and measures; leaves the best weights in `model`, returns the search and scores."""
+    """Chooses weights for `model`; returns the choice, scores and lines of the last test."""
 
     def translations(length_penalty, sources):
         search = kt.BeamSearch(args.beam_width, length_penalty)
@@ -116,15 +113,16 @@ def finish(args, run, text, tokenizer, stopped):
     if stopped:
         raise KeyboardInterrupt(f"model.keras is the average of epochs {epochs}.")
     chosen, scores, lines = evaluate(args, run, model, tokenizer, text)
-    search = kt.BeamSearch(args.beam_width, chosen["length_penalty"])
-    export.export_saved_model(model, run.path / "saved_model", tokenizer, search)
-    # `text`: beside the model for ids, one file with the tokenizer in it, from strings to strings.
-    export.export_onnx(model, run.path / "onnx", tokenizer, search, text=True)
-    compared = compare_with_keras(model, tokenizer, search, run.path / "onnx", lines)
-    print(compared)
+    search, compared = kt.BeamSearch(args.beam_width, chosen["length_penalty"]), None
+    if not args.no_export:
+        export.export_saved_model(model, run.path / "saved_model", tokenizer, search)
+        # `text`: beside the model for ids, one file from strings to strings, tokenizer included.
+        export.export_onnx(model, run.path / "onnx", tokenizer, search, text=True)
+        compared = compare_with_keras(model, tokenizer, search, run.path / "onnx", lines)
+        print(compared)
     facts = dict(command=args.command, seed=args.seed, beam_width=args.beam_width)
     facts |= dict(parameters=model.count_params(), chosen_on_validation=chosen, scores=scores)
-    run.write_report(**facts, onnx_beside_keras=compared._asdict())
+    run.write_report(**facts, onnx_beside_keras=compared and compared._asdict())
     print(f"Saved in {run.path}: {', '.join(sorted(path.name for path in run.path.iterdir()))}")
 
 
@@ -142,7 +140,7 @@ def main(argv=None):
     except (ValueError, OSError) as error:  # which say what is wrong; others show where
         sys.exit(f"translate.py: {error}")
     except KeyboardInterrupt as error:
-        print(f"Stopped. {error} The same command goes on.")
+        print(f"Stopped. {error} The same command goes on, --evaluate uses what is there.")
         sys.exit(130)  # what shells take for Ctrl-C
 
 

@@ -1,4 +1,4 @@
-"""Keeps TensorFlow's start-up messages out of what people read.
+"""Keeps messages of libraries in C++ that nobody needs out of what people read.
 
 While its libraries load, TensorFlow writes a few lines to stderr whatever `TF_CPP_MIN_LOG_LEVEL`
 says: absl prints every message until it is set up. Where that variable asks for silence, these
@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# Written by a process of its own, so that the last words of one that crashes are still passed on.
-_FILTER = """
+STARTUP = ("I0000 ", "WARNING: All log messages before absl::InitializeLog()")
+# A process of its own passes lines on, so that the last words of one that crashes are not lost.
+_PASS_ON = """
 import sys
 for line in sys.stdin.buffer:
-    if not line.startswith((b"I0000 ", b"WARNING: All log messages before absl::InitializeLog()")):
+    if not line.startswith(tuple(start.encode() for start in sys.argv[1:])):
         sys.stderr.buffer.write(line)
         sys.stderr.buffer.flush()
 """
@@ -34,18 +35,25 @@ def quiet_commands() -> None:
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Drops informative lines that libraries write to stderr meanwhile; passes on all others.
+    """Drops the lines of TensorFlow's start, where `TF_CPP_MIN_LOG_LEVEL` is set and not "0"."""
+    if os.environ.get(LEVEL, "0") == "0" or "tensorflow" in sys.modules:
+        yield
+    else:
+        with without_lines(*STARTUP):
+            yield
 
-    Does nothing where `TF_CPP_MIN_LOG_LEVEL` is not set or "0", or TensorFlow is imported already.
-    """
-    asked = os.environ.get(LEVEL, "0") != "0" and sys.executable and sys.stderr is not None
-    if not asked or "tensorflow" in sys.modules:
+
+@contextmanager
+def without_lines(*starts: str) -> Iterator[None]:
+    """Drops lines written to stderr meanwhile that start with one of `starts`; passes others on."""
+    if not sys.executable or sys.stderr is None:  # no Python to start, or nowhere to write
         yield
         return
     sys.stderr.flush()
     stderr = os.dup(2)
-    # C code writes to file descriptor 2, which `contextlib.redirect_stderr` does not touch.
-    passing_on = subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE)
+    command = [sys.executable, "-IS", "-c", _PASS_ON, *starts]
+    passing_on = subprocess.Popen(command, stdin=subprocess.PIPE)
+    # C++ writes to file descriptor 2, which `contextlib.redirect_stderr` does not touch.
     os.dup2(passing_on.stdin.fileno(), 2)
     try:
         yield

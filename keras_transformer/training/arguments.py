@@ -13,17 +13,18 @@ from keras_transformer.data.text_sets import read_sets
 from keras_transformer.training.recipes import RECIPES
 
 
-def make_parser(prog, description, output):
+def make_parser(prog, description):
     """A parser for the text, the model's size, the training and the folder of a run.
 
     Args:
-        prog: str, the command, such as "python examples/translate.py".
+        prog: str, the command, such as "python examples/translate.py"; `--output` is then
+            "runs/translate" by default.
         description: str, one line on what the script does.
-        output: str, default of `--output`.
 
     Returns:
         `argparse.ArgumentParser`; a script adds its own arguments, and `parse` reads them all.
     """
+    output = Path("runs", Path(prog).stem)
     # fmt: off
     parser = argparse.ArgumentParser(prog, description=description)
     add = parser.add_argument_group("text").add_argument
@@ -46,7 +47,7 @@ def make_parser(prog, description, output):
     add("--replicas", type=int, help="default: every GPU, or one CPU")
     add("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
     add("--seed", type=int, default=1)
-    add("--output", type=Path, default=Path(output), help=f"folder of the run; default: {output}")
+    add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
     add("--evaluate", action="store_true", help="use what is there, do not train")
     # fmt: on
     return parser

@@ -16,8 +16,8 @@ from keras_transformer.training.schedules import InverseSquareRootWarmup
 RECIPES = {
     "numbers": dict(
         model=dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.1),
-        rate=dict(peak=0.005, warmup_steps=300),
-        tokens_per_batch=4096, vocab_size=500, epochs=20, average=6),
+        rate=dict(peak=0.005, warmup_steps=150, anneal=True),
+        tokens_per_batch=4096, vocab_size=500, epochs=6, average=2),
     "tiny": dict(
         model=dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
         rate=dict(peak=0.0025, warmup_steps=1500, anneal=True),

@@ -24,7 +24,8 @@ FLOORS = (
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
     {"models", "search"},
-    {"training", "plots"},
+    {"plots"},
+    {"training"},
     {"export.staging", "export.verify", "export.probe", "export.graph"},
     {"export"},
 )
