@@ -130,6 +130,7 @@ def main(argv=None):
     args = parse_arguments(argv)
     run = RunFolder(args.output)
     try:
+        print("reading the text", flush=True)
         text = arguments.read_text(args)
         run.claim(arguments.run_settings(args, text.train), finished=args.evaluate)
         strategy = mirrored_strategy(args.replicas)

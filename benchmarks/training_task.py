@@ -1,0 +1,14 @@
+"""What all engines train by: the batches, and the settings that every engine must share."""
+
+import numpy as np
+
+DROPOUT = 0.1
+SMOOTHING = 0.1
+RATE = 1e-4
+
+
+def random_batch(task, steps):
+    """Source ids, target ids and labels of all steps of a round, (steps B, T) each."""
+    generator = np.random.default_rng(task["seed"])
+    shape = (3, steps * task["batch"], task["length"])
+    return generator.integers(4, task["vocabulary"], shape).astype("int32")
