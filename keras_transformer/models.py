@@ -19,6 +19,7 @@ from keras_transformer.layers.embeddings import TokenEmbedding, embed
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.training.distribution import DistributedModel
 
 BLOCK_OPTIONS = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
 BLOCK_OPTIONS += ("value_dim", "attention_dropout", "use_bias")
@@ -40,7 +41,7 @@ def _decode(parts, target_ids, *memory, **options):
     return parts.target_embedding.logits(parts.decoder_norm(x))
 
 
-class _Model(keras.Model):
+class _Model(DistributedModel):
     """What the models share. Each makes its layers in `_connect`: Keras inputs and outputs."""
 
     def __init__(

@@ -288,7 +288,7 @@ def test_padding_alone_trains_nothing():
 def test_clip_does_what_the_optimizer_does(limit):
     import keras
 
-    from keras_transformer.training import clip
+    from keras_transformer.training.steps import clip
 
     gradients = [np.array([3.0, -4.0], "float32"), np.array([0.1], "float32")]
     weights = [keras.Variable(np.zeros(2, "float32")), keras.Variable(np.zeros(1, "float32"))]
