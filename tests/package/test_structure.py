@@ -23,7 +23,7 @@ FLOORS = (
     {"data.tokenizer", "data.corpora", "data.batches"},
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
-    {"training.distribution", "training.steps"},
+    {"training.distribution", "training.gradients", "training.steps"},
     {"models", "search"},
     {"training", "plots"},
     {"export.staging", "export.verify", "export.probe", "export.graph"},
