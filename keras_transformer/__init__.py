@@ -101,9 +101,9 @@ with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import (
         CheckpointAveraging,
-        TrainingCheckpoint,
         average_checkpoints,
     )
+    from keras_transformer.training.resume import TrainingCheckpoint
 
 
 def __getattr__(name: str) -> object:

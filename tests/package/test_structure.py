@@ -23,6 +23,7 @@ FLOORS = (
     {"data.tokenizer", "data.corpora", "data.batches"},
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
+    {"training.distribution", "training.gradients", "training.steps"},
     {"models", "search"},
     {"plots"},
     {"training"},
