@@ -18,7 +18,6 @@ def replicas(task):
     import tensorflow as tf
 
     import keras_transformer as kt
-    from keras_transformer.training import prepare
 
     workers.set_precision("tensorflow", "float32")
     devices, reduction = two_devices(tf, task["device"])
@@ -36,7 +35,6 @@ def replicas(task):
                 loss=kt.SequenceCrossentropy(label_smoothing=0.1),
                 jit_compile=False,
             )
-        prepare(model)
         before = [np.array(v) for v in model.trainable_variables]
         x = {"source_ids": source, "target_ids": target}
         model.fit(x, labels, batch_size=len(source), epochs=1, shuffle=False, verbose=0)

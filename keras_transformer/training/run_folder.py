@@ -25,11 +25,8 @@ import keras
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.plots import plot_learning_curve
 from keras_transformer.training.callbacks import StopOnNonFinite, Throughput
-from keras_transformer.training.checkpoints import (
-    CheckpointAveraging,
-    TrainingCheckpoint,
-    average_checkpoints,
-)
+from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
+from keras_transformer.training.resume import TrainingCheckpoint
 
 PACKAGES = ("tensorflow", "keras", "sentencepiece")
 
