@@ -17,7 +17,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
-from serving import LENGTH_PENALTY, Engine
+from serving_models import LENGTH_PENALTY
+from serving_processes import Engine
 
 BASE = {"batch size": 32, "source length": 16, "beam width": 4}
 GROWTH = {
