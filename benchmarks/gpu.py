@@ -64,6 +64,7 @@ def correctness(args):
 
 
 def correctness_table(part):
+    """Relative errors: one row per backend and layer, one column per precision."""
     precisions = [p for p in workers.PRECISIONS if any(r["precision"] == p for r in part["rows"])]
     errors = {(r["backend"], r["layer"], r["precision"]): r for r in part["rows"]}
     lines = [
@@ -74,12 +75,14 @@ def correctness_table(part):
 
 
 def error_cell(row):
+    """An error as a number, or why there is none; None where a precision was not run."""
     if row is None:
         return None
     return row.get("error") or f"{row['relative_error']:.1e}"
 
 
 def replicas(args):
+    """The difference that a second replica makes, in TensorFlow, which has the strategies."""
     return call(args, "replicas", "tensorflow", shape=MINIATURE, vocabulary=61)
 
 
@@ -121,7 +124,12 @@ DO = dict(correctness=(correctness, correctness_table), training=(train, trainin
 
 
 def do(args, name):
-    """One part: its status, and what it found or why not."""
+    """Runs one part and never raises for what a part may lack or get wrong.
+
+    Returns:
+        Dict with "status" ("done", "failed" or "left out"), "seconds", and what the part found, or
+        the "reason" why it found nothing.
+    """
     start = time.perf_counter()
     try:
         found = DO[name][0](args)

@@ -31,7 +31,18 @@ def tests_module(name):
 
 
 def correctness(task):
-    """Errors of every layer and model in every precision that the device has."""
+    """Errors of every layer and model in every precision that the device has.
+
+    Args:
+        task: dict with "device", "seed" and "quick" (small sizes).
+
+    Returns:
+        Dict with "rows": one per layer and precision, with its error, its limit, or the exception
+        that it ended with. The other layers are still run then.
+
+    Raises:
+        Missing: the backend sees no GPU, or the checkout's reference is not there.
+    """
     workers.use_checkout()
     import keras
 
@@ -59,7 +70,16 @@ def correctness(task):
 
 
 def errors(layer, inputs, options, expected, *, unit, seed, gpu):
-    """Relative errors of one layer with random weights."""
+    """Errors of one layer with random weights, relative to the size of the expected output.
+
+    Args:
+        layer: the layer or model.
+        inputs, options: arguments of its call.
+        expected: function from {path: float64 array} to the expected output.
+        unit: unit roundoff of the precision; "units" is the error in such roundings.
+        seed: of the weights.
+        gpu: whether the output must lie on a GPU.
+    """
     checks = tests_module("checks")
     layer(*inputs, **options)  # builds it
     if layer.weights:

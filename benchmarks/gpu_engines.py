@@ -46,6 +46,7 @@ def serving(task):
 
 
 def onnx_engine(task):
+    """Our artefact in ONNX Runtime, on the provider that was asked for and on no other."""
     for name in ("keras", "tensorflow", "jax"):  # serving needs none, and they would take memory
         sys.modules.setdefault(name, None)
     workers.use_checkout()
@@ -110,6 +111,7 @@ def nodes_by_provider(model, provider, task):
 
 
 def ctranslate2_engine(task):
+    """The same weights in CTranslate2. Its vocabulary of a random model is `<id N>`."""
     import ctranslate2
 
     folder = Path(task["model"], "ctranslate2")
@@ -140,6 +142,7 @@ def ctranslate2_engine(task):
 
 
 def torch_engine(task):
+    """The same weights in PyTorch, by the search of `torch_search.py`."""
     import torch
     from torch_search import TorchTranslator
 

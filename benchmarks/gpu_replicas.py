@@ -12,7 +12,12 @@ from workers import Missing, WorkerError
 
 
 def replicas(task):
-    """One update on two replicas and on one, from the same weights with the same batch."""
+    """One update on two replicas and on one, from the same weights with the same batch.
+
+    Returns:
+        Dict with the largest relative difference of a weight's update, and its limit. Weights
+        whose update is lost in their rounding are not compared.
+    """
     workers.use_checkout()
     import keras
     import tensorflow as tf

@@ -52,7 +52,14 @@ def served(folder, precision):
 
 
 def serve_one(args, path, manifest, provider, left_out):
-    """Rows of one artefact, one a batch size."""
+    """Rows of one artefact, one per batch size and rival.
+
+    Args:
+        path: folder of the artefact; the rivals' models lie beside it.
+        manifest: its `artefact.json`.
+        provider: execution provider that ONNX Runtime must use.
+        left_out: dict that gets the rivals that do not run here, with the reason.
+    """
     beam = manifest["search"]["config"].get("beam_width", 1)
     shared = dict(part="serving", device=args.device, threads=args.threads, seed=args.seed)
     shared |= dict(beam=beam, precision=manifest["precision"], model=str(path.parent))
@@ -105,10 +112,12 @@ def serving_figures(answers, ids, rival):
 
 
 def speed(answer):
+    """Tokens per second of one round."""
     return answer["tokens"] / answer["seconds"]
 
 
 def serving_table(part):
+    """One row per artefact, batch size and rival."""
     heads = ["artefact", "provider", "beam", "batch", "ms", "tokens/s", "rival", "ms", "tokens/s"]
     names = ["artefact", "provider", "beam", "batch", "milliseconds", "tokens_per_second"]
     names += ["rival", "rival_milliseconds", "rival_tokens_per_second", "speedup", "agreement"]

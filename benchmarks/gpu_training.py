@@ -10,7 +10,10 @@ MINIATURE = dict(num_layers=2, d_model=32, num_heads=4, d_ff=64)
 
 
 def train(args):
-    """Rows of training.compare for every size, precision and backend."""
+    """Rows of training.compare for every size, precision and backend.
+
+    A cell that fails, for want of memory for example, is told and the others go on.
+    """
     if args.device == "cpu" and not args.quick:
         raise Missing("on a CPU benchmarks/training.py does this, with other sizes")
     rows, left_out, wrong = [], {}, []
@@ -50,6 +53,7 @@ def beside_torch(task, args, left_out):
 
 
 def training_table(part):
+    """One row per size, precision and backend; TFLOP/s is the rate of a large product alone."""
     lines = [
         [row["backend"], row["precision"], f"{row['rate_gflops'] / 1e3:.3g}", *training.cells(row)]
         for row in part["rows"]

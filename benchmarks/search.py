@@ -97,7 +97,15 @@ def timed(engine, batches, clock, lanes):
 
 
 def measure(engines, batches, rounds, clock, lanes):
-    """Seconds of each engine and round, and each engine's results."""
+    """Seconds of each engine and round, and each engine's results.
+
+    Args:
+        engines: {name: function from source ids to hypotheses and scores}.
+        batches: list of (numbers of the sentences, their ids).
+        rounds: number of rounds, after one that compiles and warms up.
+        clock: function that gives seconds, of the wall or of the processor.
+        lanes: how many batches an engine translates at a time.
+    """
     times, results = {name: [] for name in engines}, {}
     for number in range(rounds + 1):
         for name, engine in engines.items():

@@ -43,7 +43,14 @@ LONG = range(64, 129)
 
 
 def search_flops(shape, lengths, width, steps):
-    """Floating-point operations of all products of a search: sources' lengths, tokens a result."""
+    """Floating-point operations of all matrix products of a search.
+
+    Args:
+        shape: the model's sizes.
+        lengths: number of tokens of each source, without padding.
+        width: beam width.
+        steps: generated tokens of every hypothesis.
+    """
     d_model, layers, sources = shape["d_model"], shape["num_layers"], sum(lengths)
     square, network = d_model**2, 2 * d_model * shape["d_ff"]
     encoder = sum(length * (4 * square + network + 2 * length * d_model) for length in lengths)
@@ -96,7 +103,11 @@ def measure(engines, single, batches, rounds):
 
 
 def ratios(figures, anchor):
-    """How many times faster than `anchor`, round by round: alone, and in batches."""
+    """How many times faster than `anchor`, as medians of the ratios of the rounds.
+
+    Args:
+        figures, anchor: figures of two engines, as `measure` gives them.
+    """
     alone = zip(anchor["alone_seconds"], figures["alone_seconds"], strict=True)
     names = ("tokens_per_second_rounds",) * 2
     together = zip(*(f[n] for f, n in zip((figures, anchor), names, strict=True)), strict=True)
@@ -108,7 +119,15 @@ def ratios(figures, anchor):
 
 
 def case(name, folders, sources, args, bleu=None, forced_length=None):
-    """One model on one set of sentences: a row an engine, search and precision."""
+    """One model on one set of sentences: one row per engine, search and precision.
+
+    Args:
+        name: str, model and sentences; the model's shape is found by its first word.
+        folders: {(engine, search, precision): folder}, from `prepare`.
+        sources: list of lists of ids.
+        bleu: function from translations to BLEU. Defaults to `None`: no column.
+        forced_length: int, tokens of every hypothesis. Defaults to `None`: as the model ends them.
+    """
     rows = []
     order = common.batches(sources, BATCH)
     batches = [[sources[i] for i in numbers] for numbers in order]
@@ -195,7 +214,7 @@ def parse_arguments():
 
 
 def run_cases(args, folder):
-    """Rows of all cases."""
+    """Rows of all cases: the tiny model, then the base one on short and on long sentences."""
     import keras
 
     import keras_transformer as kt

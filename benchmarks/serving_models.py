@@ -18,6 +18,7 @@ PRECISIONS = ("float32", "int8")
 
 
 def search_of(name, forced_length):
+    """The search of that name; with a forced length no hypothesis ends before it."""
     options = {"min_length": forced_length} if forced_length else {}
     if SEARCHES[name] == 1:
         return kt.GreedySearch(**options)
@@ -25,7 +26,18 @@ def search_of(name, forced_length):
 
 
 def prepare(folder, label, model, tokenizer, searches, forced_length):
-    """Writes a model's artefacts, unless there: {(engine, search, precision): folder}."""
+    """Writes a model for every engine, unless it is there already.
+
+    Args:
+        folder: where to.
+        label: str, begin of the folders' names.
+        model, tokenizer: what to write; the tokenizer may be `None`.
+        searches: names from `SEARCHES`.
+        forced_length: int or `None`. PyTorch's search knows forced lengths only.
+
+    Returns:
+        {(engine, search, precision): folder}.
+    """
     import numpy as np
     from ctranslate2_model import save_ctranslate2
 

@@ -17,7 +17,15 @@ PAUSE = 0.3
 
 
 class Engine:
-    """A process with one engine in it, and how long it took to its first translation."""
+    """A process with one engine in it: `serving_engines.py`.
+
+    Args:
+        config: dict for the process: engine, folder, precision, search, threads, clock.
+        first_rows: batch of source ids to translate at once.
+
+    Attributes:
+        first: seconds from the start of the process to its first translation.
+    """
 
     def __init__(self, config, first_rows):
         start = time.perf_counter()
@@ -59,7 +67,11 @@ print(min(seconds() for _ in range(8)))
 
 
 def matrix_rate(threads):
-    """Floating-point operations a second of a large float32 product."""
+    """Floating-point operations a second of a large float32 product in NumPy.
+
+    NumPy's library of linear algebra reads the number of threads when it is loaded, which is why
+    the product runs in a process of its own. The best of eight counts: the others were disturbed.
+    """
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     environment = os.environ | dict.fromkeys(names, str(threads))
     made = subprocess.run(

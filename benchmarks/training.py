@@ -49,7 +49,16 @@ TINY_PAIRS = (("ours", "gradient_tape"), ("ours_bfloat16", "gradient_tape"))
 
 
 def step_flops(size, vocabulary, batch, length):
-    """Floating-point operations of all products of a training step, both sides `length` long."""
+    """Floating-point operations of all matrix products of a training step.
+
+    The backward pass has two products for each one of the forward pass: three times in all.
+
+    Args:
+        size: the model's sizes.
+        vocabulary: number of ids, whose logits are one product.
+        batch: number of rows.
+        length: tokens of each row, on both sides.
+    """
     d_model, d_ff, tokens = size["d_model"], size["d_ff"], batch * length
     attention = 4 * d_model**2 + 2 * length * d_model  # projections; Q K^T and weights V
     network = 2 * d_model * d_ff
@@ -87,7 +96,11 @@ def compare(task, engines, rounds, packages=None):
 
 
 def figures(task, engines, answers):
-    """The row of a table from the answers of all rounds."""
+    """The row of a table from the answers of all rounds.
+
+    The share of the rate is held against the fastest large product of any engine, so that an engine
+    with slow products of its own does not look good by them.
+    """
     medians = {
         name: {key: statistics.median(each[key] for each in found) for key in found[0]}
         for name, found in answers.items()

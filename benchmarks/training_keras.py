@@ -57,7 +57,10 @@ def engine(task):
 
 
 def plain_loop(model, task):
-    """What one writes without `fit` and without our loss."""
+    """The training step that one writes without `fit` and without our loss.
+
+    Labels are smoothed one-hot vectors (B, T, V), and the loss is their product with a log-softmax.
+    """
     import tensorflow as tf
 
     optimizer = keras.optimizers.Adam(RATE, 0.9, 0.98, 1e-9)
@@ -89,7 +92,10 @@ def plain_loop(model, task):
 
 
 def keras_hub_model(task):
-    """KerasHub's blocks with our embeddings: positions, masks and logits are the same as ours."""
+    """KerasHub's blocks between our embeddings, so that only the blocks differ.
+
+    Positions, masks and logits are the same as ours, and so is the number of parameters.
+    """
     import keras_hub
 
     size, dtype = task["size"], workers.dtype_policy(task["precision"])
