@@ -1,7 +1,7 @@
 """What all engines train by: the batches, and the settings that every engine must share.
 
-Rows are full, so that no engine saves work on padding. Ids are random: the time of a product does not
-depend on them.
+Rows are full, so that no engine saves work on padding. Ids are random: no product's time depends on
+them.
 """
 
 import numpy as np
