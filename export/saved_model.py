@@ -20,6 +20,7 @@ from keras_transformer.export.tasks import (
     check_weights,
     proof_texts,
 )
+from keras_transformer.startup import without_lines
 
 # A search in TensorFlow and the same search traced: other orders of summation, nothing else.
 TOLERANCE = 1e-4
@@ -115,7 +116,9 @@ def _prove(folder, jobs, functions, cases, tolerance):
             jobs[name].compare(some, expected, outputs, tolerance)
         else:
             tensors = {key: tf.constant(array) for key, array in some[0].items()}
-            verify.compare_texts(functions[name](**tensors), outputs[0], tolerance)
+            with without_lines("normalizer.cc"):  # SentencePiece tells that it normalises nothing
+                expected = functions[name](**tensors)
+            verify.compare_texts(expected, outputs[0], tolerance)
 
 
 def _function(function, specs):

@@ -32,7 +32,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 # a module or for a whole folder, and the longest that fits counts. The package's own page is
 # called as the package is.
 FLOORS = (
-    {"special_ids", "files"},
+    {"special_ids", "files", "startup"},
     {
         "data.tokenizer",
         "data.tokenizer_graph",
@@ -43,8 +43,10 @@ FLOORS = (
     },
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
+    {"training.distribution", "training.gradients", "training.steps"},
     {"models", "search"},
-    {"training", "plots"},
+    {"plots"},
+    {"training"},
     {PACKAGE},
     {"export.staging", "export.verify", "export.probe", "export.graph"},
     {"export"},
