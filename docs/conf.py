@@ -28,6 +28,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
+suppress_warnings = ["config.cache"]  # our scraper is a function, so the configuration is read anew
 exclude_patterns = ["gallery"]  # what sphinx-gallery makes of it is in auto_gallery
 
 # Markdown

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
-from keras_transformer.models import CausalTransformer
+from keras_transformer.models import CausalTransformer, Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 from keras_transformer.search.loop import EXTRA_LENGTH
 
@@ -78,9 +78,9 @@ def check_weights(model):
 
 def vocab_sizes(model):
     """`{"source", "target"}` of a model that can be searched."""
-    target = model.target_embedding.vocab_size
-    source = getattr(model, "source_embedding", model.target_embedding).vocab_size
-    return {"source": source, "target": target}
+    target = model.decoder.embedding
+    source = model.encoder.embedding if model.encoder else target
+    return {"source": source.vocab_size, "target": target.vocab_size}
 
 
 def as_float32(model):
@@ -252,8 +252,8 @@ class ForwardJob:
                 f"Inputs {list(self.inputs)} and outputs {self.outputs} need names of their own. "
                 "Name the layers that give the outputs, or let the model return a dict."
             )
-        target = getattr(model, "target_embedding", None)
-        self.vocab_size = vocab_sizes(model) if target else {"source": None, "target": None}
+        generates = isinstance(model, Transformer | CausalTransformer)
+        self.vocab_size = vocab_sizes(model) if generates else {"source": None, "target": None}
 
     def function(self, **inputs):
         arranged = keras.tree.pack_sequence_as(

@@ -97,20 +97,15 @@ def paths(model):
 
 
 def test_biases_of_attention_are_as_the_contract_says():
-    models, layers = re.match(
-        r"models: (yes|no); .* alone: (yes|no);", fact("biases of attention")
-    ).groups()
-    for cls in (kt.Transformer, kt.TransformerEncoder, kt.CausalTransformer):
-        found = any(re.search("attention/.*/bias", path) for path in paths(small(cls)))
-        assert found == (models == "yes")
-        assert any(
-            re.search("attention/.*/bias", path) for path in paths(small(cls, use_bias=True))
-        )
+    says = r"models and blocks: (yes|no); `MultiHeadAttention` alone: (yes|no);"
+    blocks, alone = (yes == "yes" for yes in re.match(says, fact("biases of attention")).groups())
     x = np.zeros((1, 3, 16), "float32")
     block, attention = kt.EncoderBlock(2, 8), kt.MultiHeadAttention(2, 8)
     block(x), attention(x, x)
-    assert any("attention/query/bias" in path for path in paths(block)) == (layers == "yes")
-    assert any("query/bias" in path for path in paths(attention)) == (layers == "yes")
+    models = [small(cls) for cls in (kt.Transformer, kt.TransformerEncoder, kt.CausalTransformer)]
+    for layer, expected in [(attention, alone), (block, blocks), *((m, blocks) for m in models)]:
+        assert any("query/bias" in path for path in paths(layer)) == expected, layer.name
+    assert any("query/bias" in path for path in paths(small(use_bias=True)))
 
 
 def test_feed_forward_biases_and_activation_are_as_the_contract_says():
