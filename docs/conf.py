@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from sphinx_gallery.scrapers import figure_rst
 
 project = "keras-transformer-onnx"
-author = "The keras-transformer-onnx authors"
 release = version = importlib.metadata.version(project)
 html_title = f"{project} {release}"
+html_show_copyright = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
@@ -77,7 +77,9 @@ def full_signature(app, what, name, obj, options, signature, return_annotation):
     """The constructor's own signature: Keras hides it behind a `__new__` that takes anything."""
     if what != "class" or not inspect.isfunction(obj.__init__):
         return None
-    return re.sub(r"^\(self(, )?", "(", str(inspect.signature(obj.__init__))), return_annotation
+    parameters = [*inspect.signature(obj.__init__).parameters.values()][1:]  # without `self`
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(plain)), None
 
 
 def markdown(app, what, name, obj, options, lines):

@@ -28,7 +28,7 @@ labels = np.hstack([ids[:, ::-1], 3 * column])
 
 model = kt.Transformer(vocab_size, num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
 model.compile(
-    keras.optimizers.Adam(0.005), loss=kt.SequenceCrossentropy(), metrics=[kt.TokenAccuracy()]
+    keras.optimizers.Adam(0.003), loss=kt.SequenceCrossentropy(), metrics=[kt.TokenAccuracy()]
 )
 history = model.fit(inputs, labels, batch_size=64, epochs=8, verbose=0)
 print(f"token accuracy in the last epoch: {history.history['token_accuracy'][-1]:.3f}")
@@ -42,10 +42,10 @@ print("source:     ", source[0].tolist())
 print("translation:", result.ids[0, 0].numpy().tolist())
 
 # %%
-# The attention of the decoder to the source: each row is a token to be written, and the weights lie
-# on the token that it is a copy of, from the last to the first.
+# The attention of the decoder to the source. Each row is a step and bears the token that was written
+# before it. The weights lie on the token that is copied next, from the last one to the first.
 
-target = [2, *result.ids[0, 0].numpy().tolist()]
+target = [2, *result.ids[0, 0].numpy().tolist()[:-1]]  # the end token is the last step's result
 maps = plots.attention_maps(model, source[0], target)
 names = [str(i) for i in source[0]], [str(i) for i in target]
 attention = plots.plot_attention(maps["cross"], names[1], names[0], "decoder to source")
