@@ -42,7 +42,7 @@ print("source:     ", source[0].tolist())
 print("translation:", result.ids[0, 0].numpy().tolist())
 
 # %%
-# The attention of the decoder to the source. Each row is a step and bears the token that was written
+# The attention of the decoder to the source. Each row is a step, named by the token written
 # before it. The weights lie on the token that is copied next, from the last one to the first.
 
 target = [2, *result.ids[0, 0].numpy().tolist()[:-1]]  # the end token is the last step's result
