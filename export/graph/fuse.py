@@ -16,8 +16,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
-from keras_transformer.export.graph.shapes import attribute, product
-from keras_transformer.export.graph.simplify import all_nodes, constant, simplify
+from keras_transformer.export.graph.nodes import all_nodes, attribute
+from keras_transformer.export.graph.nodes import add_initializer as constant
+from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.graph.sizes import product
 
 MICROSOFT = "com.microsoft"
 # Stands for `query` in the name of a weight that queries, keys and values were packed into.

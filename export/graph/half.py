@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_transformer.export.graph.simplify import all_nodes, clean
+from keras_transformer.export.graph.nodes import all_nodes
+from keras_transformer.export.graph.simplify import clean
 
 HALF = {
     "MatMul",

@@ -28,8 +28,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_transformer.export.graph.fuse import PACKED
-from keras_transformer.export.graph.shapes import attribute
-from keras_transformer.export.graph.simplify import all_nodes, clean
+from keras_transformer.export.graph.nodes import all_nodes, attribute
+from keras_transformer.export.graph.simplify import clean
 
 MICROSOFT = "com.microsoft"
 # Rows of a column that share a scale in `MatMulNBits`.

@@ -9,8 +9,9 @@ from support import exports
 from support.exports import BEAM, convert, counts, graph, run, source, tiny
 
 from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.shapes import Known, product, quotient, unknown
+from keras_transformer.export.graph.shapes import Known
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.graph.sizes import product, quotient, unknown
 from keras_transformer.export.onnx_model import export_onnx
 from keras_transformer.search import GreedySearch
 
