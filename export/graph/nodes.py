@@ -3,6 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
+# The domain of ONNX Runtime's own operators.
+MICROSOFT = "com.microsoft"
 # Operators that give something else each time.
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
 

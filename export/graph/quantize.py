@@ -27,11 +27,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_transformer.export.graph.fuse import PACKED
-from keras_transformer.export.graph.nodes import all_nodes, attribute
+from keras_transformer.export.graph.fuse_projections import PACKED
+from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes, attribute
 from keras_transformer.export.graph.simplify import clean
 
-MICROSOFT = "com.microsoft"
 # Rows of a column that share a scale in `MatMulNBits`.
 BLOCK = 32
 # Its inputs are rounded to 8 bits, each block by itself. Without that, ONNX Runtime 1.31.1 unpacks

@@ -153,7 +153,7 @@ _REDUCE = (
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 
-# The rule of each operator, by its name in ONNX (or, for those that `fuse` writes, in ONNX Runtime).
+# The rule of each operator, by its name in ONNX, or in ONNX Runtime for those that `fuse` writes.
 RULES = {
     **dict.fromkeys(_ELEMENTWISE, broadcast),
     **dict.fromkeys(_SAME_SHAPE, same_as_first),

@@ -7,10 +7,10 @@ tensor, such as the target of a Reshape.
 
 Why not an inference that exists, tried on a beam search of two layers with 733 values:
 `onnx.shape_inference` 1.23 (also behind ONNX IR and onnxscript) gives 483 of them a shape, with a
-new name for each computed size, so that two equal sizes are not seen to be equal. ONNX Runtime 1.31's
-symbolic inference stops at the loop with a KeyError and takes 0.3 s on a forward pass, where it
-needs `auto_merge`, which takes sizes for equal that need not be. This module knows all 733 shapes
-after 0.04 s, and an export asks it some thirty times.
+new name for each computed size, so that two equal sizes are not seen to be equal. The symbolic
+inference of ONNX Runtime 1.31 stops at the loop with a KeyError; on a forward pass it takes 0.3 s
+and needs `auto_merge`, which takes sizes for equal that need not be. This module knows all 733
+shapes after 0.04 s, and an export asks it some thirty times.
 """
 
 import numpy as np
