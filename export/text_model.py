@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
-from keras_transformer.export.tasks import proof_texts
+from keras_transformer.export.tasks.samples import proof_texts
 
 CONTRIB = "ai.onnx.contrib"
 # How SentencePiece writes a space, and the unknown token.

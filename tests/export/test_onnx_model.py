@@ -25,9 +25,9 @@ from keras_transformer.export import (
     text_model,
     verify,
 )
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.runtime.artefact import read_artefact
-from keras_transformer.export.tasks import as_float32
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling

@@ -156,15 +156,15 @@ def damaged(model, precision, kind):
 @pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
 def test_proof_tells_rounding_from_damage(precision, search):
     model = exports.shared_model()
-    job = tasks.SearchJob(model, search, MAX_LENGTH) if search else tasks.ForwardJob(model)
-    cases = job.cases(None)
-    expected = [job.expected(case) for case in cases]
+    task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
+    cases = task.cases(None)
+    expected = [task.expected(case) for case in cases]
     made = reduced(exports.shared_graph(search), precision)
 
     def check(tried):
         names = [value.name for value in tried.graph.outputs]
         found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
-        job.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+        task.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
 
     check(graph(made))
     for kind in ("zero", "negated", "shuffled"):
