@@ -51,7 +51,7 @@ def save_ctranslate2(model, folder, tokenizer=None, precision="float32"):
     spec.register_source_vocabulary(vocabulary(config["vocab_size"], tokenizer))
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = tokens[1:4]
     spec.config.decoder_start_token = tokens[2]
-    spec.config.layer_norm_epsilon = model.decoder_blocks[0].epsilon
+    spec.config.layer_norm_epsilon = model.decoder.blocks[0].epsilon
     spec.validate()
     spec.optimize(quantization=None if precision == "float32" else precision)
     Path(folder).mkdir(parents=True, exist_ok=True)

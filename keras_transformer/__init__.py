@@ -23,6 +23,7 @@ __all__ = [
     "LearnedPositionEncoding",
     "MultiHeadAttention",
     "Perplexity",
+    "PositionEncoding",
     "RotaryPositionEncoding",
     "Sampling",
     "SearchResult",
@@ -80,6 +81,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
+        PositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )

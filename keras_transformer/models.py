@@ -1,106 +1,100 @@
 """Whole models, built from the blocks as functional Keras models (section 3 of the paper).
 
-The README's section "Weights" lists the path and shape of every weight: a contract that
-checkpoints and importers rely on.
+The path and shape of every weight are a contract that checkpoints and importers rely on; the
+documentation lists them.
 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
-from functools import partial
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import keras
 from keras import layers, ops
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.cache import CachedDecoding
-from keras_transformer.layers.checks import check_ids, check_positive
-from keras_transformer.layers.embeddings import TokenEmbedding, embed
+from keras_transformer.layers.checks import check_ids, check_known, check_positive
+from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
+from keras_transformer.layers.positions import (
+    LearnedPositionEncoding,
+    PositionEncoding,
+    position_encoding,
+)
 from keras_transformer.special_ids import BEGIN_ID
 
-BLOCK_OPTIONS = ("num_heads", "d_ff", "dropout", "activation", "norm_first", "key_dim")
-BLOCK_OPTIONS += ("value_dim", "attention_dropout", "use_bias")
 
+@dataclass
+class Stack:
+    """One side of figure 1. Where attention holds the positions, adding them does nothing."""
 
-def _encode(parts, source_ids):
-    """The encoder stack (section 3.1): (B, S) -> (B, S, D)."""
-    x = embed(source_ids, parts.source_embedding, parts.source_positions, parts.source_dropout)
-    for block in parts.encoder_blocks:  # the embedding's Keras mask hides the padding
-        x = block(x)
-    return parts.encoder_norm(x)
+    embedding: TokenEmbedding
+    positions: PositionEncoding
+    dropout: layers.Dropout  # on their sum (section 5.4)
+    blocks: list  # of `EncoderBlock` or `DecoderBlock`
+    norm: layers.Layer  # of pre-norm stacks; post-norm blocks end with one, and this does nothing
 
+    def embed(self, ids, position=None):
+        """Embeddings + positions, with dropout on the sum: (B, T) -> (B, T, D).
 
-def _decode(parts, target_ids, *memory, **options):
-    """The decoder stack and the projection to logits: (B, T) -> (B, T, V)."""
-    x = embed(target_ids, parts.target_embedding, parts.target_positions, parts.target_dropout)
-    for block in parts.decoder_blocks:
-        x = block(x, *memory, **options)
-    return parts.target_embedding.logits(parts.decoder_norm(x))
+        With `position`, an integer scalar, all T tokens of a sentence are alternatives for it.
+        """
+        return self.dropout(self.positions.add(self.embedding(ids), position))
+
+    def __call__(self, ids, *memory, **options):
+        """(B, T) -> (B, T, D). The Keras mask of the embedding hides the padding."""
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x, *memory, **options)
+        return self.norm(x)
 
 
 class _Model(keras.Model):
-    """What the models share. Each makes its layers in `_connect`: Keras inputs and outputs."""
+    """What the models share. Each says in `_connect` how stacks lead from inputs to outputs."""
 
     def __init__(
         self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", max_length=1024, use_bias=False, dtype=None, name=None,
+        positions="sinusoidal", use_bias=False, **kwargs,
     ):  # fmt: skip
-        self._build(locals(), dtype, name)
-
-    def _build(self, arguments, dtype, name):
-        others = ("self", "dtype", "name")
-        self._arguments = {k: v for k, v in arguments.items() if k not in others}
-        check_positive(num_layers=arguments["num_layers"])
-        self._dtype = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        learned = arguments["positions"] == "learned"
-        self.max_length = arguments["max_length"] if learned else None
-        # Layers become attributes last: PyTorch takes none before the model is initialised.
-        parts = SimpleNamespace()
-        inputs, outputs = self._connect(parts, **self._arguments)
-        super().__init__(inputs=inputs, outputs=outputs, name=name)
-        for part, layer in vars(parts).items():
-            setattr(self, part, layer)
+        check_positive(num_layers=num_layers)
+        max_length = kwargs.pop("max_length", None)
+        if positions == "learned" and max_length is not None:  # the earlier spelling
+            positions = LearnedPositionEncoding(max_length)
+        self.vocab_size, self.num_layers, self.d_model = vocab_size, num_layers, d_model
+        self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
+        self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
+        self.activation, self.norm_first, self.use_bias = activation, norm_first, use_bias
+        self._positions = keras.saving.serialize_keras_object(positions)
+        self._dtype = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        self.max_length = position_encoding(positions).max_length
+        check_known(self, kwargs, "name", "trainable")  # Keras passes over what it does not know
+        inputs, outputs, stacks = self._connect()
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.encoder, self.decoder = stacks
 
     def _embedding(self, name, vocab_size):
-        d_model = self._arguments["d_model"]
-        return TokenEmbedding(vocab_size, d_model, dtype=self._dtype, name=name)
+        return TokenEmbedding(vocab_size, self.d_model, dtype=self._dtype, name=name)
 
-    def _positions(self, name):
-        """The position layer of one stack, or `None` where attention rotates instead."""
-        kind = self._arguments["positions"]
-        if kind == "learned":
-            return LearnedPositionEncoding(self.max_length, dtype=self._dtype, name=name)
-        if kind == "sinusoidal":
-            return SinusoidalPositionEncoding(dtype=self._dtype, name=name)
-        if kind == "rotary":
-            return None
-        raise ValueError(
-            f'positions must be "sinusoidal", "learned" or "rotary", but {kind!r} was passed.'
-        )
-
-    def _stack(self, text, stack, block, embedding):
-        """One side of figure 1: a dict of the layers that `_encode` or `_decode` runs through."""
-        chosen = self._arguments
-        options = {name: chosen[name] for name in BLOCK_OPTIONS}
-        options |= {"rotary": chosen["positions"] == "rotary", "dtype": self._dtype}
-        # Pre-norm stacks end with a layer norm of their own; post-norm ones do not.
-        last = layers.Identity
-        if chosen["norm_first"]:
-            last = partial(layers.LayerNormalization, epsilon=1e-5)
-        return {
-            f"{text}_embedding": embedding,
-            f"{text}_positions": self._positions(f"{text}_positions"),
-            f"{text}_dropout": layers.Dropout(
-                chosen["dropout"], dtype=self._dtype, name=f"{text}_dropout"
-            ),
-            f"{stack}_blocks": [
-                block(**options, name=f"{stack}_block_{i}") for i in range(chosen["num_layers"])
-            ],
-            f"{stack}_norm": last(dtype=self._dtype, name=f"{stack}_norm"),
-        }
+    def _stack(self, embedding, block, side, text):
+        """One side of figure 1; `side` names its blocks, `text` what comes before them."""
+        positions = position_encoding(self._positions, dtype=self._dtype, name=f"{text}_positions")
+        blocks = [
+            block(
+                self.num_heads, self.d_ff, self.dropout, self.activation, self.norm_first,
+                key_dim=self.key_dim, value_dim=self.value_dim,
+                attention_dropout=self.attention_dropout, use_bias=self.use_bias,
+                positions=self._positions if positions.in_attention else None,
+                dtype=self._dtype, name=f"{side}_block_{i}",
+            )
+            for i in range(self.num_layers)
+        ]  # fmt: skip
+        dropout = layers.Dropout(self.dropout, dtype=self._dtype, name=f"{text}_dropout")
+        if self.norm_first:
+            norm = layers.LayerNormalization(epsilon=1e-5, dtype=self._dtype, name=f"{side}_norm")
+        else:
+            norm = layers.Identity(dtype=self._dtype.name, name=f"{side}_norm")
+        return Stack(embedding, positions, dropout, blocks, norm)
 
     def call(self, inputs, training=None, mask=None):
         for ids in keras.tree.flatten(inputs):  # which Keras would cut down to int32 in silence
@@ -108,21 +102,18 @@ class _Model(keras.Model):
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self):
-        activation = keras.activations.get(self._arguments["activation"])
+        names = ("vocab_size", "num_layers", "d_model", "num_heads", "d_ff", "dropout", "key_dim")
+        names += ("value_dim", "attention_dropout", "norm_first", "use_bias", "name")
         return {
-            "name": self.name,
+            **{name: getattr(self, name) for name in names},
+            "activation": keras.activations.serialize(keras.activations.get(self.activation)),
+            "positions": self._positions,
             "dtype": keras.dtype_policies.serialize(self._dtype),
-            **self._arguments,
-            "activation": keras.activations.serialize(activation),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         return cls(**config)
-
-
-def _ids(name):
-    return keras.Input((None,), dtype="int32", name=name)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -145,12 +136,12 @@ class Transformer(CachedDecoding, _Model):
         attention_dropout: rate on attention weights. Defaults to 0.
         activation: of the feed-forward networks. Defaults to "relu".
         norm_first: `False` for the paper's post-norm, `True` for pre-norm.
-        positions: "sinusoidal" (the paper's), "learned" (Table 3, row E) or "rotary".
-        max_length: longest sequence, for learned positions only. Defaults to 1024.
+        positions: "sinusoidal" (the paper's), "learned" (Table 3, row E) or "rotary"; or a
+            position encoding such as `LearnedPositionEncoding(max_length=512)`.
         target_vocab_size: size of a separate target vocabulary; its matrix also gives
             the logits. Defaults to `None`, one shared vocabulary.
         use_bias: whether attention projections have biases. Defaults to `False`.
-        dtype: dtype policy of the layers, such as "mixed_bfloat16".
+        **kwargs: `name`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
         inputs: `{"source_ids": (B, S), "target_ids": (B, T)}` int32; id 0 is padding. The
@@ -176,21 +167,31 @@ class Transformer(CachedDecoding, _Model):
     def __init__(
         self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", max_length=1024, target_vocab_size=None, use_bias=False,
-        dtype=None, name=None,
+        positions="sinusoidal", target_vocab_size=None, use_bias=False, **kwargs,
     ):  # fmt: skip
-        self._build(locals(), dtype, name)
+        self.target_vocab_size = target_vocab_size
+        super().__init__(
+            vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
+            key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
+            activation=activation, norm_first=norm_first, positions=positions, use_bias=use_bias,
+            **kwargs,
+        )  # fmt: skip
 
-    def _connect(self, parts, vocab_size, target_vocab_size, **_):
-        if target_vocab_size is None:
-            source = target = self._embedding("token_embedding", vocab_size)
+    def _connect(self):
+        if self.target_vocab_size is None:
+            source = target = self._embedding("token_embedding", self.vocab_size)
         else:
-            source = self._embedding("source_embedding", vocab_size)
-            target = self._embedding("target_embedding", target_vocab_size)
-        vars(parts).update(self._stack("source", "encoder", EncoderBlock, source))
-        vars(parts).update(self._stack("target", "decoder", DecoderBlock, target))
-        inputs = {name: _ids(name) for name in ("source_ids", "target_ids")}
-        return inputs, _decode(parts, inputs["target_ids"], _encode(parts, inputs["source_ids"]))
+            source = self._embedding("source_embedding", self.vocab_size)
+            target = self._embedding("target_embedding", self.target_vocab_size)
+        encoder = self._stack(source, EncoderBlock, "encoder", "source")
+        decoder = self._stack(target, DecoderBlock, "decoder", "target")
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        logits = target.logits(decoder(target_ids, encoder(source_ids)))
+        return {"source_ids": source_ids, "target_ids": target_ids}, logits, (encoder, decoder)
+
+    def get_config(self):
+        return {**super().get_config(), "target_vocab_size": self.target_vocab_size}
 
     def start_ids(self, source_ids):
         """What precedes the first generated token: the begin id, (B, 1) int32."""
@@ -200,10 +201,10 @@ class Transformer(CachedDecoding, _Model):
         """What a search needs of the source (B, S), computed once.
 
         A dict of "mask", boolean (B, S), and "layers", for each decoder block one pair of
-        keys (B, H, S, K) and values (B, H, S, W).
+        keys (B, H, S, K) and values (B, H, S, U).
         """
-        memory = _encode(self, source_ids)
-        layers = [block.cross_attention.project_key_value(memory) for block in self.decoder_blocks]
+        memory = self.encoder(source_ids)
+        layers = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
         return {"mask": padding_mask(source_ids), "layers": layers}
 
 
@@ -232,11 +233,11 @@ class TransformerEncoder(_Model):
     (1, 3, 16)
     """
 
-    def _connect(self, parts, vocab_size, **_):
-        embedding = self._embedding("token_embedding", vocab_size)
-        vars(parts).update(self._stack("source", "encoder", EncoderBlock, embedding))
-        source_ids = _ids("source_ids")
-        return source_ids, _encode(parts, source_ids)
+    def _connect(self):
+        embedding = self._embedding("token_embedding", self.vocab_size)
+        encoder = self._stack(embedding, EncoderBlock, "encoder", "source")
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        return source_ids, encoder(source_ids), (encoder, None)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -263,11 +264,12 @@ class CausalTransformer(CachedDecoding, _Model):
     (1, 3, 23)
     """
 
-    def _connect(self, parts, vocab_size, **_):
-        embedding = self._embedding("token_embedding", vocab_size)
-        vars(parts).update(self._stack("target", "decoder", EncoderBlock, embedding))
-        target_ids = _ids("target_ids")
-        return target_ids, _decode(parts, target_ids, use_causal_mask=True)
+    def _connect(self):
+        embedding = self._embedding("token_embedding", self.vocab_size)
+        decoder = self._stack(embedding, EncoderBlock, "decoder", "target")
+        target_ids = keras.Input((None,), dtype="int32", name="target_ids")
+        logits = embedding.logits(decoder(target_ids, use_causal_mask=True))
+        return target_ids, logits, (None, decoder)
 
     def start_ids(self, prompt_ids):
         """What precedes the first generated token: the prompt, (B, P) int32."""

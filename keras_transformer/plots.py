@@ -40,22 +40,22 @@ def attention_maps(model, source_ids=None, target_ids=None):
     (2, 4, 2, 3)
     """
     maps, memory, memory_mask = {}, None, None
-    if hasattr(model, "encoder_blocks"):
+    if getattr(model, "encoder", None):
         source_ids = _one_row(source_ids, "source_ids")  # (1, S)
         memory_mask = padding_mask(source_ids)
-        memory = _embedded(source_ids, model.source_embedding, model.source_positions)
+        memory = model.encoder.embed(source_ids)
         maps["encoder"] = []
-        for block in model.encoder_blocks:
+        for block in model.encoder.blocks:
             memory = _attending(block, memory, maps["encoder"], attention_mask=memory_mask)
-        memory = model.encoder_norm(memory)
-    if hasattr(model, "decoder_blocks"):
+        memory = model.encoder.norm(memory)
+    if getattr(model, "decoder", None):
         target_ids = _one_row(target_ids, "target_ids")  # (1, T)
-        x = _embedded(target_ids, model.target_embedding, model.target_positions)
+        x = model.decoder.embed(target_ids)
         masks = {"attention_mask": padding_mask(target_ids), "use_causal_mask": True}
         maps["decoder"] = []
         if memory is not None:
             maps["cross"] = []
-        for block in model.decoder_blocks:
+        for block in model.decoder.blocks:
             x = _attending(
                 block, x, maps["decoder"], maps.get("cross"), memory, memory_mask, **masks
             )
@@ -70,11 +70,6 @@ def _one_row(ids, name):
             f"{ids.shape}. For a row of a batch pass ids[i]."
         )
     return ops.convert_to_tensor(ids[None], "int32")
-
-
-def _embedded(ids, embedding, positions):
-    x = embedding(ids)
-    return x if positions is None else positions(x)
 
 
 def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks):

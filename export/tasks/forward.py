@@ -8,6 +8,7 @@ from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import check_listed
 from keras_transformer.export.tasks.search import vocab_sizes
+from keras_transformer.models import CausalTransformer, Transformer
 
 
 class ForwardTask:
@@ -49,8 +50,8 @@ class ForwardTask:
                 f"Inputs {list(self.inputs)} and outputs {self.outputs} need names of their own. "
                 "Name the layers that give the outputs, or let the model return a dict."
             )
-        target = getattr(model, "target_embedding", None)
-        self.vocab_size = vocab_sizes(model) if target else {"source": None, "target": None}
+        generates = isinstance(model, Transformer | CausalTransformer)
+        self.vocab_size = vocab_sizes(model) if generates else {"source": None, "target": None}
 
     def function(self, **inputs):
         """What is traced: inputs by name to a dict of outputs."""

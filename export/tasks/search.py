@@ -17,9 +17,9 @@ from keras_transformer.search.loop import EXTRA_LENGTH
 
 def vocab_sizes(model):
     """`{"source", "target"}` of a model that can be searched."""
-    target = model.target_embedding.vocab_size
-    source = getattr(model, "source_embedding", model.target_embedding).vocab_size
-    return {"source": source, "target": target}
+    target = model.decoder.embedding
+    source = model.encoder.embedding if model.encoder else target
+    return {"source": source.vocab_size, "target": target.vocab_size}
 
 
 class SearchTask:

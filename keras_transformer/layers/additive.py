@@ -1,6 +1,7 @@
 """Additive attention, the alternative that section 3.2.1 of the paper compares with.
 
-Shapes: B batch, T target (query) length, S source (key) length, U units, D d_model.
+Shapes: B batch, T target (query) length, S source (key) length, A attention units, U value size,
+D d_model.
 """
 
 import keras
@@ -16,7 +17,7 @@ class AdditiveAttention(layers.Layer):
     """Attention with a feed-forward compatibility function (compared in section 3.2.1).
 
     softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory as
-    costly as dot products; in practice slower and larger, since it holds (B, T, S, units)
+    costly as dot products; in practice slower and larger, since it holds (B, T, S, A)
     numbers. It needs no scale: for large d_k it beats the unscaled dot product.
 
     Args:
@@ -24,12 +25,12 @@ class AdditiveAttention(layers.Layer):
 
     Call arguments:
         query: (B, T, D).
-        value: (B, S, W).
+        value: (B, S, U).
         key: (B, S, D''). Defaults to `value`.
         attention_mask: boolean (B, S) or (B, T, S), True = may attend.
 
     Returns:
-        (B, T, W): weighted means of `value`. A Keras mask on `value` or `key` is
+        (B, T, U): weighted means of `value`. A Keras mask on `value` or `key` is
         respected. A query that may attend to nothing gets zeros.
 
     Raises:
@@ -67,14 +68,14 @@ class AdditiveAttention(layers.Layer):
     def call(self, query, value, key=None, attention_mask=None, value_mask=None, key_mask=None):
         key = value if key is None else key
         check_same_length(key, value)
-        queries = self.query_projection(query)[:, :, None, :]  # (B, T, 1, U)
-        keys = self.key_projection(key)[:, None, :, :]  # (B, 1, S, U)
+        queries = self.query_projection(query)[:, :, None, :]  # (B, T, 1, A)
+        keys = self.key_projection(key)[:, None, :, :]  # (B, 1, S, A)
         scores = self.score(ops.tanh(queries + keys))[..., 0]  # (B, T, S)
         scores_shape = (query.shape[0], 1, query.shape[1], value.shape[1])
         masks = (attention_mask, value_mask, key_mask)
         mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         weights = masked_softmax(scores, None if mask is None else mask[:, 0])
-        return ops.matmul(ops.cast(weights, value.dtype), value)  # (B, T, W)
+        return ops.matmul(ops.cast(weights, value.dtype), value)  # (B, T, U)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], value_shape[-1])

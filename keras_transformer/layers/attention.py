@@ -3,7 +3,7 @@
 Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V.
 
 Shapes: B batch, T target (query) length, S source (key) length, H heads,
-K key size d_k, W value size d_v, D d_model.
+K key size d_k, U value size d_v, D d_model.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from keras import layers, ops
 
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
 from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
-from keras_transformer.layers.positions import RotaryPositionEncoding
+from keras_transformer.layers.positions import position_encoding
 
 # Taken off the scores of forbidden pairs: the float32 softmax then gives them exactly 0.
 FORBIDDEN = 1e9
@@ -78,7 +78,7 @@ class MultiHeadAttention(layers.Layer):
     `mha(x, x, use_causal_mask=True)`, encoder-decoder attention `mha(x, memory)`.
 
     Weights, head i in columns iK .. iK+K-1: `query/kernel` and `key/kernel` (D, H K),
-    `value/kernel` (D, H W), `output/kernel` (H W, D), and a `bias` beside each if `use_bias`.
+    `value/kernel` (D, H U), `output/kernel` (H U, D), and a `bias` beside each if `use_bias`.
     The first three start with half of Glorot's variance, which is Glorot's for one matrix
     (D, 3 D) of all three; deep post-norm models learn to align far more reliably from there.
 
@@ -88,8 +88,8 @@ class MultiHeadAttention(layers.Layer):
         value_dim: d_v, size of a head's values. Defaults to `key_dim`.
         dropout: rate of dropout on the attention weights. Defaults to 0.
         use_bias: whether the four projections add a bias. Defaults to `True`.
-        rotary: whether queries and keys are turned by their positions
-            (`RotaryPositionEncoding`); for self-attention. Defaults to `False`.
+        positions: a position encoding that acts inside self-attention, such as "rotary" or
+            `RotaryPositionEncoding()`. Defaults to `None`.
 
     Call arguments:
         query: (B, T, D).
@@ -118,20 +118,28 @@ class MultiHeadAttention(layers.Layer):
     """
 
     def __init__(
-        self, num_heads, key_dim, value_dim=None, dropout=0.0, use_bias=True, rotary=False, **kwargs
-    ):
+        self, num_heads, key_dim, value_dim=None, dropout=0.0, use_bias=True, positions=None,
+        **kwargs,
+    ):  # fmt: skip
+        if kwargs.pop("rotary", False):  # the earlier spelling, in saved files too
+            positions = "rotary"
         super().__init__(**kwargs)
         value_dim = key_dim if value_dim is None else value_dim
         check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim
-        self.dropout, self.use_bias, self.rotary = dropout, use_bias, rotary
+        self.dropout, self.use_bias = dropout, use_bias
         self.supports_masking = True
         self.query_projection = self._projection("query", num_heads * key_dim)
         self.key_projection = self._projection("key", num_heads * key_dim)
         self.value_projection = self._projection("value", num_heads * value_dim)
         self.dropout_layer = layers.Dropout(dropout, dtype=self.dtype_policy)
-        if rotary:
-            self.rotation = RotaryPositionEncoding(dtype=self.dtype_policy)
+        self._positions_config = keras.saving.serialize_keras_object(positions)
+        self.positions = position_encoding(positions, dtype=self.dtype_policy, name="positions")
+        if positions is not None and not self.positions.in_attention:
+            raise ValueError(
+                f"{type(self.positions).__name__} does nothing inside attention: call it on the "
+                "embeddings, or pass it to a model as `positions`."
+            )
 
     def _projection(self, name, size, scale=0.5):
         return layers.Dense(
@@ -148,8 +156,7 @@ class MultiHeadAttention(layers.Layer):
         self.query_projection.build(query_shape)
         self.key_projection.build(key_shape)
         self.value_projection.build(value_shape)
-        if self.rotary:
-            self.rotation.build((*query_shape[:-1], self.key_dim))
+        self.positions.build((*query_shape[:-1], self.key_dim))
         self.output_projection = self._projection("output", query_shape[-1], scale=1.0)
         self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
 
@@ -168,18 +175,20 @@ class MultiHeadAttention(layers.Layer):
             self(query, value, key)
         mask = self._mask(query, value, attention_mask, use_causal_mask)
         keys, values = self.project_key_value(value, key)
-        queries = self._project_heads(self.query_projection, query, self.rotary)
-        return scaled_dot_product_attention(queries, keys, values, mask)[1]
+        queries = self.positions.rotate(self._project_heads(self.query_projection, query))
+        bias = self.positions.bias_between(queries, keys)
+        penalty = None if bias is None else -bias
+        return scaled_dot_product_attention(queries, keys, values, mask, penalty=penalty)[1]
 
     def project_key_value(self, value, key=None, position=None):
-        """Keys (B, H, S, K) and values (B, H, S, W) of `value` (B, S, D') for `attend`.
+        """Keys (B, H, S, K) and values (B, H, S, U) of `value` (B, S, D') for `attend`.
 
-        Computed once a source, they serve every step of a search. For rotary positions all
-        stand at `position`, if given, else at 0 to S - 1.
+        Computed once a source, they serve every step of a search. All stand at `position`, an
+        integer scalar, if it is given, else at 0 to S - 1.
         """
         key = value if key is None else key
         check_same_length(key, value)
-        keys = self._project_heads(self.key_projection, key, self.rotary, position)
+        keys = self.positions.rotate(self._project_heads(self.key_projection, key), position)
         return keys, self._project_heads(self.value_projection, value)
 
     def attend(self, query, keys, values, mask=None, penalty=None, position=None, training=None):
@@ -190,11 +199,14 @@ class MultiHeadAttention(layers.Layer):
         """
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
         mask = attention_shape(mask, scores_shape)
-        queries = self._project_heads(self.query_projection, query, self.rotary, position)
+        queries = self.positions.rotate(self._project_heads(self.query_projection, query), position)
+        bias = self.positions.bias_between(queries, keys, position)
+        if bias is not None:
+            penalty = -bias if penalty is None else penalty - bias
         dropout = partial(self.dropout_layer, training=training) if self.dropout else None
         heads, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout, penalty)
-        joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, W)
-        rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H W)
+        joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, U)
+        rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H U)
         return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)
 
     def _mask(self, query, value, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
@@ -203,20 +215,17 @@ class MultiHeadAttention(layers.Layer):
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
         return combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
 
-    def _project_heads(self, projection, x, rotary=False, position=None):
+    def _project_heads(self, projection, x):
         """(B, T, D) -> (B, H, T, K). One row a token: TensorFlow fuses product and bias."""
         rows = projection(ops.reshape(x, (-1, x.shape[-1])))  # (B T, H K)
         size = rows.shape[-1] // self.num_heads
         heads = ops.reshape(rows, (-1, ops.shape(x)[1], self.num_heads, size))  # (B, T, H, K)
-        heads = ops.transpose(heads, (0, 2, 1, 3))
-        if not rotary:
-            return heads
-        one = {} if position is None else {"offset": position, "length": 1}
-        return self.rotation(heads, **one)
+        return ops.transpose(heads, (0, 2, 1, 3))
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return query_shape
 
     def get_config(self):
-        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "rotary")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")
+        config = {name: getattr(self, name) for name in names}
+        return {**super().get_config(), **config, "positions": self._positions_config}

@@ -16,29 +16,32 @@ class _Block(layers.Layer):
 
     def __init__(
         self, num_heads, d_ff, dropout=0.1, activation="relu", norm_first=False, *, key_dim=None,
-        value_dim=None, attention_dropout=0.0, use_bias=True, rotary=False, epsilon=1e-5, **kwargs,
+        value_dim=None, attention_dropout=0.0, use_bias=False, positions=None, epsilon=1e-5,
+        **kwargs,
     ):  # fmt: skip
+        if kwargs.pop("rotary", False):  # the earlier spelling, in saved files too
+            positions = "rotary"
         super().__init__(**kwargs)
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
-        self.norm_first, self.use_bias, self.rotary = norm_first, use_bias, rotary
-        self.epsilon = epsilon
+        self.norm_first, self.use_bias, self.epsilon = norm_first, use_bias, epsilon
+        self._positions = keras.saving.serialize_keras_object(positions)
         self.supports_masking = True
-        self.feed_forward = FeedForward(
-            d_ff, activation, dtype=self.dtype_policy, name="feed_forward"
-        )
-        self.dropout_layer = layers.Dropout(dropout, dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
+        self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
 
-    def _attention(self, name, d_model, rotary=False):
+    def _attention(self, name, d_model, positions=None):
         if self.key_dim is None and (self.num_heads < 1 or d_model % self.num_heads):
             raise ValueError(
                 f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
                 "Change one of them, or set key_dim."
             )
         key_dim = d_model // self.num_heads if self.key_dim is None else self.key_dim
-        sizes = self.num_heads, key_dim, self.value_dim
-        options = self.attention_dropout, self.use_bias, rotary
-        return MultiHeadAttention(*sizes, *options, dtype=self.dtype_policy, name=name)
+        return MultiHeadAttention(
+            self.num_heads, key_dim, self.value_dim, self.attention_dropout, self.use_bias,
+            positions, dtype=self.dtype_policy, name=name,
+        )  # fmt: skip
 
     def _norm(self, name, input_shape):
         norm = layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
@@ -47,7 +50,7 @@ class _Block(layers.Layer):
 
     def build(self, input_shape):
         check_ranks(inputs=input_shape)
-        self.self_attention = self._attention("self_attention", input_shape[-1], self.rotary)
+        self.self_attention = self._attention("self_attention", input_shape[-1], self._positions)
         self.self_attention.build(input_shape, input_shape)
         self.self_attention_norm = self._norm("self_attention_norm", input_shape)
         self.feed_forward.build(input_shape)
@@ -67,11 +70,12 @@ class _Block(layers.Layer):
 
     def get_config(self):
         names = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
-        names += ("attention_dropout", "use_bias", "rotary", "epsilon")
+        names += ("attention_dropout", "use_bias", "epsilon")
         return {
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(self.feed_forward.activation),
+            "positions": self._positions,
         }
 
 
@@ -94,8 +98,9 @@ class EncoderBlock(_Block):
         key_dim: d_k. Defaults to d_model / num_heads.
         value_dim: d_v. Defaults to `key_dim`.
         attention_dropout: rate on the attention weights. Defaults to 0.
-        use_bias: whether attention projections add biases. Defaults to `True`.
-        rotary: whether self-attention turns queries and keys by position.
+        use_bias: whether attention projections add biases. Defaults to `False`: the paper's are
+            plain matrices.
+        positions: a position encoding inside self-attention, such as "rotary". Defaults to `None`.
         epsilon: of the layer norms. Defaults to 1e-5.
 
     Call arguments:

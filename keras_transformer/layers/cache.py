@@ -15,7 +15,6 @@ V value size, D d_model.
 from keras import ops
 
 from keras_transformer.layers.attention import FORBIDDEN
-from keras_transformer.layers.embeddings import embed
 
 
 def empty_cache(block, rows):
@@ -86,7 +85,7 @@ class CachedDecoding:
             A dict of "shared", what the hypotheses of a sentence have in common, tensors
             (B, ...); and "own", what goes along with each of them, tensors (B, W, ...).
         """
-        shared = {"blocks": [empty_cache(block, rows) for block in self.decoder_blocks]}
+        shared = {"blocks": [empty_cache(block, rows) for block in self.decoder.blocks]}
         if width == 1:
             return {"shared": shared, "own": {}}
         # Penalties: among the tokens of one step all others are forbidden.
@@ -111,12 +110,11 @@ class CachedDecoding:
         if own:
             own = {"past": ops.concatenate([own["past"], shared["others"]], axis=2)}
             penalty = own["past"][:, None]  # (B, 1, W, (t + 1) W)
-        embedding = self.target_embedding
-        x = embed(ids, embedding, self.target_positions, self.target_dropout, position)  # (B, W, D)
+        x = self.decoder.embed(ids, position)  # (B, W, D)
         grown = []
-        for i, (block, past) in enumerate(zip(self.decoder_blocks, shared["blocks"], strict=True)):
+        for i, (block, past) in enumerate(zip(self.decoder.blocks, shared["blocks"], strict=True)):
             source = (memory["layers"][i], memory["mask"]) if memory else ()
             x, past = step_block(block, x, past, position, penalty, *source)
             grown.append(past)
-        logits = embedding.logits(self.decoder_norm(x))
+        logits = self.decoder.embedding.logits(self.decoder.norm(x))
         return logits, {"shared": {**shared, "blocks": grown}, "own": own}

@@ -37,3 +37,13 @@ def check_ids(ids, otherwise):
             f"Token ids must be integers, but their dtype is {ids.dtype}. Cast them, or "
             f"{otherwise}."
         )
+
+
+def check_known(taker, arguments, *known):
+    """Refuses keyword arguments that are none of the known ones."""
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise TypeError(
+            f"{type(taker).__name__} has no arguments {unknown}. Look for a misspelt name: "
+            f"help({type(taker).__name__}) lists them."
+        )

@@ -10,35 +10,15 @@ from keras_transformer.layers.checks import check_ids, check_positive
 from keras_transformer.layers.masks import padding_mask
 
 
-def embed(ids, embedding, positions, dropout, position=None):
-    """Embeddings + positions, with dropout on the sum (sections 3.4, 3.5 and 5.4).
-
-    Args:
-        ids: (B, T) integers.
-        embedding: `TokenEmbedding`.
-        positions: a layer that adds position encodings, or `None` where attention rotates.
-        dropout: layer.
-        position: integer scalar, the one position of all T tokens of a row, which are
-            alternatives then. Defaults to positions 0 to T - 1.
-
-    Returns:
-        (B, T, D).
-    """
-    x = embedding(ids)
-    if positions is not None:
-        x = positions(x) if position is None else positions(x, offset=position, length=1)
-    return dropout(x)
-
-
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenEmbedding(layers.Layer):
     """Turns ids into vectors, and vectors into logits, with one matrix E (V, D).
 
     Section 3.4: the two embeddings and the pre-softmax linear transformation
     share the matrix, and embeddings are multiplied by sqrt(d_model). E is drawn
-    from N(0, D^-1/2), so that a scaled embedding has unit variance, as the
-    position encodings that are added to it, and logits of a normalised vector
-    have unit variance too.
+    from a normal distribution of standard deviation D^-1/2: the components of a
+    scaled embedding then have variance 1 (sinusoidal encodings, which are added
+    to it, have mean square 1/2), and so have the logits of a normalised vector.
 
     Args:
         vocab_size: V, number of ids.

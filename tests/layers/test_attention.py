@@ -1,7 +1,7 @@
 """Attention against the NumPy reference, by hand, and against itself on another way.
 
-Shapes: B batch, T target length, S source length, H heads, K key size, W value size, D d_model,
-E and F sizes of value and key inputs, U units of additive attention.
+Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
+E and F sizes of value and key inputs, A units of additive attention.
 """
 
 import keras
@@ -22,13 +22,14 @@ from support.checks import (
     randomise,
     weights_of,
 )
+from support.linear_bias import LinearBias
 
 from keras_transformer.layers import attention
 from keras_transformer.layers.additive import AdditiveAttention
 from keras_transformer.layers.cache import step_attention
 from keras_transformer.layers.masks import padding_mask
 
-B, T, S, H, K, W, D, E, F, U = 2, 5, 7, 3, 11, 13, 17, 19, 23, 29
+B, T, S, H, K, U, D, E, F, A = 2, 5, 7, 3, 11, 13, 17, 19, 23, 29
 
 # Tokens of a batch of two, padded on either side.
 SIDES = {"right": [[4, 9, 8, 6, 3, 0, 0]], "left": [[0, 0, 0, 4, 9, 8, 6]]}
@@ -39,10 +40,10 @@ def source_ids(side):
     return np.array([*SIDES[side], FULL], "int32")  # (B, S)
 
 
-def multi_head(rotary=False, **kwargs):
+def multi_head(positions=None, **kwargs):
     """A built layer with random weights, query, value and key of three different sizes."""
-    key_dim = K + 1 if rotary else K  # rotation needs an even size
-    layer = attention.MultiHeadAttention(H, key_dim, W, rotary=rotary, **kwargs)
+    key_dim = K + 1 if positions else K  # rotation needs an even size
+    layer = attention.MultiHeadAttention(H, key_dim, U, positions=positions, **kwargs)
     inputs = normal(B, T, D, seed=1), normal(B, S, E, seed=2), normal(B, S, F, seed=3)
     layer.build(*(x.shape for x in inputs))
     return randomise(layer), inputs
@@ -65,7 +66,7 @@ def test_dot_product_attention_by_hand():
 @pytest.mark.numeric
 @pytest.mark.parametrize("masked", [False, True])
 def test_dot_product_attention_is_the_formula(masked):
-    query, key, value = normal(B, H, T, K), normal(B, H, S, K, seed=1), normal(B, H, S, W, seed=2)
+    query, key, value = normal(B, H, T, K), normal(B, H, S, K, seed=1), normal(B, H, S, U, seed=2)
     mask = np.random.default_rng(0).random((B, 1, T, S)) < 0.6 if masked else None
     output, weights = attention.scaled_dot_product_attention(query, key, value, mask)
     expected, expected_weights = reference.attention(query, key, value, mask)
@@ -75,7 +76,7 @@ def test_dot_product_attention_is_the_formula(masked):
 
 @pytest.mark.numeric
 def test_a_fully_masked_row_gives_zeros_and_harms_no_other():
-    query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, W, seed=2)
+    query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, U, seed=2)
     mask = np.ones((T, S), bool)
     mask[3] = False
     output, weights = attention.scaled_dot_product_attention(query, key, value, mask)
@@ -89,7 +90,7 @@ def test_a_fully_masked_row_gives_zeros_and_harms_no_other():
 @pytest.mark.numeric
 def test_what_is_masked_gets_exactly_nothing():
     """Also where its score is far above all others."""
-    query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, W, seed=2)
+    query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, U, seed=2)
     mask = np.ones((T, S), bool)
     mask[:, 4] = False
     key[4] = 1e4 * np.sign(query[0])
@@ -123,26 +124,26 @@ def test_multi_head_attention_is_the_formula(side, use_bias):
 
 @pytest.mark.numeric
 def test_self_attention_with_rotary_positions_is_the_formula():
-    layer = attention.MultiHeadAttention(H, K + 1, rotary=True)
+    layer = attention.MultiHeadAttention(H, K + 1, positions="rotary")
     x = normal(B, S, D)
     layer.build(x.shape, x.shape)
     mask = reference.causal_mask(S)[None] & (source_ids("left") != 0)[:, None]
     weights = weights_of(randomise(layer))
-    expected = reference.multi_head_attention(weights, H, x, x, mask=mask, rotary=True)[0]
+    expected = reference.multi_head_attention(weights, H, x, x, mask=mask, positions="rotary")[0]
     ours = layer(x, x, attention_mask=source_ids("left") != 0, use_causal_mask=True)
     assert_close(ours, expected)
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("rotary", [False, True])
-def test_multi_head_attention_has_the_right_gradients(rotary):
-    layer, (query, value, key) = multi_head(rotary)
+@pytest.mark.parametrize("positions", [None, "rotary"])
+def test_multi_head_attention_has_the_right_gradients(positions):
+    layer, (query, value, key) = multi_head(positions)
     mask = np.random.default_rng(4).random((B, T, S)) < 0.6
     mask[0, 2] = False  # a row that may attend to nothing
     cotangent = normal(B, T, D, seed=4)
 
     def loss(weights):
-        output, _ = reference.multi_head_attention(weights, H, query, value, key, mask, rotary)
+        output, _ = reference.multi_head_attention(weights, H, query, value, key, mask, positions)
         return np.sum(output * cotangent)
 
     found = gradients(layer, cotangent, query, value, key, attention_mask=mask)
@@ -158,9 +159,9 @@ def test_weight_shapes_are_the_documented_ones():
         "query/bias": (H * K,),
         "key/kernel": (F, H * K),
         "key/bias": (H * K,),
-        "value/kernel": (E, H * W),
-        "value/bias": (H * W,),
-        "output/kernel": (H * W, D),
+        "value/kernel": (E, H * U),
+        "value/bias": (H * U,),
+        "output/kernel": (H * U, D),
         "output/bias": (D,),
     }
 
@@ -213,23 +214,23 @@ def test_projected_once_and_attended_later_is_the_call():
     layer, (query, value, key) = multi_head()
     mask = source_ids("right") != 0
     keys, values = layer.project_key_value(value, key)
-    assert tuple(keys.shape) == (B, H, S, K) and tuple(values.shape) == (B, H, S, W)
+    assert tuple(keys.shape) == (B, H, S, K) and tuple(values.shape) == (B, H, S, U)
     whole = numpy64(layer(query, value, key, attention_mask=mask))
     assert_close(layer.attend(query, keys, values, mask), whole, 1e-6)
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("rotary", [False, True])
-def test_steps_with_a_cache_are_causal_self_attention(rotary):
-    layer, x = attention.MultiHeadAttention(H, K + 1, W, rotary=rotary), normal(B, S, D)
+@pytest.mark.parametrize("positions", [None, "rotary", LinearBias()])
+def test_steps_with_a_cache_are_causal_self_attention(positions):
+    layer, x = attention.MultiHeadAttention(H, K + 1, U, positions=positions), normal(B, S, D)
     layer.build(x.shape, x.shape)
     randomise(layer)
     whole = numpy64(layer(x, x, use_causal_mask=True))
-    cache = np.zeros((B, H, 0, K + 1), "float32"), np.zeros((B, H, 0, W), "float32")
+    cache = np.zeros((B, H, 0, K + 1), "float32"), np.zeros((B, H, 0, U), "float32")
     for position in range(S):
         output, cache = step_attention(layer, x[:, position : position + 1], cache, position)
         assert_close(output, whole[:, position : position + 1])
-    assert tuple(cache[0].shape) == (B, H, S, K + 1) and tuple(cache[1].shape) == (B, H, S, W)
+    assert tuple(cache[0].shape) == (B, H, S, K + 1) and tuple(cache[1].shape) == (B, H, S, U)
 
 
 @pytest.mark.numeric
@@ -266,7 +267,7 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
     output kernel and the output: 9.
     """
     layer, (query, value, key) = multi_head()
-    low = attention.MultiHeadAttention(H, K, W, dtype=policy)
+    low = attention.MultiHeadAttention(H, K, U, dtype=policy)
     low.build(query.shape, value.shape, key.shape)
     mask = source_ids("left") != 0
     expected = reference.multi_head_attention(
@@ -284,7 +285,7 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_additive_attention_is_the_formula(side):
     query, value, key = normal(B, T, D), normal(B, S, E, seed=1), normal(B, S, F, seed=2)
-    layer = AdditiveAttention(U)
+    layer = AdditiveAttention(A)
     layer.build(query.shape, value.shape, key.shape)
     mask = source_ids(side) != 0
     weights = weights_of(randomise(layer))
@@ -295,7 +296,7 @@ def test_additive_attention_is_the_formula(side):
 @pytest.mark.numeric
 def test_additive_attention_has_the_right_gradients():
     query, value, cotangent = normal(B, T, D), normal(B, S, E, seed=1), normal(B, T, E, seed=2)
-    layer = AdditiveAttention(U)
+    layer = AdditiveAttention(A)
     layer.build(query.shape, value.shape)
     mask = np.random.default_rng(4).random((B, T, S)) < 0.6
     mask[1, 3] = False
@@ -312,13 +313,13 @@ def test_additive_attention_has_the_right_gradients():
 def test_additive_attention_gives_zeros_where_all_is_masked():
     mask = np.ones((B, T, S), bool)
     mask[1, 3] = False
-    output = AdditiveAttention(U)(normal(B, T, D), normal(B, S, E), attention_mask=mask)
+    output = AdditiveAttention(A)(normal(B, T, D), normal(B, S, E), attention_mask=mask)
     assert not numpy64(output)[1, 3].any() and numpy64(output)[1, 2].all()
 
 
 @pytest.mark.numeric
 def test_additive_attention_respects_the_keras_mask_of_value():
-    ids, query, layer = source_ids("right"), normal(B, T, D), AdditiveAttention(U)
+    ids, query, layer = source_ids("right"), normal(B, T, D), AdditiveAttention(A)
     embedding = keras.layers.Embedding(11, E, mask_zero=True)
     ends = keras.Input((T, D)), keras.Input((S,), dtype="int32")
     model = keras.Model(ends, layer(ends[0], embedding(ends[1])))
@@ -332,16 +333,16 @@ def test_additive_attention_respects_the_keras_mask_of_value():
 MULTI_HEAD = {
     "num_heads": H,
     "key_dim": K + 1,
-    "value_dim": W,
+    "value_dim": U,
     "dropout": 0.3,
     "use_bias": False,
-    "rotary": True,
+    "positions": "rotary",
 }
 
 
 @pytest.mark.parametrize(
     "cls, config",
-    [(attention.MultiHeadAttention, MULTI_HEAD), (AdditiveAttention, {"units": U})],
+    [(attention.MultiHeadAttention, MULTI_HEAD), (AdditiveAttention, {"units": A})],
 )
 def test_layer_promises(cls, config, tmp_path):
     inputs = [normal(B, T, D), normal(B, S, E, seed=1), normal(B, S, F, seed=2)]
@@ -369,7 +370,7 @@ def test_no_units_are_refused():
 )
 def test_inputs_of_another_rank_are_refused(shapes, named):
     inputs = [np.zeros(shape, "float32") for shape in shapes]
-    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
+    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(A)):
         with pytest.raises(
             ValueError, match=rf"{named} must have shape \(batch, length, features\)"
         ):
@@ -378,7 +379,7 @@ def test_inputs_of_another_rank_are_refused(shapes, named):
 
 def test_keys_must_be_as_many_as_values():
     query, value, key = normal(B, T, D), normal(B, S, D), normal(B, S - 1, D)
-    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
+    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(A)):
         with pytest.raises(ValueError, match=f"same length, but {S - 1} and {S}"):
             layer(query, value, key)
 
@@ -389,7 +390,7 @@ def test_weights_can_be_had_before_the_first_call():
 
 
 def test_inputs_of_another_width_than_at_first_are_refused():
-    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(U)):
+    for layer in (attention.MultiHeadAttention(H, K), AdditiveAttention(A)):
         layer(normal(B, T, D), normal(B, S, E))
         with pytest.raises(ValueError, match=f"value {D}.*{F}"):
             layer(normal(B, T, F), normal(B, S, E))
@@ -400,7 +401,12 @@ def test_inputs_of_another_width_than_at_first_are_refused():
 def test_a_rotation_of_odd_size_is_refused():
     x = normal(B, T, D)
     with pytest.raises(ValueError, match="even"):
-        attention.MultiHeadAttention(H, K, rotary=True)(x, x)
+        attention.MultiHeadAttention(H, K, positions="rotary")(x, x)
+
+
+def test_positions_for_embeddings_are_refused_inside_attention():
+    with pytest.raises(ValueError, match="LearnedPositionEncoding.*inside attention"):
+        attention.MultiHeadAttention(H, K, positions="learned")
 
 
 def test_masks_that_do_not_fit_are_refused():
@@ -424,7 +430,7 @@ def test_masks_that_broadcast_wrongly_are_refused(shape):
 
 
 def test_additive_attention_refuses_masks_that_do_not_fit():
-    layer, x, memory = AdditiveAttention(U), normal(B, T, D), normal(B, S, E)
+    layer, x, memory = AdditiveAttention(A), normal(B, T, D), normal(B, S, E)
     with pytest.raises(TypeError, match="boolean.*float32"):
         layer(x, memory, attention_mask=np.ones((B, S), "float32"))
     for shape in [(B, T), (B, H, T, S)]:

@@ -1,6 +1,6 @@
 """Feed-forward network, encoder and decoder block against the NumPy reference.
 
-Shapes: B batch, T target length, S source length, H heads, K key size, W value size, D d_model,
+Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
 F d_ff, M size of the memory.
 """
 
@@ -24,7 +24,7 @@ from support.checks import (
 
 from keras_transformer.layers import blocks
 
-B, T, S, H, K, W, D, F, M = 2, 5, 7, 3, 11, 13, 17, 19, 23
+B, T, S, H, K, U, D, F, M = 2, 5, 7, 3, 11, 13, 17, 19, 23
 
 TARGET = {  # padded on either side, and one row that is full
     "right": np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool),
@@ -37,24 +37,24 @@ SOURCE = {
 VARIANTS = [
     {},
     {"norm_first": True, "activation": "gelu"},
-    {"rotary": True, "key_dim": K + 1, "use_bias": False},
+    {"positions": "rotary", "key_dim": K + 1, "use_bias": True},
 ]
 
 
 def encoder_block(seed=0, **options):
-    block = blocks.EncoderBlock(H, F, **{"key_dim": K, "value_dim": W, **options})
+    block = blocks.EncoderBlock(H, F, **{"key_dim": K, "value_dim": U, **options})
     block.build((B, T, D))
     return randomise(block, seed)
 
 
 def decoder_block(seed=0, **options):
-    block = blocks.DecoderBlock(H, F, **{"key_dim": K, "value_dim": W, **options})
+    block = blocks.DecoderBlock(H, F, **{"key_dim": K, "value_dim": U, **options})
     block.build((B, T, D), (B, S, M))
     return randomise(block, seed)
 
 
 def arguments(options):
-    names = ("norm_first", "activation", "rotary")
+    names = ("norm_first", "activation", "positions")
     return {"num_heads": H, **{name: options[name] for name in names if name in options}}
 
 
@@ -237,10 +237,10 @@ BLOCK = {
     "activation": "gelu",
     "norm_first": True,
     "key_dim": K + 1,
-    "value_dim": W,
+    "value_dim": U,
     "attention_dropout": 0.2,
-    "use_bias": False,
-    "rotary": True,
+    "use_bias": True,
+    "positions": "rotary",
     "epsilon": 1e-3,
 }
 

@@ -28,8 +28,9 @@ from support.checks import (
     randomise,
     weights_of,
 )
+from support.linear_bias import LinearBias
 
-from keras_transformer import models
+from keras_transformer import LearnedPositionEncoding, models
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
 
 B, T, S, V = 3, 5, 7, 23
@@ -37,8 +38,9 @@ SIZES = {"num_layers": 2, "d_model": 22, "num_heads": 3, "d_ff": 19, "key_dim": 
 VARIANTS = {
     "post-norm": {},
     "pre-norm": {"norm_first": True, "activation": "gelu"},
-    "learned": {"positions": "learned", "max_length": 13, "use_bias": True},
+    "learned": {"positions": LearnedPositionEncoding(13), "use_bias": True},
     "rotary": {"positions": "rotary", "value_dim": 17},
+    "linear bias": {"positions": LinearBias()},
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 sides = pytest.mark.parametrize("side", ["left", "right"])
@@ -125,7 +127,7 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
     low, inputs = randomise(Transformer(**config, dtype=policy)), batch()
     expected = reference.transformer(weights_of(model), config, **inputs)
     logits = low(inputs)
-    assert low.encoder_blocks[0].compute_dtype == policy.removeprefix("mixed_")
+    assert low.encoder.blocks[0].compute_dtype == policy.removeprefix("mixed_")
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     assert_rounding_only(logits, expected, policy, 100)
 
@@ -296,7 +298,7 @@ def documented_weights():
 @pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
 def test_every_weight_is_in_the_documented_table(cls):
     sizes = {"D": 22, "F": 19, "V": V, "K": 3 * 10, "W": 3 * 17, "max_length": 13}
-    options = {"value_dim": 17, "positions": "learned", "max_length": 13, "norm_first": True}
+    options = {"value_dim": 17, "positions": LearnedPositionEncoding(13), "norm_first": True}
     model, _ = make(cls, **options, use_bias=True)
     for path, weight in weights_of(model).items():
         shapes = [shape for pattern, shape in documented_weights() if re.fullmatch(pattern, path)]
@@ -336,12 +338,9 @@ ARGUMENTS = {
     "attention_dropout": 0.2,
     "activation": "gelu",
     "norm_first": True,
-    "positions": "learned",
-    "max_length": 13,
+    "positions": "rotary",
     "target_vocab_size": 29,
     "use_bias": True,
-    "dtype": "mixed_bfloat16",
-    "name": "given",
 }
 BOTH = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
 CLASSES = [(Transformer, ARGUMENTS), (TransformerEncoder, BOTH), (CausalTransformer, BOTH)]
@@ -354,6 +353,48 @@ def inputs_of(model):
 @pytest.mark.parametrize("cls, config", CLASSES)
 def test_the_configuration_is_complete(cls, config):
     check_config(cls, config)
+    named = cls(**{**config, "dtype": "mixed_bfloat16", "name": "given"})
+    assert named.name == "given" and named.get_config()["name"] == "given"
+    again = cls.from_config(named.get_config())
+    assert again.get_config() == named.get_config()
+    stack = again.encoder or again.decoder
+    assert stack.blocks[0].compute_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
+def test_the_earlier_spelling_of_learned_positions_goes_on_working(cls):
+    earlier = cls(V, **SIZES, positions="learned", max_length=13)
+    today = cls(V, **SIZES, positions=LearnedPositionEncoding(13))
+    assert earlier.max_length == today.max_length == 13
+    shapes = [{v.path: tuple(v.shape) for v in model.weights} for model in (earlier, today)]
+    assert shapes[0] == shapes[1]
+    assert cls(V, **SIZES, positions="learned").max_length == 1024
+    assert cls(V, **SIZES, max_length=13).max_length is None  # as it always was: no table, no limit
+
+
+def test_an_argument_that_there_is_not_is_refused():
+    with pytest.raises((TypeError, ValueError), match="number_of_layers"):
+        Transformer(V, number_of_layers=2)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_a_head_on_the_encoder_can_be_saved_cloned_and_copied(options, tmp_path):
+    """The usual way to a classifier: from the encoder's input, through its output."""
+    encoder, _ = make(TransformerEncoder, **options)
+    pooled = keras.layers.GlobalAveragePooling1D()(encoder.output)
+    model = keras.Model(encoder.input, keras.layers.Dense(2)(pooled))
+    ids, clone = ids_of(S), keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert_close(clone(ids), numpy64(model(ids)), 1e-6)
+    model.save(tmp_path / "head.keras")
+    assert_close(keras.saving.load_model(tmp_path / "head.keras")(ids), numpy64(model(ids)), 1e-6)
+
+
+def test_positions_are_copied_for_each_side():
+    """One object for a model, two tables: the source's and the target's."""
+    model = Transformer(V, **SIZES, positions=LearnedPositionEncoding(13))
+    paths = [v.path for v in model.weights if "positions" in v.path]
+    assert sorted(paths) == ["source_positions/embeddings", "target_positions/embeddings"]
 
 
 @pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])

@@ -75,9 +75,15 @@ def masked_softmax(scores, mask=None):
     return np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
 
 
-def attention(query, key, value, mask=None):
-    """softmax(Q K^T / sqrt(d_k)) V, and the weights. (..., T, K), (..., S, K), (..., S, U)."""
-    scores = query @ np.swapaxes(key, -1, -2) / math.sqrt(query.shape[-1])  # (..., T, S)
+def linear_bias(length, sources, head, num_heads):
+    """Scores of head h fall by 2^(-8 (h + 1) / H) with every step of distance."""
+    slope = 2.0 ** (-8.0 * (head + 1) / num_heads)
+    return [[-slope * abs(i - j) for j in range(sources)] for i in range(length)]  # (T, S)
+
+
+def attention(query, key, value, mask=None, bias=0.0):
+    """softmax(Q K^T / sqrt(d_k) + bias) V and weights. (..., T, K), (..., S, K), (..., S, U)."""
+    scores = query @ np.swapaxes(key, -1, -2) / math.sqrt(query.shape[-1]) + bias  # (..., T, S)
     weights = masked_softmax(scores, mask)
     return weights @ value, weights  # (..., T, U), (..., T, S)
 
@@ -86,16 +92,21 @@ def dense(weights, x):
     return x @ weights["kernel"] + weights.get("bias", 0.0)
 
 
-def multi_head_attention(weights, num_heads, query, value, key=None, mask=None, rotary=False):
+def multi_head_attention(weights, num_heads, query, value, key=None, mask=None, positions=None):
     """Concat(head_1, ..., head_h) W^O, head by head. mask: (B, T, S), (1, T, S) or (B, 1, S)."""
     key = value if key is None else key
     q, k, v = (
         np.split(dense(scope(weights, name), x), num_heads, axis=-1)
         for name, x in (("query", query), ("key", key), ("value", value))
     )
-    if rotary:
+    biases = [0.0] * num_heads
+    if positions == "rotary":
         q, k = [rotate(x) for x in q], [rotate(x) for x in k]
-    heads, maps = zip(*(attention(*head, mask) for head in zip(q, k, v, strict=True)), strict=True)
+    if positions == "linear bias":
+        sizes = query.shape[1], value.shape[1]
+        biases = [np.array(linear_bias(*sizes, head, num_heads)) for head in range(num_heads)]
+    parts = zip(q, k, v, biases, strict=True)
+    heads, maps = zip(*(attention(q, k, v, mask, bias) for q, k, v, bias in parts), strict=True)
     output = dense(scope(weights, "output"), np.concatenate(heads, axis=-1))
     return output, np.stack(maps, axis=1)  # (B, T, D), (B, H, T, S)
 
@@ -142,14 +153,14 @@ def residual(weights, x, sublayer, norm_first, epsilon=1e-5):
 
 
 def encoder_block(
-    weights, x, mask, *, num_heads, activation="relu", norm_first=False, rotary=False
+    weights, x, mask, *, num_heads, activation="relu", norm_first=False, positions=None
 ):
     """mask: (B, S) or (B, T, S), or None."""
     mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
 
     def self_attention(x):
         part = scope(weights, "self_attention")
-        return multi_head_attention(part, num_heads, x, x, mask=mask, rotary=rotary)[0]
+        return multi_head_attention(part, num_heads, x, x, mask=mask, positions=positions)[0]
 
     def transform(x):
         return feed_forward(scope(weights, "feed_forward"), x, activation)
@@ -168,7 +179,7 @@ def decoder_block(
     num_heads,
     activation="relu",
     norm_first=False,
-    rotary=False,
+    positions=None,
 ):
     """mask: (B, T) or (B, T, T); memory_mask: (B, S) or (B, T, S); or None."""
     mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
@@ -179,7 +190,7 @@ def decoder_block(
 
     def self_attention(x):
         part = scope(weights, "self_attention")
-        return multi_head_attention(part, num_heads, x, x, mask=past, rotary=rotary)[0]
+        return multi_head_attention(part, num_heads, x, x, mask=past, positions=positions)[0]
 
     def cross_attention(x):
         part = scope(weights, "cross_attention")
@@ -200,11 +211,18 @@ def embed(weights, config, ids, side):
     """Embeddings times sqrt(d_model), and positions. side: "source" or "target"."""
     table = weights[f"{embedding_name(weights, side)}/embeddings"]  # (V, D)
     x = table[ids] * math.sqrt(table.shape[1])  # (B, T, D)
-    if config.get("positions", "sinusoidal") == "sinusoidal":
+    if kind_of_positions(config) == "sinusoidal":
         x = x + sinusoids(x.shape[1], x.shape[2])
-    if config.get("positions") == "learned":
+    if kind_of_positions(config) == "learned":
         x = x + weights[f"{side}_positions/embeddings"][: x.shape[1]]
     return x
+
+
+def kind_of_positions(config):
+    """The name of a model's position encoding, be it given by name or as an object."""
+    names = {"LearnedPositionEncoding": "learned", "LinearBias": "linear bias"}
+    given = config.get("positions", "sinusoidal")
+    return given if isinstance(given, str) else names[type(given).__name__]
 
 
 def embedding_name(weights, side):
@@ -215,7 +233,7 @@ def embedding_name(weights, side):
 def block_arguments(config):
     names = ("num_heads", "activation", "norm_first")
     arguments = {name: config[name] for name in names if name in config}
-    return {**arguments, "rotary": config.get("positions") == "rotary"}
+    return {**arguments, "positions": kind_of_positions(config)}
 
 
 def final_norm(weights, config, name, x):
