@@ -1,4 +1,9 @@
-"""Arguments of the exporters, checked before anything is done."""
+"""Arguments of the exporters, checked before anything is done.
+
+An export takes from seconds to minutes, so what can be told at once is told at once: each error
+says what was passed, what was expected and how to mend it. Samples are checked by the task
+(`tasks`), which knows the model's inputs.
+"""
 
 import keras
 import numpy as np
@@ -9,11 +14,16 @@ from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
+# The longest source that an artefact says it serves, where the model itself has no limit.
 MAX_SOURCE_LENGTH = 512
 
 
 def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_SOURCE_LENGTH):
-    """Raises `TypeError` or `ValueError` for what no exporter takes."""
+    """Raises `TypeError` or `ValueError` for what no exporter takes.
+
+    The arguments are those of `export_onnx` and `export_saved_model`. A tokenizer is whatever can
+    encode and be saved, so that one of the user's own may be passed.
+    """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"Exporters trace with TensorFlow, but Keras runs on {keras.backend.backend()} here. "
@@ -76,7 +86,10 @@ def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text):
 
 
 def check_weights(model):
-    """Raises `ExportError` for a weight that holds NaN: such a model cannot be proven."""
+    """Raises `ExportError` for a weight that holds NaN: such a model cannot be proven.
+
+    Its results are NaN, and no comparison with NaN says anything.
+    """
     for variable in model.variables:
         if np.isnan(np.asarray(variable, np.float32)).any():
             raise ExportError(

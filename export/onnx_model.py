@@ -66,7 +66,7 @@ def export_onnx(
             scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
             out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
             every 32 rows of a column: closer to float32 and smaller, for large models).
-        max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
+        max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         max_source_length: longest source that the artefact says it serves. Defaults to 512, or to
             the model's own `max_length`.

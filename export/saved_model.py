@@ -43,7 +43,7 @@ def export_saved_model(
     | `logits` | always | those of the model | `logits`, or the model's own outputs |
 
     With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
-    end mark; for a `CausalTransformer` the begin mark and its pieces, which the search goes on
+    end token; for a `CausalTransformer` the begin token and its pieces, which the search goes on
     from. Blank text gives one empty hypothesis of score 0. Before the folder appears it has been
     loaded in a process without Keras, and its results held to Keras' own.
 
@@ -54,7 +54,7 @@ def export_saved_model(
             the end.
         tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: `logits` only.
-        max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
+        max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a model without
             one. Defaults to `None`: random ones.
@@ -120,7 +120,11 @@ def _function(function, specs):
 
 
 def _translation(tokenizer, task):
-    """The concrete function of the signature `translate`."""
+    """The concrete function of the signature `translate`: tokenizer, search, tokenizer.
+
+    Text ends at a NUL character, as it does for the operator of onnxruntime-extensions, and NUL in
+    the output becomes U+FFFD, so that SavedModel and text model agree on every string.
+    """
     generate = task.name == "generate"
 
     def translate(text, **seed):

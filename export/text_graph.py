@@ -127,7 +127,11 @@ def add_decoding(made, tokenizer, blank, vocab_size):
 
 
 def pieces(tokenizer, vocab_size):
-    """What each id stands for, as bytes: nothing for marks, one byte for a byte piece but NUL."""
+    """What each id stands for, as bytes.
+
+    Nothing for special tokens, one byte for a byte piece, U+FFFD for that of NUL, which would end
+    the text, and the unknown token's text for ids that the tokenizer lacks.
+    """
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     found = []
     for token in range(processor.get_piece_size()):

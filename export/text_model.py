@@ -26,7 +26,7 @@ def add_text_model(folder, tokenizer, task, vocab_size, longest=None):
     Args:
         folder: `pathlib.Path` with the model, ids in and out.
         tokenizer: `Tokenizer` of the model.
-        task: "translate" (pieces and the end mark) or "generate" (begin mark and pieces).
+        task: "translate" (pieces and the end token) or "generate" (begin token and pieces).
         vocab_size: how many ids the model may write. Those that the tokenizer lacks, as where a
             vocabulary was rounded up, are written like the unknown token.
         longest: most tokens that the model can read. Defaults to `None`: any number.

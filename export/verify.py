@@ -129,7 +129,7 @@ def _check_places(what, reference, result):
 
 
 def check_known(what, reference):
-    """Raises `ExportError` where Keras' own numbers are none."""
+    """Raises `ExportError` where Keras' own numbers are NaN, which prove nothing."""
     if np.isnan(reference).any():
         raise ExportError(
             f"{what}: the Keras model itself gives NaN, so nothing can be proven. Look for weights "
@@ -138,6 +138,7 @@ def check_known(what, reference):
 
 
 def _check_error(what, error, tolerance, exact):
+    """Raises `ExportError` for an error beyond the tolerance; NaN is beyond any."""
     if not error <= tolerance:
         advice = "" if exact else ", or keep more of the weights in float (`keep_float`)"
         raise ExportError(
@@ -187,7 +188,12 @@ def compare_search(expected, found, rescored, tolerance, exact=True):
 
 
 def _compare_tokens(ids, scores, tokens, claimed):
-    """Raises `ExportError` unless hypotheses (B, W, T) are the same, or tied with one another."""
+    """Raises `ExportError` unless hypotheses (B, W, T) are the same, or tied with one another.
+
+    Two programs that add in another order may put hypotheses of nearly the same score in another
+    order, and then all later ones of the sentence may differ too. So a sentence passes where all of
+    its scores are Keras' scores.
+    """
     length = max(ids.shape[2], tokens.shape[2])
     ids, tokens = _padded(ids, length), _padded(tokens, length)
     there = np.isfinite(scores)  # both, as was checked
@@ -208,7 +214,13 @@ def _padded(ids, length):
 
 
 def compare_texts(expected, found, tolerance):
-    """Raises `ExportError` unless scores and strings (B, W) are the same, tied hypotheses apart."""
+    """Raises `ExportError` unless scores and strings (B, W) are the same, tied hypotheses apart.
+
+    Args:
+        expected: dict with `texts` as bytes and `scores`, from the tokenizer around the model.
+        found: the same from the written file, texts as `str`.
+        tolerance: largest difference of a score, relative to its size but at least to 1.
+    """
     rows = np.asarray(expected[signature.TEXTS])
     texts = np.array([[text.decode() for text in row] for row in rows])
     scores, others = np.asarray(expected[signature.SCORES]), found[signature.SCORES]

@@ -17,7 +17,15 @@ INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def contents(known, node):
-    """What a node's only output holds, as an array of sizes; `None` where that is not known."""
+    """What a node's only output holds, as an array of sizes; `None` where that is not known.
+
+    Shape and Size start from the shape of their input. All others go on from contents: those that
+    pass them on, those that reshape them, and those that calculate (`_CALCULATED`).
+
+    Args:
+        known: the `shapes.Known` that asks.
+        node: `onnx_ir.Node` whose inputs it has seen.
+    """
     first = None if not node.inputs else known.data.get(node.inputs[0])
     if node.op_type in ("Shape", "Size"):
         dims = known.dims.get(node.inputs[0])

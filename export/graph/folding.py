@@ -36,7 +36,7 @@ def fold_constants(model, known):
             continue
         output = node.outputs[0]
         array = None
-        contents = known.data.get(output)
+        contents = known.data.get(output)  # known, though the inputs may be no constants: a shape
         if contents is not None and not any(isinstance(item, Size) for item in contents.flat):
             array = np.array(contents.tolist(), dtype=_integer_type(node, output))
         elif all(value is None or constant(value) is not None for value in node.inputs):

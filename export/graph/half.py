@@ -213,6 +213,7 @@ def _may_follow(node, is_float):
     """Whether all numbers that a node reads are float16 behind a Cast, or weights."""
     if any(output.dtype == ir.DataType.FLOAT16 for output in node.outputs):
         return False
+    # Weights have no Cast in front of them yet: they get a float16 copy when the node is converted.
     floats = [value for value in node.inputs if is_float(value)]
     half = [value for value in floats if _is_widened_half(value)]
     rest = [value for value in floats if value not in half]

@@ -2,6 +2,8 @@
 
 What a rule is, and the table of all of them, is in `shape_rules`. These here read the *contents* of
 integer tensors (the target of a Reshape, the bounds of a Slice), which `contents` follows.
+
+Shapes in the examples: B batch, T positions, H heads, K size of a head.
 """
 
 from keras_transformer.export.graph.nodes import attribute
@@ -12,7 +14,10 @@ ENDLESS = 10**9
 
 
 def reshape(known, node):
-    """The contents of the target, with 0 for the input's own size and -1 for what is left."""
+    """The contents of the target, with 0 for the input's own size and -1 for what is left.
+
+    (B, T, H, K) reshaped to [0, 0, -1] is (B, T, H K): the product of all sizes, over B T.
+    """
     dims, target = known.dims.get(node.inputs[0]), known.data.get(node.inputs[1])
     if target is None:  # its length is the new rank
         shape = known.dims.get(node.inputs[1])
@@ -60,7 +65,10 @@ def squeeze(known, node):
 
 
 def concat(known, node):
-    """The inputs' sizes of one axis are added; all other axes are those of the first."""
+    """The inputs' sizes of one axis are added; all other axes are those of the first.
+
+    A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new unknown.
+    """
     shapes = [known.dims.get(value) for value in node.inputs]
     if any(shape is None for shape in shapes):
         return None
@@ -72,7 +80,7 @@ def concat(known, node):
 
 
 def split(known, node):
-    """Parts of an axis, of given sizes or of equal ones."""
+    """Parts of an axis, of given sizes or of equal ones: (B, T, 3 D) gives three of (B, T, D)."""
     dims = known.dims.get(node.inputs[0])
     sizes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if dims is None:
@@ -109,7 +117,10 @@ def slice_(known, node):
 
 
 def expand(known, node):
-    """The input stretched to a target: an axis of 1 takes the target's size."""
+    """The input stretched to a target: an axis of 1 takes the target's size.
+
+    (B, 1, 1, T) expanded to [1, 1, T, 1] is (B, 1, T, T).
+    """
     target = known.data.get(node.inputs[1])
     dims = known.dims.get(node.inputs[0])
     if target is None or dims is None or len(dims) > target.size:
@@ -125,7 +136,7 @@ def expand(known, node):
 
 
 def tile(known, node):
-    """Each axis as many times as the repeats say."""
+    """Each axis as many times as the repeats say: (B, T) by [1, 3] gives (B, 3 T)."""
     dims, repeats = known.dims.get(node.inputs[0]), known.data.get(node.inputs[1])
     if dims is None or repeats is None:
         return None

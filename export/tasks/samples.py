@@ -34,5 +34,5 @@ def check_listed(samples):
 
 
 def proof_texts(tokenizer, longest):
-    """Texts to prove strings on, as many as have no more than `longest` tokens and a mark."""
+    """Texts to prove strings on: those of no more than `longest` tokens, begin or end included."""
     return [text for text in PROOF if len(tokenizer.encode(text)) < (longest or np.inf)]
