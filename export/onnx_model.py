@@ -20,7 +20,8 @@ from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
+from keras_transformer.export.runtime.manifest import digest, seal
+from keras_transformer.export.staging import Progress, staged, why_not_onnx
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
@@ -102,7 +103,7 @@ def export_onnx(
     task = SearchTask(model, search, max_length) if search else ForwardTask(model)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
-    with staged(path, stranger_to_onnx) as folder:
+    with staged(path, why_not_onnx) as folder:
         graph = _make_graph(task, precision, fuse, keep_float, tell)
         with tell("writing"):
             write(graph, folder / signature.MODEL_FILE)
@@ -133,7 +134,7 @@ def export_onnx(
                 "versions": versions(),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
-            sealed = signature.seal(manifest)
+            sealed = seal(manifest)
             (folder / signature.MANIFEST_FILE).write_bytes(sealed)
     return json.loads(sealed)
 

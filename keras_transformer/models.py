@@ -22,6 +22,7 @@ from keras_transformer.layers.positions import (
     position_encoding,
 )
 from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.training.distribution import DistributedModel
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Stack:
         return self.norm(x)
 
 
-class _Model(keras.Model):
+class _Model(DistributedModel):
     """What the models share. Each says in `_connect` how stacks lead from inputs to outputs."""
 
     def __init__(

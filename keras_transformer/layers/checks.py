@@ -32,11 +32,17 @@ def check_same_length(key, value):
 
 def check_ids(ids, otherwise):
     """Refuses token ids that are not integers; `otherwise` says what else could have been meant."""
-    if "int" not in keras.backend.standardize_dtype(ids.dtype):
-        raise TypeError(
-            f"Token ids must be integers, but their dtype is {ids.dtype}. Cast them, or "
-            f"{otherwise}."
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if "int" in dtype:
+        return
+    message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."
+    if "float" in dtype and keras.backend.backend() == "tensorflow":
+        message += (
+            " If this is `fit` on several replicas of a tf.distribute strategy and your ids are "
+            "integers: Keras has averaged them over the replicas. Call "
+            "keras_transformer.training.prepare(model) after model.compile."
         )
+    raise TypeError(message)
 
 
 def check_known(taker, arguments, *known):

@@ -104,7 +104,7 @@ def fit(model, folder, *extra, epochs=3, every=2, accumulate=1, **arguments):
     import keras
 
     from keras_transformer.training import prepare
-    from keras_transformer.training.checkpoints import TrainingCheckpoint
+    from keras_transformer.training.resume import TrainingCheckpoint
 
     if accumulate > 1:
         prepare(model, accumulate)
@@ -187,7 +187,7 @@ def test_a_run_that_has_ended_is_not_prolonged(tmp_path):
 def test_other_callbacks_keep_their_counts(tmp_path):
     import keras
 
-    from keras_transformer.training.checkpoints import TrainingCheckpoint
+    from keras_transformer.training.resume import TrainingCheckpoint
 
     def callbacks():
         early = keras.callbacks.EarlyStopping("loss", mode="max", patience=4)
@@ -210,7 +210,7 @@ def test_other_callbacks_keep_their_counts(tmp_path):
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog):
-    from keras_transformer.training.checkpoints import TrainingCheckpoint
+    from keras_transformer.training.resume import TrainingCheckpoint
 
     fit(make_model(), tmp_path)
     newest = sorted(tmp_path.glob("checkpoint-*.npz"))[-1]
@@ -257,7 +257,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 
 @pytest.mark.parametrize("arguments", [{"every": 0}, {"keep": 0}])
 def test_numbers_below_one_are_refused(tmp_path, arguments):
-    from keras_transformer.training.checkpoints import TrainingCheckpoint
+    from keras_transformer.training.resume import TrainingCheckpoint
 
     with pytest.raises(ValueError, match="must be at least 1"):
         TrainingCheckpoint(tmp_path, **arguments)
@@ -463,8 +463,8 @@ def live(folder, name, *extra):
 
     from keras_transformer.data.translation import translation_batches
     from keras_transformer.models import Transformer
-    from keras_transformer.training.checkpoints import TrainingCheckpoint
     from keras_transformer.training.losses import SequenceCrossentropy
+    from keras_transformer.training.resume import TrainingCheckpoint
 
     keras.utils.set_random_seed(37)
     model = Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, dropout=0.3)

@@ -72,9 +72,9 @@ def make_optimizer(kind):
 def train(strategy, kind, accumulate, folder=None, *extra):
     """Two epochs. `accumulate` 0 leaves Keras' own step in place."""
     from keras_transformer.training import prepare
-    from keras_transformer.training.checkpoints import TrainingCheckpoint
     from keras_transformer.training.losses import SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.training.resume import TrainingCheckpoint
 
     with strategy.scope():
         model = make_model(kind)
@@ -288,7 +288,7 @@ def test_padding_alone_trains_nothing():
 def test_clip_does_what_the_optimizer_does(limit):
     import keras
 
-    from keras_transformer.training import clip
+    from keras_transformer.training.gradients import clip
 
     gradients = [np.array([3.0, -4.0], "float32"), np.array([0.1], "float32")]
     weights = [keras.Variable(np.zeros(2, "float32")), keras.Variable(np.zeros(1, "float32"))]

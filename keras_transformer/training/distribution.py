@@ -1,0 +1,141 @@
+"""Exact training on several replicas: what our models do, and what `prepare` does for others.
+
+`model.fit` is the trainer. Keras' own step is kept on one replica. On several replicas of a
+`tf.distribute` strategy it falls short (Keras 3.15), and `steps` replaces it:
+
+- `fit` averages the replicas' parts of one batch, to learn its shapes. That turns ids into floats,
+  fails where replicas hold different numbers of rows, and fails under
+  `MultiWorkerMirroredStrategy`. Any replica's part shows the shapes.
+- A loss is the mean over one replica's rows, and the replicas' means count equally, however many
+  rows each holds. `fit` averages the replicas' logs in the same way.
+- Optimizers clip each replica's gradient before they add them up, so that the update depends on
+  the number of replicas; and loss scaling looks for overflow in the first replica alone.
+- `gradient_accumulation_steps` of the optimizers cannot run under a strategy, and weights batches
+  equally though they hold different numbers of tokens.
+
+Only Keras is imported here: models stand on this module, and other backends have no `steps`.
+"""
+
+import functools
+
+import keras
+
+
+class DistributedModel(keras.Model):
+    """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
+
+    Our models are of this class. With one replica, with another backend than TensorFlow, and where
+    a subclass has a `train_step` or `test_step` of its own, everything is Keras' own. So is
+    `predict`, always.
+    """
+
+    def make_train_function(self, force=False):
+        if not _on_several_replicas(self) or not _is_keras_own(self, "train_step"):
+            return super().make_train_function(force)
+        if self.train_function is None or force:
+            self.train_function = _steps().train_function(self)
+        return self.train_function
+
+    def make_test_function(self, force=False):
+        if not _on_several_replicas(self) or not _is_keras_own(self, "test_step"):
+            return super().make_test_function(force)
+        if self.test_function is None or force:
+            self.test_function = _steps().test_function(self)
+        return self.test_function
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        # Keras' averaging has no public method around it that could be overridden instead.
+        _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
+
+
+def prepare(model, accumulate=1):
+    """Makes `fit` exact on several replicas for any model, and accumulates gradients.
+
+    Our own models need it for accumulation only: their plain `compile` and `fit` are exact. Any
+    other model, such as a functional model built from our layers, needs it under a strategy of
+    several replicas. Without it, `fit` stops if the replicas hold different numbers of rows
+    ("Inputs to operation AddN ... must have the same size and shape"), or if a layer meets ids
+    that Keras has averaged. Call it after each `compile`, which puts Keras' own step back.
+
+    Works for any optimizer: mixed precision, clipping, moving averages and schedules are the
+    optimizer's. The loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over
+    target tokens, for Keras' own losses over rows (over unmasked positions, if the output has a
+    Keras mask). Of several losses, for several outputs, Keras' own are exact as long as none is
+    ours.
+
+    With `accumulate=k`, each update uses k batches of the dataset: its gradient is that of the
+    mean over the k batches together, on all replicas, whatever their sizes. Use it in place of
+    the optimizer's `gradient_accumulation_steps`. The optimizer counts updates; so do its schedule,
+    its loss scale and its moving average. `fit` takes k batches as one execution (it sets
+    `steps_per_execution`): callbacks are called once an update. At the end of an epoch an update
+    may have fewer batches; nothing is carried over.
+
+    Args:
+        model: compiled `keras.Model`, made and compiled under the strategy's scope, if any.
+        accumulate: number of batches for one update. Defaults to 1.
+
+    Returns:
+        The same model. Logs of a training step are the metrics since the epoch's begin, summed
+        over all replicas.
+
+    Raises:
+        ValueError: the backend is not TensorFlow, the model is not compiled or has a `train_step`
+            of its own, `accumulate` is below 1, the optimizer has `gradient_accumulation_steps`,
+            or `jit_compile=True` meets several replicas.
+
+    Example:
+
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("adam", "mse")
+    >>> prepare(model, accumulate=2).steps_per_execution
+    2
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"prepare needs the TensorFlow backend, but Keras runs on {keras.backend.backend()}. "
+            "There Keras' own step is used: leave prepare out."
+        )
+    if not model.compiled or model.optimizer is None:
+        raise ValueError("prepare needs a compiled model: call model.compile(optimizer, loss).")
+    if accumulate < 1:
+        raise ValueError(f"accumulate must be at least 1, but it is {accumulate}.")
+    if not _is_keras_own(model, "train_step"):
+        raise ValueError(
+            f"{type(model).__name__} has a train_step of its own, which prepare would replace. "
+            "Override compute_loss instead, or leave prepare out."
+        )
+    if accumulate > 1:
+        model.steps_per_execution = accumulate  # `fit` then counts batches rightly
+    model.train_function = _steps().train_function(model, accumulate)
+    if _is_keras_own(model, "test_step"):
+        model.test_function = _steps().test_function(model)
+    build = getattr(model, "_maybe_symbolic_build", None)
+    if not isinstance(model, DistributedModel) and not isinstance(build, functools.partial | None):
+        model._maybe_symbolic_build = functools.partial(_build_from_one_replica, model, build)
+    return model
+
+
+def _steps():
+    from keras_transformer.training import steps  # here and not above: imports TensorFlow
+
+    return steps
+
+
+def _on_several_replicas(model):
+    if keras.backend.backend() != "tensorflow":
+        return False
+    return model.distribute_strategy.num_replicas_in_sync > 1
+
+
+def _is_keras_own(model, name):
+    """Whether neither the model's class nor the model itself has replaced this method."""
+    return getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
+
+
+def _build_from_one_replica(model, build, iterator=None, data_batch=None):
+    """Calls Keras' `build` with one replica's part of a batch: it needs shapes only."""
+    if iterator is not None and _on_several_replicas(model):
+        for _, _, batches in iterator:
+            iterator, data_batch = None, _steps().first_part(model, next(batches))
+            break
+    build(iterator=iterator, data_batch=data_batch)
