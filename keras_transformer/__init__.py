@@ -13,7 +13,7 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_transformer.startup import quiet_commands, quiet_import
+from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
 
 __all__ = [
     "AdditiveAttention",
@@ -47,6 +47,7 @@ __all__ = [
     "average_checkpoints",
     "causal_mask",
     "combine_masks",
+    "importers",
     "padding_mask",
     "scaled_dot_product_attention",
     "training",
@@ -74,11 +75,13 @@ def _where_installed() -> Iterator[None]:
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
 quiet_commands()
+serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
     from keras_transformer.data.tokenizer import Tokenizer
 
 with quiet_import(), _where_installed():  # Keras, on any of its backends
+    from keras_transformer import importers
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import (
         MultiHeadAttention,
