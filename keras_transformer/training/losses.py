@@ -98,6 +98,12 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
     return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
 
+def largest_logit(logits):
+    """The largest logit of each token: (N, V) -> (N, 1), without gradient."""
+    # A replica may hold no token (N = 0), of which Keras refuses the maximum, except with `initial`.
+    return ops.max(ops.stop_gradient(logits), axis=-1, keepdims=True, initial=float("-inf"))
+
+
 def log_normalizer(logits):
     """log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
 
@@ -105,8 +111,8 @@ def log_normalizer(logits):
     which is one fused kernel and which the loss's gradient needs anyway, also gives the sum.
     """
     logits = ops.stop_gradient(logits)
-    highest = ops.max(logits, axis=-1, keepdims=True)  # (N, 1)
-    return highest - ops.log(ops.max(ops.softmax(logits), axis=-1, keepdims=True))
+    likeliest = ops.max(ops.softmax(logits), axis=-1, keepdims=True, initial=0.0)  # (N, 1)
+    return largest_logit(logits) - ops.log(likeliest)
 
 
 def label_logits(logits, labels):

@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.training.losses import (
     flat_tokens,
     label_logits,
+    largest_logit,
     log_normalizer,
     sum_over_replicas,
     weighted_sum,
@@ -78,8 +79,7 @@ class TokenAccuracy(_TokenMean):
 
     def token_values(self, logits, labels):
         # Not `argmax`, which takes several times as long as the maximum that the loss shares.
-        highest = ops.max(ops.stop_gradient(logits), axis=-1)  # (N,)
-        return ops.cast(label_logits(logits, labels)[:, 0] >= highest, "float32")
+        return ops.cast(label_logits(logits, labels) >= largest_logit(logits), "float32")[:, 0]
 
     def result(self):
         return self.mean()

@@ -126,6 +126,7 @@ def main(job):
     if job == "workers":
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         results = {str(k): train(strategy, "clipped", k) for k in (1, 2)}
+        results["plain fit"] = train(strategy, "transformer", 0)
     else:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(
@@ -243,6 +244,7 @@ def test_two_machines_give_the_weights_of_one(trained):
         for results in list(map(result, workers)):
             assert_same(trained["clipped 1 1"], results["1"])
             assert_same(trained["clipped 1 1"], results["2"])
+            assert_same(trained["transformer 1 1"], results["plain fit"])
             losses = trained["clipped 1 1"]["history"]["val_loss"]
             np.testing.assert_allclose(results["1"]["history"]["val_loss"], losses, rtol=2e-6)
     finally:
