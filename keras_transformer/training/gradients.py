@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_transformer.training.losses import sum_over_replicas
+from keras_transformer.training.replicas import sum_over_replicas
 
 
 class GradientSums:

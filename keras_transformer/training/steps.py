@@ -19,7 +19,7 @@ from keras_transformer.training.gradients import (
     inner_optimizer,
     needs_whole_gradient,
 )
-from keras_transformer.training.losses import sum_over_replicas
+from keras_transformer.training.replicas import sum_over_replicas
 
 
 def train_function(model, accumulate=1):
