@@ -163,8 +163,9 @@ def processor():
 
 def write(report, path):
     """Writes a report as JSON: whole, or not at all."""
+    from keras_transformer.files import whole_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"part-{path.name}")
-    aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    os.replace(aside, path)
+    with whole_file(path) as aside:
+        aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(f"written to {path}")

@@ -104,6 +104,7 @@ def sinusoids(length, size):
 
 
 def _check(config):
+    """Raises for a model that CTranslate2's encoder-decoder cannot hold."""
     if config["positions"] == "rotary":
         raise ValueError("CTranslate2's encoder-decoder has no rotary positions like ours.")
     if config["activation"] not in ACTIVATIONS:
@@ -120,6 +121,7 @@ def _check(config):
 
 
 def _set_block(layer, weights, name):
+    """Fills one block. CTranslate2 fuses the projections that read the same input."""
     _set_attention(layer.self_attention, weights, f"{name}/self_attention", [3])
     if hasattr(layer, "attention"):
         _set_attention(layer.attention, weights, f"{name}/cross_attention", [1, 2])
@@ -139,7 +141,7 @@ def _set_attention(attention, weights, name, fused):
 
 
 def _set_linear(linear, weights, names):
-    """Ours maps rows by x W, CTranslate2's by x W^T. No bias stays none."""
+    """Ours computes x W, CTranslate2 x W^T, so kernels are transposed. A missing bias stays so."""
     linear.weight = np.concatenate([weights[f"{name}/kernel"].T for name in names])
     if f"{names[0]}/bias" in weights:
         linear.bias = np.concatenate([weights[f"{name}/bias"] for name in names])

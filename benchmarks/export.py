@@ -33,7 +33,7 @@ from keras_transformer.export.runtime import signature
 
 
 def saved_model(model, tokenizer, search, folder):
-    """Exports; returns what searches the best ids and scores for ids."""
+    """Exports a SavedModel; returns a function from source ids (B, S) to ids and scores."""
     export.export_saved_model(model, folder, tokenizer, search, verbose=False)
     loaded = tf.saved_model.load(str(folder))
 
@@ -45,7 +45,7 @@ def saved_model(model, tokenizer, search, folder):
 
 
 def onnx(model, tokenizer, search, folder, precision, threads):
-    """The same for ONNX."""
+    """Exports to ONNX; returns a function from source ids (B, S) to ids and scores."""
     export.export_onnx(model, folder, tokenizer, search, precision, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -57,7 +57,16 @@ def onnx(model, tokenizer, search, folder, precision, threads):
 
 
 def translated(search, sources, seed):
-    """{number: ids} and scores (sentences,) of the best hypotheses; `seed` divides into batches."""
+    """The best hypothesis of every sentence.
+
+    Args:
+        search: function from ids (B, S) to ids (B, W, T) and scores (B, W).
+        sources: list of lists of ids.
+        seed: int. Sentences of equal length are put in an order by it, and then into batches.
+
+    Returns:
+        Dict from the sentence's number to its ids, and the scores as an array.
+    """
     best, scores = {}, np.zeros(len(sources))
     order = random.Random(seed).sample(range(len(sources)), len(sources))  # of equal lengths
     for numbers in common.batches([sources[i] for i in order], 50):

@@ -29,7 +29,6 @@ import json
 import os
 import re
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,27 +36,15 @@ import time
 from pathlib import Path
 
 import common
-import gpu_parts
-import training
 import workers
-from workers import Missing, Worker, WorkerError
+from gpu_parts import call
+from gpu_serving import make, serving, serving_table
+from gpu_training import MINIATURE, train, training_table
+from workers import Missing, WorkerError
 
-SCRIPT = Path(__file__).with_name("gpu_parts.py")
 PARTS = ("correctness", "training", "serving", "replicas", "quality")
 CPU_PARTS = ("correctness", "serving")
-RIVALS = ("ctranslate2", "torch")
-# Rows x tokens on either side, and steps a round.
-TRAINING = {"base": (256, 64, 60), "big": (128, 64, 40)}
-MINIATURE = dict(num_layers=2, d_model=32, num_heads=4, d_ff=64)
 GOAL = 41.02  # BLEU on test.2016, the published text-only Transformer-Tiny
-
-
-def call(args, part, backend=None, **task):
-    """The facts that one part's process gives."""
-    task |= dict(part=part, device=args.device, threads=args.threads, seed=args.seed)
-    environment = workers.environment(args.device, args.threads, backend, args.packages)
-    with Worker(SCRIPT, task, environment) as worker:
-        return worker.facts
 
 
 def correctness(args):
@@ -77,6 +64,7 @@ def correctness(args):
 
 
 def correctness_table(part):
+    """Relative errors: one row per backend and layer, one column per precision."""
     precisions = [p for p in workers.PRECISIONS if any(r["precision"] == p for r in part["rows"])]
     errors = {(r["backend"], r["layer"], r["precision"]): r for r in part["rows"]}
     lines = [
@@ -87,165 +75,14 @@ def correctness_table(part):
 
 
 def error_cell(row):
+    """An error as a number, or why there is none; None where a precision was not run."""
     if row is None:
         return None
     return row.get("error") or f"{row['relative_error']:.1e}"
 
 
-def train(args):
-    """Rows of training.compare for every size, precision and backend."""
-    if args.device == "cpu" and not args.quick:
-        raise Missing("on a CPU benchmarks/training.py does this, with other sizes")
-    rows, left_out, wrong = [], {}, []
-    sizes = {"miniature": (4, 16, 2)} if args.quick else TRAINING
-    precisions = ("bfloat16", "tf32", "float32") if args.device == "gpu" else ("float32",)
-    for size, (batch, length, steps) in sizes.items():
-        task = dict(batch=batch, length=length, steps=steps, device=args.device, seed=args.seed)
-        task |= dict(threads=args.threads, size=training.SIZES.get(size, MINIATURE))
-        task["vocabulary"] = training.VOCABULARY.get(size, 61)
-        task |= {"product_size": 256} if args.quick else {}
-        for precision in precisions:
-            for backend in args.backends:
-                one = {**task, "precision": precision, "backend": backend}
-                try:
-                    found = beside_torch(one, args, left_out)
-                except Missing as error:
-                    left_out[backend] = str(error)
-                    continue
-                except WorkerError as error:  # out of memory, say; the other cells go on
-                    wrong.append(f"{size}, {precision}, {backend}: {error}")
-                    continue
-                rows.append({"size": size, "backend": backend, **found})
-                print(training_table({"rows": rows[-1:]}).split("\n")[-1], flush=True)
-    if not rows and not wrong:
-        raise Missing(f"no backend trains on this device: {left_out}")
-    return {"rows": rows, "left_out": left_out, "wrong": wrong}
-
-
-def beside_torch(task, args, left_out):
-    """Ours beside PyTorch, or alone where that is missing."""
-    try:
-        return training.compare(task, ("ours", "torch"), args.rounds, args.packages)
-    except Missing as error:
-        found = training.compare(task, ("ours",), args.rounds, args.packages)
-        left_out["torch"] = str(error)
-        return found
-
-
-def training_table(part):
-    lines = [
-        [row["backend"], row["precision"], f"{row['rate_gflops'] / 1e3:.3g}", *training.cells(row)]
-        for row in part["rows"]
-    ]
-    return workers.table(["backend", "precision", "TFLOP/s", *training.HEADS], lines)
-
-
-def serving(args):
-    """Each artefact in turn with a rival of the same weights, for each batch size."""
-    provider = gpu_parts.PROVIDERS[args.device]
-    # float16 is for GPUs, and ONNX Runtime only emulates it on CPUs.
-    precision = "float16" if args.device == "gpu" else "float32"
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(args.folder or made)
-        artefacts = served(folder, precision)
-        if not artefacts and args.folder is None:
-            make(args, folder, precisions=[precision])
-            artefacts = served(folder, precision)
-        if not artefacts:
-            raise Missing(f"{folder} holds no {precision} artefact: gpu.py --make writes some")
-        rows, left_out = [], {}
-        for path, manifest in artefacts.items():
-            rows += serve_one(args, path, manifest, provider, left_out)
-    wrong = [row for row in rows if row["cpu_products"] or row["agreement"] not in (None, 1.0)]
-    if precision != "float32":  # rounding decides between tokens that are almost as likely
-        wrong = [row for row in wrong if row["cpu_products"]]
-    return {"rows": rows, "left_out": left_out, "wrong": wrong, "precision": precision}
-
-
-def served(folder, precision):
-    """Artefacts of searches in a folder or just below: a dict from path to manifest."""
-    found = {}
-    for path in sorted([*folder.glob("artefact.json"), *folder.glob("*/artefact.json")]):
-        manifest = json.loads(path.read_text("utf-8"))
-        if manifest["precision"] == precision and manifest["task"] == "translate":
-            found[path.parent] = manifest
-    return found
-
-
-def serve_one(args, path, manifest, provider, left_out):
-    """Rows of one artefact, one a batch size."""
-    beam = manifest["search"]["config"].get("beam_width", 1)
-    shared = dict(part="serving", device=args.device, threads=args.threads, seed=args.seed)
-    shared |= dict(beam=beam, precision=manifest["precision"], model=str(path.parent))
-    shared |= dict(source_length=args.source_length, vocabulary=manifest["vocab_size"]["source"])
-    # No backend: serving needs none, and what is not imported holds no memory.
-    environment = workers.environment(args.device, args.threads, None, args.packages)
-    opened, rows = {}, []
-    try:
-        task = {**shared, "engine": "onnx", "artefact": str(path), "provider": provider}
-        opened["onnx"] = Worker(SCRIPT, task, environment)
-        for rival in RIVALS:
-            try:
-                opened[rival] = Worker(SCRIPT, {**shared, "engine": rival}, environment)
-            except (Missing, WorkerError) as error:  # its wheel does not run here: no fault of ours
-                left_out[rival] = str(error)
-        for batch in args.batches:
-            ids = {
-                name: worker.ask(batch=batch, ids=True)["ids"] for name, worker in opened.items()
-            }
-            answers = workers.in_turn(opened, args.rounds, batch=batch)
-            cell = {"artefact": path.name, "beam": beam, "batch": batch, **opened["onnx"].facts}
-            for rival in [name for name in opened if name != "onnx"] or [None]:
-                rows.append(cell | serving_figures(answers, ids, rival))
-                print(serving_table({"rows": rows[-1:]}).split("\n")[-1], flush=True)
-    finally:
-        for worker in opened.values():
-            worker.close()
-    return rows
-
-
-def serving_figures(answers, ids, rival):
-    """Medians of one cell, and how often both engines wrote the same token."""
-    row = {"rival": rival, "agreement": None}
-    for prefix, name in (("", "onnx"), ("rival_", rival)):
-        if name is None:
-            break
-        found = answers[name]
-        row |= {
-            f"{prefix}milliseconds": 1e3 * statistics.median(each["seconds"] for each in found),
-            f"{prefix}tokens_per_second": statistics.median(map(speed, found)),
-            f"{prefix}peak_memory_mb": found[-1]["memory"] / 1e6,
-        }
-    if rival is not None:
-        ratios = map(lambda a, b: speed(a) / speed(b), answers["onnx"], answers[rival])
-        row["speedup"] = statistics.median(ratios)
-        rows = zip(ids["onnx"], ids[rival], strict=True)
-        same = [one == two for pair in rows for one, two in zip(*pair, strict=True)]
-        row["agreement"] = statistics.mean(same)
-    return row
-
-
-def speed(answer):
-    return answer["tokens"] / answer["seconds"]
-
-
-def serving_table(part):
-    heads = ["artefact", "provider", "beam", "batch", "ms", "tokens/s", "rival", "ms", "tokens/s"]
-    names = ["artefact", "provider", "beam", "batch", "milliseconds", "tokens_per_second"]
-    names += ["rival", "rival_milliseconds", "rival_tokens_per_second", "speedup", "agreement"]
-    heads += ["ours / rival", "same tokens"]
-    return workers.table(heads, [[row.get(name) for name in names] for row in part["rows"]])
-
-
-def make(args, folder, precisions=("float32", "float16")):
-    """Writes random models to serve, each in ONNX, for CTranslate2 and for PyTorch."""
-    shape = MINIATURE if args.quick else training.SIZES["base"]
-    task = dict(folder=str(folder), shape=shape, vocabulary=61 if args.quick else 32_000)
-    task |= dict(length=args.target_length, precisions=list(precisions))
-    return call(args, "make", "tensorflow", **task)
-
-
 def replicas(args):
+    """The difference that a second replica makes, in TensorFlow, which has the strategies."""
     return call(args, "replicas", "tensorflow", shape=MINIATURE, vocabulary=61)
 
 
@@ -287,7 +124,12 @@ DO = dict(correctness=(correctness, correctness_table), training=(train, trainin
 
 
 def do(args, name):
-    """One part: its status, and what it found or why not."""
+    """Runs one part and never raises for what a part may lack or get wrong.
+
+    Returns:
+        Dict with "status" ("done", "failed" or "left out"), "seconds", and what the part found, or
+        the "reason" why it found nothing.
+    """
     start = time.perf_counter()
     try:
         found = DO[name][0](args)

@@ -17,7 +17,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
-from serving import LENGTH_PENALTY, Engine
+from serving_models import LENGTH_PENALTY
+from serving_processes import Engine
 
 BASE = {"batch size": 32, "source length": 16, "beam width": 4}
 GROWTH = {
@@ -33,6 +34,7 @@ def nearest(sources, length, count):
 
 
 def export(model, width, folder):
+    """Writes a float32 artefact that searches with this beam width; 1 is greedy search."""
     import keras_transformer as kt
     from keras_transformer.export import export_onnx
 
@@ -42,7 +44,13 @@ def export(model, width, folder):
 
 
 def point(artefact, sources, setting, args):
-    """Tokens a second and peak memory of one setting."""
+    """Tokens a second and peak memory of one setting, by an engine that does nothing else.
+
+    Args:
+        artefact: folder of the artefact with the setting's beam width.
+        sources: ids of all sentences; those of the setting's length are picked.
+        setting: dict with a value for each key of `BASE`.
+    """
     batch = nearest(sources, setting["source length"], setting["batch size"])
     config = {"engine": "ours", "folder": str(artefact), "threads": args.threads, "clock": "wall"}
     config |= {"precision": "float32", "beam_width": setting["beam width"]}

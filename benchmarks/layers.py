@@ -40,7 +40,11 @@ DROPOUT = 0.1
 
 
 def block_flops(kind, d_model, d_ff, batch, length):
-    """Floating-point operations of the products of one forward pass."""
+    """Floating-point operations of the matrix products of one forward pass.
+
+    A product (n, k) (k, m) counts 2 n k m: one multiplication and one addition each. Softmax, norms
+    and dropout are not counted, so a share of 100 % of the matrix rate cannot be reached.
+    """
     tokens = batch * length
     attentions = 1 if kind == "encoder" else 2
     projections = attentions * 4 * d_model * d_model + 2 * d_model * d_ff
@@ -49,7 +53,12 @@ def block_flops(kind, d_model, d_ff, batch, length):
 
 
 def build(kind, engine, d_model, d_ff, heads):
-    """A block as a functional model, so that both engines run the way users run them."""
+    """A block as a functional model, so that both engines run the way users run them.
+
+    Args:
+        kind: "encoder" or "decoder".
+        engine: "ours" or "keras_hub".
+    """
     inputs = keras.Input((None, d_model))
     options = dict(dropout=DROPOUT, activation="relu")
     if kind == "encoder":
@@ -67,7 +76,10 @@ def build(kind, engine, d_model, d_ff, heads):
 
 
 def forward_and_backward(model):
-    """Compiled functions: inference, and a training pass down to every gradient."""
+    """Compiled functions: inference, and a training pass down to every gradient.
+
+    Both run without XLA, which halves the speed of TensorFlow on CPUs.
+    """
 
     @tf.function(jit_compile=False)
     def forward(inputs):
@@ -84,6 +96,7 @@ def forward_and_backward(model):
 
 
 def timed(function, *arguments):
+    """Seconds until the last result is there. TensorFlow may return before it has computed."""
     start = time.perf_counter()
     result = function(*arguments)
     keras.tree.flatten(result)[-1].numpy()
@@ -91,7 +104,11 @@ def timed(function, *arguments):
 
 
 def measure(kind, shape, rounds):
-    """Median seconds of each engine and pass, and the time that the products alone take."""
+    """One row per block: median times of both engines, and of the products alone.
+
+    Engines take turns within each round, so that a slow moment of the machine meets all of them.
+    Ratios are taken round by round, and their median counts.
+    """
     d_model, d_ff, heads, batch, length = shape
     generator = np.random.default_rng(0)
     x, memory, upstream, square = (
@@ -118,7 +135,7 @@ def measure(kind, shape, rounds):
     row = {"kind": kind, "d_model": d_model, "d_ff": d_ff, "heads": heads, "batch": batch}
     row |= {"length": length, "rate_gflops": rate / 1e9}
     for name, factor in (("forward", 1), ("backward", 3)):
-        # Forward and backward: the products of both inputs of every product.
+        # A product X W has two more products in its backward pass: the gradients of X and of W.
         ratios = zip(times["keras_hub", name], times["ours", name], strict=True)
         row |= {
             f"{name}_ms": 1e3 * medians["ours", name],
@@ -131,6 +148,7 @@ def measure(kind, shape, rounds):
 
 
 def table(rows):
+    """The rows as a Markdown table."""
     lines = [
         "| block | d_model | batch x length | pass | ours ms | KerasHub ms | products ms | "
         "times KerasHub | share of matrix rate |",

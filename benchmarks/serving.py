@@ -23,12 +23,9 @@ medians over the rounds, after one round to warm up; ratios are medians of the r
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -36,73 +33,24 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
+from serving_models import LENGTH_PENALTY, SEARCHES, prepare, subject
+from serving_processes import Engine, matrix_rate
 
-HERE = Path(__file__).parent
 BATCH = 32
 FORCED_LENGTH = 32
-LENGTH_PENALTY = 1.0
-SEARCHES = {"greedy": 1, "beam 4": 4}
-PRECISIONS = ("float32", "int8")
 # Source tokens of the sentences that count as long.
 LONG = range(64, 129)
-# OpenMP's threads wait actively for up to 0.2 s after their work: not during another's turn.
-PAUSE = 0.3
-
-
-class Engine:
-    """A process with one engine in it, and how long it took to its first translation."""
-
-    def __init__(self, config, first_rows):
-        start = time.perf_counter()
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "serving_engines.py"), json.dumps(config)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env={**os.environ, "PYTHONPATH": str(HERE.parent)},
-        )
-        self([first_rows])
-        self.first = time.perf_counter() - start
-
-    def __call__(self, batches):
-        """Seconds, results and memory of a job."""
-        time.sleep(PAUSE)
-        print(json.dumps({"batches": batches}), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the engine ended with status {self.process.wait()}, see above")
-        return json.loads(line)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
-
-# Seconds of the best of some products of large matrices, in a process of its own for its threads.
-PRODUCT = """
-import time, numpy
-a, b = numpy.ones((2, 2048, 2048), "float32")
-def seconds():
-    start = time.perf_counter()
-    a @ b
-    return time.perf_counter() - start
-print(min(seconds() for _ in range(8)))
-"""
-
-
-def matrix_rate(threads):
-    """Floating-point operations a second of a large float32 product."""
-    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-    environment = os.environ | dict.fromkeys(names, str(threads))
-    made = subprocess.run(
-        [sys.executable, "-c", PRODUCT], env=environment, stdout=subprocess.PIPE, check=True
-    )
-    return 2 * 2048**3 / float(made.stdout)
 
 
 def search_flops(shape, lengths, width, steps):
-    """Floating-point operations of all products of a search: sources' lengths, tokens a result."""
+    """Floating-point operations of all matrix products of a search.
+
+    Args:
+        shape: the model's sizes.
+        lengths: number of tokens of each source, without padding.
+        width: beam width.
+        steps: generated tokens of every hypothesis.
+    """
     d_model, layers, sources = shape["d_model"], shape["num_layers"], sum(lengths)
     square, network = d_model**2, 2 * d_model * shape["d_ff"]
     encoder = sum(length * (4 * square + network + 2 * length * d_model) for length in lengths)
@@ -111,52 +59,6 @@ def search_flops(shape, lengths, width, steps):
     decoder = tokens * (6 * square + network + (steps + 1) * d_model)  # half of the past on average
     decoder += 2 * width * steps * sources * d_model
     return 2 * (layers * (encoder + memory + decoder) + tokens * d_model * shape["vocab_size"])
-
-
-def search_of(name, forced_length):
-    import keras_transformer as kt
-
-    options = {"min_length": forced_length} if forced_length else {}
-    if SEARCHES[name] == 1:
-        return kt.GreedySearch(**options)
-    return kt.BeamSearch(SEARCHES[name], LENGTH_PENALTY, **options)
-
-
-def prepare(folder, label, model, tokenizer, searches, forced_length):
-    """Writes a model's artefacts, unless there: {(engine, search, precision): folder}."""
-    import numpy as np
-    from ctranslate2_model import save_ctranslate2
-
-    from keras_transformer import export
-
-    folders = {}
-    for precision in PRECISIONS:
-        place = folder / f"{label}-ctranslate2-{precision}"
-        if not (place / "model.bin").exists():
-            save_ctranslate2(model, place, tokenizer, precision)
-        for search in searches:
-            folders["ctranslate2", search, precision] = place
-            ours = folder / f"{label}-ours-{search.replace(' ', '')}-{precision}"
-            if not (ours / "artefact.json").exists():
-                start = time.perf_counter()
-                export.export_onnx(
-                    model,
-                    ours,
-                    search=search_of(search, forced_length),
-                    precision=precision,
-                    max_length=forced_length,
-                    verbose=False,
-                )
-                print(f"exported {ours.name} in {time.perf_counter() - start:.0f} s", flush=True)
-            folders["ours", search, precision] = ours
-    if forced_length and importlib.util.find_spec("torch"):
-        place = folder / f"{label}-torch"
-        if not (place / "weights.npz").exists():
-            place.mkdir(parents=True)
-            (place / "config.json").write_text(json.dumps(model.get_config()), "utf-8")
-            np.savez(place / "weights.npz", **{v.path: v.numpy() for v in model.weights})
-        folders |= {("torch", search, "float32"): place for search in searches}
-    return folders
 
 
 def measure(engines, single, batches, rounds):
@@ -201,7 +103,11 @@ def measure(engines, single, batches, rounds):
 
 
 def ratios(figures, anchor):
-    """How many times faster than `anchor`, round by round: alone, and in batches."""
+    """How many times faster than `anchor`, as medians of the ratios of the rounds.
+
+    Args:
+        figures, anchor: figures of two engines, as `measure` gives them.
+    """
     alone = zip(anchor["alone_seconds"], figures["alone_seconds"], strict=True)
     names = ("tokens_per_second_rounds",) * 2
     together = zip(*(f[n] for f, n in zip((figures, anchor), names, strict=True)), strict=True)
@@ -213,7 +119,15 @@ def ratios(figures, anchor):
 
 
 def case(name, folders, sources, args, bleu=None, forced_length=None):
-    """One model on one set of sentences: a row an engine, search and precision."""
+    """One model on one set of sentences: one row per engine, search and precision.
+
+    Args:
+        name: str, model and sentences; the model's shape is found by its first word.
+        folders: {(engine, search, precision): folder}, from `prepare`.
+        sources: list of lists of ids.
+        bleu: function from translations to BLEU. Defaults to `None`: no column.
+        forced_length: int, tokens of every hypothesis. Defaults to `None`: as the model ends them.
+    """
     rows = []
     order = common.batches(sources, BATCH)
     batches = [[sources[i] for i in numbers] for numbers in order]
@@ -299,25 +213,8 @@ def parse_arguments():
     return args
 
 
-def subject(args):
-    """The tiny model, its tokenizer, {name: sentences} - short ones, long ones -, references."""
-    import keras_transformer as kt
-
-    if args.model:
-        model, tokenizer = common.load_trained(args)
-        lines, references = common.test_2016(args.data, args.sentences)
-        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's text
-        return model, tokenizer, {"test.2016": lines, "newstest2014, long": news}, references
-    words = common.number_words(args.sentences)
-    size = common.SHAPES["tiny"]["vocab_size"]
-    tokenizer = kt.Tokenizer.train(words, size, hard_vocab_limit=False)
-    several = [" ".join(words[start : start + 5]) for start in range(len(words))]
-    lines = {"number words": words, "number words, long": several}
-    return kt.Transformer(**common.SHAPES["tiny"]), tokenizer, lines, None
-
-
 def run_cases(args, folder):
-    """Rows of all cases."""
+    """Rows of all cases: the tiny model, then the base one on short and on long sentences."""
     import keras
 
     import keras_transformer as kt

@@ -1,5 +1,9 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
+What lives here: one folder a subject, whose own page says what is in it. What may be imported: each
+folder and file by those above it; `python tests/package/test_structure.py` prints the order. A new
+public name is one line below and one in `__all__`.
+
 Everything public is re-exported here, eagerly: importing this package registers every class, so
 that `keras.models.load_model` finds them. Where Keras or its backend is missing the package stays
 importable, for `keras_transformer.export.runtime` serves exported models without either; asking
@@ -8,6 +12,8 @@ it for a name that needs them says which extra to install.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
 
 __all__ = [
     "AdditiveAttention",
@@ -41,6 +47,7 @@ __all__ = [
     "average_checkpoints",
     "causal_mask",
     "combine_masks",
+    "importers",
     "padding_mask",
     "scaled_dot_product_attention",
     "training",
@@ -67,10 +74,14 @@ def _where_installed() -> Iterator[None]:
 
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
+quiet_commands()
+serve_without_frameworks()
+
 with _where_installed():  # sentencepiece
     from keras_transformer.data.tokenizer import Tokenizer
 
-with _where_installed():  # Keras, on any of its backends
+with quiet_import(), _where_installed():  # Keras, on any of its backends
+    from keras_transformer import importers
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import (
         MultiHeadAttention,
@@ -90,7 +101,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-with _where_installed():  # TensorFlow proper
+with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer import training
     from keras_transformer.data.translation import TranslationBatches, translation_batches
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult

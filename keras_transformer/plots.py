@@ -1,7 +1,7 @@
-"""Pictures: what heads attend to (the paper's appendix), and how a run learned.
+"""Figures: attention weights (the paper's appendix) and learning curves.
 
-Matplotlib is imported by the functions that draw. They make `matplotlib.figure.Figure` objects
-without pyplot: no display is needed, nothing is kept open, and `figure.savefig(path)` writes them.
+Matplotlib is imported by the functions that draw. They return a `matplotlib.figure.Figure` made
+without pyplot, so no display is needed and nothing stays open. `figure.savefig(path)` writes it.
 
 Shapes: N layers, H heads, T target (query) length, S source (key) length.
 """
@@ -14,7 +14,7 @@ from keras import ops
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
-MARKS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
+SPECIAL_LABELS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
 
 
 def attention_maps(model, source_ids=None, target_ids=None):
@@ -26,9 +26,9 @@ def attention_maps(model, source_ids=None, target_ids=None):
         target_ids: T integers that start with the begin id 2, for models with a decoder.
 
     Returns:
-        Dict of float32 arrays, those of the model's three uses of attention (section 3.2.3) that
-        it has: "encoder" (N, H, S, S), "decoder" (N, H, T, T), "cross" (N, H, T, S). Row i says
-        where query i looks; rows sum to 1. Padding is attended to by nobody.
+        Dict of float32 arrays, one for each use of attention that the model has (section 3.2.3):
+        "encoder" (N, H, S, S), "decoder" (N, H, T, T), "cross" (N, H, T, S). Row i holds the
+        weights of query i, and they sum to 1. The weights of padded keys are 0.
 
     Raises:
         ValueError: if ids are missing that the model needs, or are not one sentence.
@@ -84,7 +84,7 @@ def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks
         cross.append(_as_float32(weights))
         return block.cross_attention(x, memory, attention_mask=memory_mask)
 
-    # The block's own forward pass, its sublayers exchanged for such that look on.
+    # The block's forward pass with sublayers that also keep their weights.
     x = block.residual(x, attend_self, block.self_attention_norm)
     if memory is not None:
         x = block.residual(x, attend_memory, block.cross_attention_norm)
@@ -96,25 +96,25 @@ def _as_float32(weights):
 
 
 def token_labels(tokenizer, ids):
-    """What each id stands for, as labels of an axis: spaces shown as "·", marks by name."""
+    """The text of each id, to label an axis with. A space is "·"; special ids have names."""
     texts = tokenizer.decode([[int(i)] for i in ids])
-    return [MARKS.get(int(i), text or "·") for i, text in zip(ids, texts, strict=True)]
+    return [SPECIAL_LABELS.get(int(i), text or "·") for i, text in zip(ids, texts, strict=True)]
 
 
 def plot_attention(weights, row_labels, column_labels, title=None):
-    """Draws attention weights as a grid of heat maps, a row a layer and a column a head.
+    """Draws attention weights as a grid of heat maps: one row per layer, one column per head.
 
     Args:
-        weights: (N, H, T, S), one array of `attention_maps`.
-        row_labels: T strings, the queries, from top to bottom.
-        column_labels: S strings, the keys, from left to right.
+        weights: (N, H, T, S), one of the arrays that `attention_maps` returns.
+        row_labels: T strings, one per query, from top to bottom.
+        column_labels: S strings, one per key, from left to right.
         title: str or `None`.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if `weights` has another rank, or its shape does not fit to the labels.
+        ValueError: if `weights` has another rank, or its shape does not fit the labels.
 
     Example:
 
@@ -128,7 +128,7 @@ def plot_attention(weights, row_labels, column_labels, title=None):
     if weights.ndim != 4 or weights.shape[2:] != (len(row_labels), len(column_labels)):
         raise ValueError(
             f"weights must have shape (layers, heads, {len(row_labels)}, {len(column_labels)}), "
-            f"the last two as there are labels, but its shape is {weights.shape}."
+            f"the last two by the number of labels, but its shape is {weights.shape}."
         )
     layers, heads, rows, columns = weights.shape
     size = (heads * (1 + 0.17 * columns), layers * (0.8 + 0.17 * rows) + 0.6)
@@ -138,7 +138,7 @@ def plot_attention(weights, row_labels, column_labels, title=None):
         panel = panels[layer, head]
         panel.imshow(weights[layer, head], vmin=0, vmax=1, cmap="Blues", aspect="auto")
         panel.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=7)
-        # "$" would begin a formula.
+        # In a label, "$" would start a formula.
         panel.set_xticks(range(columns), [_plain(t) for t in column_labels], rotation=90)
         panel.set_yticks(range(rows), [_plain(t) for t in row_labels])
         panel.tick_params(labelsize=6, length=0)
@@ -150,17 +150,41 @@ def _plain(text):
     return text.replace("$", r"\$")
 
 
-def plot_learning_curve(history, title=None):
-    """Draws each quantity of a run over its epochs, training and validation in one panel.
+def plot_translation(model, tokenizer, source, translation, title=None):
+    """Draws which source tokens the decoder of a `Transformer` attends to while it translates.
 
     Args:
-        history: dict from name to a list with one number an epoch, as `History.history` of
-            `model.fit`. `"val_loss"` is drawn beside `"loss"`; lists may differ in length,
-            and numbers that are `None` or not finite leave a gap.
+        model: `Transformer`.
+        tokenizer: `Tokenizer`.
+        source: str, the sentence.
+        translation: str, its translation, by the model or by a person.
         title: str or `None`.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a quantity.
+        `matplotlib.figure.Figure`, as `plot_attention` draws it.
+
+    Example:
+
+    >>> plot_translation(model, tokenizer, "a cat", "eine Katze").savefig("a.png")  # doctest: +SKIP
+    """
+    source_ids = [*tokenizer.encode(source), END_ID]
+    target_ids = [BEGIN_ID, *tokenizer.encode(translation)]
+    weights = attention_maps(model, source_ids, target_ids)["cross"]
+    labels = [token_labels(tokenizer, ids) for ids in (target_ids, source_ids)]
+    return plot_attention(weights, *labels, title)
+
+
+def plot_learning_curve(history, title=None):
+    """Draws each logged quantity by epoch, training and validation in one panel.
+
+    Args:
+        history: dict from name to a list with one number per epoch, as `History.history` of
+            `model.fit`. `"val_loss"` is drawn beside `"loss"`. Lists may differ in length, and
+            numbers that are `None` or not finite leave a gap.
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`, one panel per quantity.
 
     Raises:
         ValueError: if there is nothing to draw.
@@ -185,7 +209,7 @@ def plot_learning_curve(history, title=None):
         for name, label in ((quantity, "training"), (f"val_{quantity}", "validation")):
             if name in curves:
                 epochs = range(1, len(curves[name]) + 1)
-                # A marker where a line would show nothing.
+                # A line through one point would be invisible.
                 panel.plot(epochs, curves[name], "." if len(epochs) == 1 else "-", label=label)
         if quantity == "perplexity":
             panel.set_yscale("log")
@@ -198,6 +222,6 @@ def plot_learning_curve(history, title=None):
 
 
 def _finite(numbers):
-    """Numbers as floats, NaN for what matplotlib cannot draw."""
+    """Floats, NaN in place of what matplotlib cannot draw."""
     numbers = [math.nan if number is None else float(number) for number in numbers]
     return [number if math.isfinite(number) else math.nan for number in numbers]

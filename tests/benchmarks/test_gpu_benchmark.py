@@ -70,13 +70,15 @@ def test_the_report_says_with_what_it_was_made(report):
 
 
 @pytest.fixture
-def training(monkeypatch):
+def benchmark(monkeypatch):
+    """A function from a benchmark's name to its module; skips where it lacks a package."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return pytest.importorskip("training")
+    return pytest.importorskip
 
 
-def test_training_counts_the_operations_of_every_product(training):
+def test_training_counts_the_operations_of_every_product(benchmark):
     """By hand: one block on either side, D 2, F 3, V 5, one row of 7 tokens."""
+    training = benchmark("training")
     size = dict(num_layers=1, d_model=2, num_heads=1, d_ff=3)
     projections = 3 * 4 * 7 * 2 * 2  # three attentions of four products (7, 2) (2, 2)
     scores = 3 * 2 * 7 * 7 * 2  # Q K^T (7, 2) (2, 7) and weights V (7, 7) (7, 2)
@@ -87,7 +89,7 @@ def test_training_counts_the_operations_of_every_product(training):
 
 
 @pytest.mark.filterwarnings("ignore")  # KerasHub's imports are not ours to mend
-def test_the_compared_models_have_the_same_parameters(training):
+def test_the_compared_models_have_the_same_parameters(benchmark):
     import keras
 
     from keras_transformer import Transformer
@@ -97,12 +99,12 @@ def test_the_compared_models_have_the_same_parameters(training):
     ours = Transformer(23, **size, use_bias=True).count_params()
     if keras.backend.backend() == "tensorflow":
         pytest.importorskip("keras_hub")
-        model = training.keras_hub_model(task)
+        model = benchmark("training_keras").keras_hub_model(task)
         ids = np.array([[5, 7, 3, 0]])
         assert model({"source_ids": ids, "target_ids": ids}).shape == (1, 4, 23)
         assert model.count_params() == ours
     torch = pytest.importorskip("torch", reason="PyTorch, which is compared with, is missing")
-    model = training.torch_model(23, 4, **size)
+    model = benchmark("training_torch").torch_model(23, 4, **size)
     assert sum(weight.numel() for weight in model.parameters()) == ours
     ids = torch.tensor([[5, 7, 3, 0]])
     assert model(ids, ids).shape == (1, 4, 23)

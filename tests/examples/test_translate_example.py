@@ -1,6 +1,5 @@
-"""The example script, from text to a measured model: on number words, and on files."""
+"""The example script, from text to a measured and exported model, on number words."""
 
-import gzip
 import importlib.util
 import json
 import os
@@ -20,10 +19,18 @@ pytest.importorskip("num2words")
 import keras  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer.training import callbacks, checkpoints  # noqa: E402
+from keras_transformer.data.number_words import number_words  # noqa: E402
+from keras_transformer.export.runtime import Translator  # noqa: E402
+from keras_transformer.training import callbacks, checkpoints, recipes, run_folder  # noqa: E402
+from keras_transformer.training.bleu import bleu  # noqa: E402
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "translate.py"
-SMALL = dict(num_layers=1, d_model=16, num_heads=2, d_ff=19, dropout=0.1)
+# Seconds, not minutes; it learns little, but something.
+SMALL = dict(
+    model=dict(num_layers=1, d_model=16, num_heads=2, d_ff=19, dropout=0.1),
+    rate=dict(peak=0.03, warmup_steps=5),
+    average=6,
+)
 ARGUMENTS = "--limit 67 --vocab-size 331 --tokens-per-batch 613 --beam-width 2 --length-penalty 1"
 
 
@@ -32,19 +39,18 @@ def script():
     spec = importlib.util.spec_from_file_location("translate_example", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    # Seconds, not minutes; it learns little, but something.
-    module.PRESETS["numbers"]["model"] = SMALL
-    module.PRESETS["numbers"]["rate"] = dict(peak=0.03, warmup_steps=5)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(recipes.RECIPES, "numbers", recipes.RECIPES["numbers"] | SMALL)
+        yield module
 
 
-def run(script, output, more=""):
+def run(script, output, more="--no-export"):
     script.main([*ARGUMENTS.split(), *more.split(), "--output", str(output)])
 
 
 @pytest.fixture(scope="module")
 def done(script, tmp_path_factory):
-    """A run of two epochs."""
+    """A run of two epochs, with its exports and all that it printed."""
     folder = tmp_path_factory.mktemp("run")
     run(script, folder, "--epochs 2")
     return folder
@@ -61,10 +67,12 @@ def test_leaves_what_it_promises(done):
         "model.keras",
         "tokenizer.model",
         "metrics.json",
-        "history.csv",
+        "history.jsonl",
         "run.json",
         "weights",
         "state",
+        "saved_model",
+        "onnx",
     }
     for name in pictures:
         assert (done / name).read_bytes().startswith(b"\x89PNG")
@@ -99,11 +107,23 @@ def test_saved_model_is_the_chosen_average_and_gives_the_reported_bleu(script, d
         np.testing.assert_array_equal(weight, mean)
 
     tokenizer = kt.Tokenizer.load(done / "tokenizer.model")
-    _, _, tests = script.number_words(script.parse_arguments(ARGUMENTS.split()))
-    sources, references = tests["test"]
+    sources, references = number_words(limit=67).tests["test"]
     search = kt.BeamSearch(2, chosen["length_penalty"])
     translations = callbacks.translate(search, model, tokenizer, sources)
-    assert script.bleu(translations, references, "char") == metrics["scores"]["test"]
+    assert bleu(translations, references, "char") == metrics["scores"]["test"]
+
+
+def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
+    compared = read_metrics(done)["onnx_beside_keras"]
+    assert compared["sentences"] == compared["same_tokens"] == compared["same_texts"] == 67
+    assert compared["keras_seconds"] > 0 and compared["onnx_seconds"] > 0
+    model = keras.models.load_model(done / "model.keras")
+    translator = Translator(done / "onnx")
+    sources, _ = number_words(limit=67).tests["test"]
+    penalty = read_metrics(done)["chosen_on_validation"]["length_penalty"]
+    search = kt.BeamSearch(2, penalty)
+    found = callbacks.translate(search, model, translator.tokenizer, sources[:7])
+    assert translator.translate(sources[:7]) == found
 
 
 def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
@@ -116,7 +136,7 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
                 os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kt, "Throughput", Interrupting)
+        patch.setattr(run_folder, "Throughput", Interrupting)
         with pytest.raises(SystemExit) as stopped:
             run(script, tmp_path, "--epochs 2")
     assert stopped.value.code == 130  # as a shell reports Ctrl-C
@@ -124,7 +144,7 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
     assert keras.models.load_model(tmp_path / "model.keras").count_params() > 0
     assert not (tmp_path / "metrics.json").exists()
 
-    run(script, tmp_path, "--epochs 2")
+    run(script, tmp_path, "--epochs 2 --no-export")
     last = "weights/weights-00001.npz"
     arrays, expected = (checkpoints.read_checkpoint(f / last)[0] for f in (tmp_path, done))
     assert arrays.keys() == expected.keys()
@@ -135,13 +155,38 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
         np.testing.assert_allclose(*curves, rtol=1e-5)
 
 
+def test_a_run_stopped_within_its_first_epoch_says_so(script, tmp_path, monkeypatch, capsys):
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **options: stopped())
+    with pytest.raises(SystemExit) as ended:
+        run(script, tmp_path)
+    assert ended.value.code == 130 and not (tmp_path / "model.keras").exists()
+    assert "No epoch is finished. The same command goes on" in capsys.readouterr().out
+
+
+def test_one_stopped_after_training_has_a_model(script, done, monkeypatch, capsys):
+    def stopped(*args, **options):
+        raise KeyboardInterrupt
+
+    before = read_metrics(done)
+    (done / "model.keras").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "choose_weights", stopped)
+        with pytest.raises(SystemExit) as ended:
+            run(script, done, "--evaluate")
+    assert ended.value.code == 130 and "--evaluate uses what is there" in capsys.readouterr().out
+    assert keras.models.load_model(done / "model.keras").count_params() == before["parameters"]
+
+
 def test_evaluation_trains_nothing(script, done, capsys):
     weights = {path: path.read_bytes() for path in (done / "weights").iterdir()}
     before = read_metrics(done)
-    run(script, done, "--evaluate --length-penalty 0")
+    run(script, done, "--evaluate --no-export --length-penalty 0")
     after = read_metrics(done)
     assert weights == {path: path.read_bytes() for path in (done / "weights").iterdir()}
-    assert after["history"] == before["history"]
+    assert after["history"] == before["history"] and after["onnx_beside_keras"] is None
     assert after["chosen_on_validation"]["length_penalty"] == 0
     printed = capsys.readouterr().out
     assert "Epoch 1" not in printed and re.search(r"test: BLEU .*tok:char.*exact match", printed)
@@ -157,15 +202,9 @@ def problem(script, arguments):
 
 def test_other_arguments_do_not_go_on_with_a_run(script, done):
     said = problem(script, [*ARGUMENTS.split(), "--seed", "2", "--output", str(done)])
-    assert "holds another run: it differs in seed." in said
+    assert said.startswith("translate.py: ") and "another run: it differs in seed." in said
     said = problem(script, [*ARGUMENTS.split(), "--limit", "66", "--output", str(done)])
     assert "differs in train_sha256." in said
-
-
-def test_checkpoints_of_an_unknown_run_are_not_gone_on_with(script, tmp_path):
-    checkpoints.write_checkpoint(tmp_path / "weights" / "weights-00000.npz", {}, {})
-    said = problem(script, [*ARGUMENTS.split(), "--output", str(tmp_path)])
-    assert "holds checkpoints, but no run.json" in said
 
 
 def test_there_must_be_something_to_evaluate(script, tmp_path):
@@ -173,118 +212,43 @@ def test_there_must_be_something_to_evaluate(script, tmp_path):
     assert "holds no finished epoch" in said and not (tmp_path / "new").exists()
 
 
-def test_numbers_of_one_set_are_in_no_other(script):
-    train, valid, tests = script.number_words(script.parse_arguments(["--limit", "701"]))
-    sources = [lines for lines, _ in (train, valid, tests["test"])]
-    assert [len(lines) for lines in sources] == [701, 500, 500]
-    assert len(set().union(*sources)) == 1701
-
-
-def test_languages_of_number_words_must_be_known(script, tmp_path):
+def test_what_is_wrong_with_the_text_is_said(script, tmp_path):
     said = problem(script, ["--target", "tlh", "--output", str(tmp_path)])
     assert "num2words has" in said and "en and tlh" in said
-
-
-def parallel(folder, name, lines, packed=False):
-    for language in ("en", "de"):
-        content = "".join(f"{line} {language}\n" for line in lines).encode()
-        path = folder / f"{name}.{language}{'.gz' if packed else ''}"
-        path.write_bytes(gzip.compress(content) if packed else content)
-
-
-def read_folder(script, folder, more=""):
-    return script.read_files(script.parse_arguments(["--data", str(folder), *more.split()]))
-
-
-def test_files_are_found_packed_or_plain(script, tmp_path):
-    parallel(tmp_path, "train", ["a", "b"], packed=True)
-    parallel(tmp_path, "val", ["c@@ d"])
-    parallel(tmp_path, "test.2016", ["e"], packed=True)
-    parallel(tmp_path, "test_2017", ["f", "g"])
-    assert read_folder(script, tmp_path) == (
-        [["a en", "b en"], ["a de", "b de"]],
-        [["c@@ d en"], ["c@@ d de"]],
-        {
-            "test.2016": [["e en"], ["e de"]],
-            "test_2017": [["f en", "g en"], ["f de", "g de"]],
-        },
-    )
-    assert read_folder(
-        script, tmp_path, "--train test_2017 --valid train --test val --limit 1"
-    ) == (
-        [["f en"], ["f de"]],
-        [["a en"], ["a de"]],
-        {"val": [["c@@ d en"], ["c@@ d de"]]},
-    )
-    _, valid, tests = read_folder(script, tmp_path, "--undo-bpe --test")
-    assert valid == [["cd en"], ["cd de"]] and tests == {}
-
-
-def test_missing_files_are_named(script, tmp_path):
-    parallel(tmp_path, "train", ["a"])
-    with pytest.raises(ValueError, match=r"no valid or val or dev with both \.en and \.de"):
-        read_folder(script, tmp_path)
-    parallel(tmp_path, "dev", ["b"])
-    (tmp_path / "test.en").write_text("no counterpart\n", "utf-8")
-    with pytest.raises(ValueError, match="has no test with both"):
-        read_folder(script, tmp_path)
-    with pytest.raises(ValueError, match=r"is no folder, nor one of \['multi30k'"):
-        read_folder(script, tmp_path / "nowhere")
-
-
-def test_empty_files_are_named(script, tmp_path):
-    parallel(tmp_path, "train", ["a"])
-    parallel(tmp_path, "valid", [])
     said = problem(script, ["--data", str(tmp_path), "--output", str(tmp_path / "out")])
-    assert re.search(r"valid\.en and .*valid\.de are empty", said)
+    assert "has no train with both .en and .de" in said
 
 
-def test_known_corpus_is_fetched_by_name(script, tmp_path, monkeypatch):
-    def fetch(name, folder):
-        folder.mkdir(parents=True)
-        for part in ("train", "val"):
-            parallel(folder, part, [name])
-
-    monkeypatch.setattr(script.corpora, "fetch_corpus", fetch)
-    monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
-    monkeypatch.chdir(tmp_path)
-    text, _, tests = read_folder(script, "multi30k")
-    assert text == [["multi30k en"], ["multi30k de"]] and tests == {}
+def test_number_words_are_measured_in_characters(script):
+    assert script.parse_arguments([]).bleu_tokenize == "char"
+    assert script.parse_arguments(["--data", "x"]).bleu_tokenize == "13a"
+    assert script.parse_arguments(["--bleu-tokenize", "none"]).bleu_tokenize == "none"
 
 
-@pytest.mark.parametrize("arguments", ["--epochs 0", "--seed -1", "--limit -3", "--preset huge"])
-def test_arguments_out_of_range_are_refused(script, arguments, capsys):
+@pytest.mark.parametrize("arguments", ["--beam-width 0", "--length-penalty x"])
+def test_arguments_of_its_own_are_checked(script, arguments, capsys):
     with pytest.raises(SystemExit):
         script.main(arguments.split())
     assert arguments.split()[0] in capsys.readouterr().err
 
 
-def test_presets_choose_what_is_not_given(script):
-    args = script.parse_arguments(["--data", "x", "--epochs", "3"])
-    assert (args.preset, args.epochs, args.vocab_size) == ("tiny", 3, 5000)
-    assert args.bleu_tokenize == "13a" and args.tokens_per_batch == 4096
-    assert script.parse_arguments(["--vocab-size", "7"]).vocab_size == 7
-    args = script.parse_arguments([])
-    assert (args.preset, args.bleu_tokenize) == ("numbers", "char")
-
-
-def test_averages_are_of_the_last_epochs_and_around_the_best_loss(script):
-    losses = [9, 8, 7, 2, 5, 6, 7, 7, 7]  # the fourth epoch's is best
-    assert script.averages(list(range(1, 10)), losses, usual=4) == [
-        [9],
-        [8, 9],
-        [6, 7, 8, 9],
-        [2, 3, 4, 5, 6, 7, 8, 9],
-        [2, 3, 4, 5],
-    ]
-    assert script.averages([1, 2, 3], [3, 2, 1], usual=4) == [[3], [2, 3], [1, 2, 3]]
-    assert script.averages([1, 2], [], usual=2) == [[2], [1, 2]]
-
-
-def test_replicas_of_a_cpu_train_together(tmp_path):
+def test_replicas_of_a_cpu_train_together_and_nothing_but_progress_is_told(tmp_path):
     command = [sys.executable, str(SCRIPT), *"--limit 23 --vocab-size 310 --epochs 1".split()]
     command += [*"--replicas 2 --beam-width 1 --length-penalty 1".split(), "--output", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "2 replicas" in done.stdout and f"Saved in {tmp_path}" in done.stdout
     assert read_metrics(tmp_path)["recipe"]["replicas"] == 2
+    # The exporters tell their progress on stderr; libraries have nothing to say beside it.
+    lines = done.stderr.splitlines()
+    assert lines and [line for line in lines if not re.fullmatch(r".* \.\.\. [\d.]+ s", line)] == []
+
+
+def test_an_example_is_one_screenful_after_another_and_in_the_index():
+    index = (SCRIPT.parent / "README.md").read_text("utf-8")
+    scripts = sorted(SCRIPT.parent.glob("*.py"))
+    assert scripts
+    for path in scripts:
+        assert len(path.read_text("utf-8").splitlines()) <= 150, path.name
+        assert f"| `{path.name}` |" in index

@@ -1,0 +1,154 @@
+"""Errors of every layer and model on a device, against the tests' float64 reference in NumPy.
+
+Weights and inputs are random and new in each run. An error is relative to the root mean square of
+the reference's output, and its limit is a number of roundings of the precision.
+
+Shapes: B batch, T target length, S source length, D d_model, H heads.
+"""
+
+import importlib
+import sys
+
+import numpy as np
+import workers
+from workers import Missing, WorkerError
+
+# Unit roundoff of one rounding, and how many of them an error may be. Rounding errors add up as
+# their root mean square: 8 units are some 200 roundings in sequence, far more than these models
+# have; float32 also sums long products, in an order of the machine's choice.
+UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+UNITS_ALLOWED = {"float32": 64, "tf32": 8, "bfloat16": 8, "float16": 8}
+
+
+def tests_module(name):
+    """A module of the checkout's `tests/support`: the float64 reference, and what goes with it."""
+    tests = workers.ROOT / "tests"
+    if not (tests / "support" / f"{name}.py").exists():
+        raise Missing(f"{tests}: the reference is part of the checkout")
+    if str(tests) not in sys.path:
+        sys.path.append(str(tests))
+    return importlib.import_module(f"support.{name}")
+
+
+def correctness(task):
+    """Errors of every layer and model in every precision that the device has.
+
+    Args:
+        task: dict with "device", "seed" and "quick" (small sizes).
+
+    Returns:
+        Dict with "rows": one per layer and precision, with its error, its limit, or the exception
+        that it ended with. The other layers are still run then.
+
+    Raises:
+        Missing: the backend sees no GPU, or the checkout's reference is not there.
+    """
+    workers.use_checkout()
+    import keras
+
+    backend = keras.backend.backend()
+    gpu = task["device"] == "gpu"
+    if gpu and not workers.gpus(backend):
+        raise Missing(f"{backend} sees no GPU")
+    tests_module("checks")
+    # No TF32 units in CPUs.
+    precisions = [p for p in workers.PRECISIONS if gpu or p != "tf32"]
+    rows = []
+    for precision in precisions:
+        workers.set_precision(backend, precision)
+        dtype = workers.dtype_policy(precision)
+        generator = np.random.default_rng([task["seed"], precisions.index(precision)])
+        for name, make, *case in cases(generator, task["quick"]):
+            try:
+                seed = int(generator.integers(2**31))
+                row = errors(make(dtype), *case, unit=UNIT[precision], seed=seed, gpu=gpu)
+            except Exception as error:  # the other layers are still of interest
+                row = {"error": f"{type(error).__name__}: {error}"[:200]}
+            limit = UNIT[precision] * UNITS_ALLOWED[precision]
+            rows.append({"layer": name, "precision": precision, "limit": limit, **row})
+    return {"rows": rows}
+
+
+def errors(layer, inputs, options, expected, *, unit, seed, gpu):
+    """Errors of one layer with random weights, relative to the size of the expected output.
+
+    Args:
+        layer: the layer or model.
+        inputs, options: arguments of its call.
+        expected: function from {path: float64 array} to the expected output.
+        unit: unit roundoff of the precision; "units" is the error in such roundings.
+        seed: of the weights.
+        gpu: whether the output must lie on a GPU.
+    """
+    checks = tests_module("checks")
+    layer(*inputs, **options)  # builds it
+    if layer.weights:
+        checks.randomise(layer, seed=seed)
+    output = layer(*inputs, **options)
+    if gpu and not workers.on_gpu(output):
+        raise WorkerError(f"it ran on {output.device}, not on the GPU")
+    wanted, found = expected(checks.weights_of(layer)), checks.numpy64(output)
+    size = np.sqrt(np.mean(wanted**2))
+    error = float(np.sqrt(np.mean((found - wanted) ** 2)) / size)
+    largest = float(np.max(np.abs(found - wanted)) / size)
+    return {"relative_error": error, "largest_error": largest, "units": error / unit}
+
+
+def cases(generator, quick):
+    """Every layer and model: name, maker, inputs, options, and the reference's function.
+
+    The maker takes a dtype policy; the reference takes {path: float64 array}.
+    """
+    import keras_transformer as kt
+
+    reference = tests_module("reference")
+    B, T, S, D, H, F, V, N = (
+        (2, 5, 7, 24, 4, 31, 61, 2) if quick else (5, 29, 37, 256, 4, 509, 997, 4)
+    )
+    x, memory = (generator.normal(size=(B, n, D)).astype("float32") for n in (T, S))
+    source, target = (generator.integers(1, V, (B, n)).astype("int32") for n in (S, T))
+    source[0, -2:] = target[-1, -2:] = 0  # padding
+    mask, memory_mask = target != 0, source != 0
+    wide = mask[:, None], memory_mask[:, None]  # (B, 1, T), (B, 1, S)
+    heads = generator.normal(size=(B, H, T, D // H)).astype("float32")
+    long = [a.astype("float64") for a in (x, memory, heads)]
+    config = dict(num_layers=N, d_model=D, num_heads=H, d_ff=F)
+    ids = {"source_ids": source, "target_ids": target}
+
+    def layer(cls, *arguments, **keywords):
+        return lambda policy: cls(*arguments, **keywords, dtype=policy)
+
+    block = layer(kt.EncoderBlock, H, F, dropout=0.0)
+    yield (
+        "MultiHeadAttention", layer(kt.MultiHeadAttention, H, D // H), [x, memory],
+        {"attention_mask": memory_mask},
+        lambda w: reference.multi_head_attention(w, H, long[0], long[1], mask=wide[1])[0],
+    )  # fmt: skip
+    yield (
+        "AdditiveAttention", layer(kt.AdditiveAttention, D), [x, memory],
+        {"attention_mask": memory_mask},
+        lambda w: reference.additive_attention(w, long[0], long[1], long[1], wide[1]),
+    )  # fmt: skip
+    yield ("FeedForward", layer(kt.FeedForward, F), [x], {},
+           lambda w: reference.feed_forward(w, long[0]))  # fmt: skip
+    yield ("TokenEmbedding", layer(kt.TokenEmbedding, V, D), [source], {},
+           lambda w: w["embeddings"][source] * D**0.5)  # fmt: skip
+    yield ("SinusoidalPositionEncoding", layer(kt.SinusoidalPositionEncoding), [x], {},
+           lambda w: long[0] + reference.sinusoids(T, D))  # fmt: skip
+    yield ("LearnedPositionEncoding", layer(kt.LearnedPositionEncoding, T + 2), [x], {},
+           lambda w: long[0] + w["embeddings"][:T])  # fmt: skip
+    yield ("RotaryPositionEncoding", layer(kt.RotaryPositionEncoding), [heads], {},
+           lambda w: reference.rotate(long[2]))  # fmt: skip
+    yield ("EncoderBlock", block, [x], {"attention_mask": mask},
+           lambda w: reference.encoder_block(w, long[0], mask, num_heads=H))  # fmt: skip
+    yield (
+        "DecoderBlock", layer(kt.DecoderBlock, H, F, dropout=0.0), [x, memory],
+        {"attention_mask": mask, "memory_mask": memory_mask},
+        lambda w: reference.decoder_block(w, *long[:2], mask, memory_mask, num_heads=H),
+    )  # fmt: skip
+    yield ("TransformerEncoder", layer(kt.TransformerEncoder, V, **config), [source], {},
+           lambda w: reference.transformer_encoder(w, config, source))  # fmt: skip
+    yield ("CausalTransformer", layer(kt.CausalTransformer, V, **config), [target], {},
+           lambda w: reference.causal_transformer(w, config, target))  # fmt: skip
+    yield ("Transformer", layer(kt.Transformer, V, **config), [ids], {},
+           lambda w: reference.transformer(w, config, source, target))  # fmt: skip

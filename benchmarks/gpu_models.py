@@ -1,0 +1,71 @@
+"""Random models to serve: in ONNX, for CTranslate2, and as weights for PyTorch.
+
+Every engine must do the same work, so no sentence may end early in any of them. The models get
+weights by which they never write an end token.
+"""
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import workers
+
+
+def make(task):
+    """Writes a random model that never ends a sentence: artefacts, CTranslate2's model, weights."""
+    workers.use_checkout()
+    import keras
+
+    import keras_transformer as kt
+    from keras_transformer import export
+
+    folder = Path(task["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    keras.utils.set_random_seed(task["seed"])
+    config = {"vocab_size": task["vocabulary"], **task["shape"]}
+    model = never_ending(kt.Transformer(**config, dropout=0.0))
+    np.savez(folder / "weights.npz", **{v.path: np.asarray(v) for v in model.weights})
+    described = {"config": config, "length": task["length"]}
+    (folder / "model.json").write_text(json.dumps(described), "utf-8")
+    written = ["weights.npz", "model.json"]
+    with contextlib.suppress(ModuleNotFoundError):  # a rival less
+        from ctranslate2_model import save_ctranslate2
+
+        save_ctranslate2(model, folder / "ctranslate2")
+        written.append("ctranslate2")
+    searches = {"greedy": kt.GreedySearch(), "beam4": kt.BeamSearch(4, 0.6)}
+    for precision in task["precisions"]:
+        for name, search in searches.items():
+            written.append(f"{name}-{precision}")
+            export.export_onnx(
+                model,
+                folder / written[-1],
+                search=search,
+                precision=precision,
+                max_length=task["length"],
+                verbose=False,
+            )
+    return {"folder": str(folder), "written": written}
+
+
+def never_ending(model):
+    """Gives a post-norm model weights by which it never writes a special id.
+
+    One channel of its output is always 4, and the matrix of the logits holds -8 there for pad,
+    begin and end, 0 for all others: their logits are -32 and more, and no other logit changes. So
+    every hypothesis is as long as it may be, in every engine and without an engine's own options.
+    """
+    weights = {variable.path: variable for variable in model.weights}
+    last = f"decoder_block_{len(model.decoder.blocks) - 1}/feed_forward_norm"
+    for path, rows, value in (
+        (f"{last}/gamma", 0, 0.0),
+        (f"{last}/beta", 0, 4.0),
+        ("token_embedding/embeddings", (slice(None), 0), 0.0),
+        ("token_embedding/embeddings", [0, 2, 3], 0.0),
+        ("token_embedding/embeddings", ([0, 2, 3], 0), -8.0),
+    ):
+        array = np.array(weights[path])
+        array[rows] = value
+        weights[path].assign(array)
+    return model

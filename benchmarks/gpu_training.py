@@ -1,0 +1,61 @@
+"""Training on a GPU: tokens/s beside compiled `torch.nn.Transformer`, in several precisions."""
+
+import training
+import workers
+from workers import Missing, WorkerError
+
+# Rows x tokens on either side, and steps a round.
+TRAINING = {"base": (256, 64, 60), "big": (128, 64, 40)}
+MINIATURE = dict(num_layers=2, d_model=32, num_heads=4, d_ff=64)
+
+
+def train(args):
+    """Rows of training.compare for every size, precision and backend.
+
+    A cell that fails, for want of memory for example, is told and the others go on.
+    """
+    if args.device == "cpu" and not args.quick:
+        raise Missing("on a CPU benchmarks/training.py does this, with other sizes")
+    rows, left_out, wrong = [], {}, []
+    sizes = {"miniature": (4, 16, 2)} if args.quick else TRAINING
+    precisions = ("bfloat16", "tf32", "float32") if args.device == "gpu" else ("float32",)
+    for size, (batch, length, steps) in sizes.items():
+        task = dict(batch=batch, length=length, steps=steps, device=args.device, seed=args.seed)
+        task |= dict(threads=args.threads, size=training.SIZES.get(size, MINIATURE))
+        task["vocabulary"] = training.VOCABULARY.get(size, 61)
+        task |= {"product_size": 256} if args.quick else {}
+        for precision in precisions:
+            for backend in args.backends:
+                one = {**task, "precision": precision, "backend": backend}
+                try:
+                    found = beside_torch(one, args, left_out)
+                except Missing as error:
+                    left_out[backend] = str(error)
+                    continue
+                except WorkerError as error:  # out of memory, say; the other cells go on
+                    wrong.append(f"{size}, {precision}, {backend}: {error}")
+                    continue
+                rows.append({"size": size, "backend": backend, **found})
+                print(training_table({"rows": rows[-1:]}).split("\n")[-1], flush=True)
+    if not rows and not wrong:
+        raise Missing(f"no backend trains on this device: {left_out}")
+    return {"rows": rows, "left_out": left_out, "wrong": wrong}
+
+
+def beside_torch(task, args, left_out):
+    """Ours beside PyTorch, or alone where that is missing."""
+    try:
+        return training.compare(task, ("ours", "torch"), args.rounds, args.packages)
+    except Missing as error:
+        found = training.compare(task, ("ours",), args.rounds, args.packages)
+        left_out["torch"] = str(error)
+        return found
+
+
+def training_table(part):
+    """One row per size, precision and backend; TFLOP/s is the rate of a large product alone."""
+    lines = [
+        [row["backend"], row["precision"], f"{row['rate_gflops'] / 1e3:.3g}", *training.cells(row)]
+        for row in part["rows"]
+    ]
+    return workers.table(["backend", "precision", "TFLOP/s", *training.HEADS], lines)

@@ -1,0 +1,88 @@
+"""What is served: models, their artefacts for every engine, and the sentences.
+
+With `--model` these are a trained translator and real text. Without, they are random weights and
+number words, which show the speed as well and have no BLEU.
+"""
+
+import importlib.util
+import json
+import time
+
+import common
+
+import keras_transformer as kt
+
+LENGTH_PENALTY = 1.0
+SEARCHES = {"greedy": 1, "beam 4": 4}
+PRECISIONS = ("float32", "int8")
+
+
+def search_of(name, forced_length):
+    """The search of that name; with a forced length no hypothesis ends before it."""
+    options = {"min_length": forced_length} if forced_length else {}
+    if SEARCHES[name] == 1:
+        return kt.GreedySearch(**options)
+    return kt.BeamSearch(SEARCHES[name], LENGTH_PENALTY, **options)
+
+
+def prepare(folder, label, model, tokenizer, searches, forced_length):
+    """Writes a model for every engine, unless it is there already.
+
+    Args:
+        folder: where to.
+        label: str, begin of the folders' names.
+        model, tokenizer: what to write; the tokenizer may be `None`.
+        searches: names from `SEARCHES`.
+        forced_length: int or `None`. PyTorch's search knows forced lengths only.
+
+    Returns:
+        {(engine, search, precision): folder}.
+    """
+    import numpy as np
+    from ctranslate2_model import save_ctranslate2
+
+    from keras_transformer import export
+
+    folders = {}
+    for precision in PRECISIONS:
+        place = folder / f"{label}-ctranslate2-{precision}"
+        if not (place / "model.bin").exists():
+            save_ctranslate2(model, place, tokenizer, precision)
+        for search in searches:
+            folders["ctranslate2", search, precision] = place
+            ours = folder / f"{label}-ours-{search.replace(' ', '')}-{precision}"
+            if not (ours / "artefact.json").exists():
+                start = time.perf_counter()
+                export.export_onnx(
+                    model,
+                    ours,
+                    search=search_of(search, forced_length),
+                    precision=precision,
+                    max_length=forced_length,
+                    verbose=False,
+                )
+                print(f"exported {ours.name} in {time.perf_counter() - start:.0f} s", flush=True)
+            folders["ours", search, precision] = ours
+    if forced_length and importlib.util.find_spec("torch"):
+        place = folder / f"{label}-torch"
+        if not (place / "weights.npz").exists():
+            place.mkdir(parents=True)
+            (place / "config.json").write_text(json.dumps(model.get_config()), "utf-8")
+            np.savez(place / "weights.npz", **{v.path: v.numpy() for v in model.weights})
+        folders |= {("torch", search, "float32"): place for search in searches}
+    return folders
+
+
+def subject(args):
+    """The tiny model, its tokenizer, {name: sentences} - short ones, long ones -, references."""
+    if args.model:
+        model, tokenizer = common.load_trained(args)
+        lines, references = common.test_2016(args.data, args.sentences)
+        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's text
+        return model, tokenizer, {"test.2016": lines, "newstest2014, long": news}, references
+    words = common.number_words(args.sentences)
+    size = common.SHAPES["tiny"]["vocab_size"]
+    tokenizer = kt.Tokenizer.train(words, size, hard_vocab_limit=False)
+    several = [" ".join(words[start : start + 5]) for start in range(len(words))]
+    lines = {"number words": words, "number words, long": several}
+    return kt.Transformer(**common.SHAPES["tiny"]), tokenizer, lines, None

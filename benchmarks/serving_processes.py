@@ -1,0 +1,80 @@
+"""Processes with one engine each, and the speed of this machine's matrix products.
+
+A process of its own makes an engine's peak memory and its time to start its own. All engines of a
+comparison are alive at the same time, and one works at a time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# OpenMP's threads wait actively for up to 0.2 s after their work: not during another's turn.
+PAUSE = 0.3
+
+
+class Engine:
+    """A process with one engine in it: `serving_engines.py`.
+
+    Args:
+        config: dict for the process: engine, folder, precision, search, threads, clock.
+        first_rows: batch of source ids to translate at once.
+
+    Attributes:
+        first: seconds from the start of the process to its first translation.
+    """
+
+    def __init__(self, config, first_rows):
+        start = time.perf_counter()
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "serving_engines.py"), json.dumps(config)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        )
+        self([first_rows])
+        self.first = time.perf_counter() - start
+
+    def __call__(self, batches):
+        """Seconds, results and memory of a job."""
+        time.sleep(PAUSE)
+        print(json.dumps({"batches": batches}), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the engine ended with status {self.process.wait()}, see above")
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+# Seconds of the best of some products of large matrices, in a process of its own for its threads.
+PRODUCT = """
+import time, numpy
+a, b = numpy.ones((2, 2048, 2048), "float32")
+def seconds():
+    start = time.perf_counter()
+    a @ b
+    return time.perf_counter() - start
+print(min(seconds() for _ in range(8)))
+"""
+
+
+def matrix_rate(threads):
+    """Floating-point operations a second of a large float32 product in NumPy.
+
+    NumPy's library of linear algebra reads the number of threads when it is loaded, which is why
+    the product runs in a process of its own. The best of eight counts: the others were disturbed.
+    """
+    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+    environment = os.environ | dict.fromkeys(names, str(threads))
+    made = subprocess.run(
+        [sys.executable, "-c", PRODUCT], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    return 2 * 2048**3 / float(made.stdout)

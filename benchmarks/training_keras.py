@@ -1,0 +1,137 @@
+"""Engines on Keras: ours, KerasHub's blocks, and a plain loop over our model.
+
+Shapes: B batch, T target length.
+"""
+
+import time
+
+import keras
+import numpy as np
+import workers
+from training_task import DROPOUT, RATE, SMOOTHING, random_batch
+
+import keras_transformer as kt
+
+
+def engine(task):
+    """The number of parameters, and a function that trains for a round."""
+    keras.utils.set_random_seed(task["seed"])
+    if task["engine"] == "keras_hub":
+        model = keras_hub_model(task)
+    else:
+        attention_dropout = DROPOUT if task["engine"] == "ours_attention_dropout" else 0.0
+        model = kt.Transformer(
+            task["vocabulary"],
+            **task["size"],
+            dropout=DROPOUT,
+            attention_dropout=attention_dropout,
+            use_bias=True,  # as the others have them
+            dtype=workers.dtype_policy(
+                "bfloat16" if task["engine"] == "ours_bfloat16" else task["precision"]
+            ),
+        )
+    if task["engine"] == "gradient_tape":
+        return model.count_params(), plain_loop(model, task)
+    # XLA halves the speed of TensorFlow on CPUs; JAX has nothing else.
+    xla = task["device"] == "gpu" and keras.backend.backend() == "tensorflow"
+    compiled = keras.backend.backend() == "jax" or xla
+    model.compile(
+        keras.optimizers.Adam(RATE, 0.9, 0.98, 1e-9),
+        loss=kt.SequenceCrossentropy(label_smoothing=SMOOTHING),
+        jit_compile=compiled,
+    )
+    source, target, labels = random_batch(task, task["steps"])
+    x, clock = {"source_ids": source, "target_ids": target}, []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: clock.append(time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: clock.append(time.perf_counter()),
+    )
+
+    def train():
+        # The logs are numbers at the end of an epoch: every step is done by then.
+        clock.clear()
+        model.fit(x, labels, task["batch"], epochs=1, shuffle=False, verbose=0, callbacks=[note])
+        return clock[1] - clock[0]
+
+    return model.count_params(), train
+
+
+def plain_loop(model, task):
+    """The training step that one writes without `fit` and without our loss.
+
+    Labels are smoothed one-hot vectors (B, T, V), and the loss is their product with a log-softmax.
+    """
+    import tensorflow as tf
+
+    optimizer = keras.optimizers.Adam(RATE, 0.9, 0.98, 1e-9)
+    optimizer.build(model.trainable_variables)
+    batches = tf.data.Dataset.from_tensor_slices(tuple(random_batch(task, task["steps"])))
+    batches = batches.batch(task["batch"]).prefetch(2)
+
+    @tf.function
+    def step(source, target, labels):
+        vocabulary = task["vocabulary"]
+        with tf.GradientTape() as tape:
+            logits = model({"source_ids": source, "target_ids": target}, training=True)
+            smoothed = tf.one_hot(labels, vocabulary) * (1 - SMOOTHING) + SMOOTHING / vocabulary
+            losses = -tf.reduce_sum(smoothed * tf.nn.log_softmax(logits), axis=-1)  # (B, T)
+            real = tf.cast(labels != 0, tf.float32)
+            loss = tf.reduce_sum(losses * real) / tf.reduce_sum(real)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    def train():
+        start = time.perf_counter()
+        for batch in batches:
+            loss = step(*batch)
+        float(loss)  # waits
+        return time.perf_counter() - start
+
+    return train
+
+
+def keras_hub_model(task):
+    """KerasHub's blocks between our embeddings, so that only the blocks differ.
+
+    Positions, masks and logits are the same as ours, and so is the number of parameters.
+    """
+    import keras_hub
+
+    size, dtype = task["size"], workers.dtype_policy(task["precision"])
+    block = dict(intermediate_dim=size["d_ff"], num_heads=size["num_heads"], dropout=DROPOUT)
+    block["dtype"] = dtype
+    ids = {name: keras.Input((None,), dtype="int32", name=name)
+           for name in ("source_ids", "target_ids")}  # fmt: skip
+    embedding = kt.TokenEmbedding(task["vocabulary"], size["d_model"], dtype=dtype)
+
+    def embed(ids):
+        x = kt.SinusoidalPositionEncoding(dtype=dtype)(embedding(ids))
+        return keras.layers.Dropout(DROPOUT, dtype=dtype)(x), kt.padding_mask(ids)
+
+    memory, source_mask = embed(ids["source_ids"])
+    for _ in range(size["num_layers"]):
+        memory = keras_hub.layers.TransformerEncoder(**block)(memory, padding_mask=source_mask)
+    x, target_mask = embed(ids["target_ids"])
+    for _ in range(size["num_layers"]):
+        x = keras_hub.layers.TransformerDecoder(**block)(
+            x, memory, decoder_padding_mask=target_mask, encoder_padding_mask=source_mask
+        )
+    return keras.Model(ids, embedding.logits(x))
+
+
+def product(size, task):
+    """A function that multiplies a square matrix with itself so many times, one after the other."""
+    # Variance 1 / size: products of products keep their size.
+    matrix = np.random.default_rng(0).normal(size=(size, size)) / size**0.5
+    low = task["precision"] in ("bfloat16", "float16")
+    matrix = keras.ops.convert_to_tensor(matrix.astype("float32"))
+    matrix = keras.ops.cast(matrix, task["precision"] if low else "float32")
+
+    def multiply(count):
+        x = matrix
+        for _ in range(count):
+            x = keras.ops.matmul(x, matrix)
+        return float(keras.ops.cast(x[0, 0], "float32"))  # waits
+
+    return multiply

@@ -1,0 +1,70 @@
+"""Runs an exported translator in a process that can import no framework, and takes the time.
+
+A script of its own, `python -P apart.py JOB.npz`, started by `export.side_by_side`. The job holds
+the artefact's `folder`, `lines`, and the source ids of batches, `ids/0`, `ids/1`, ... Prints one
+line of JSON: `token_ids` (of the best hypothesis, one list per sentence), `texts` (by the text
+model, where there is one) and the seconds of both.
+
+Shapes: B sentences of a batch, W hypotheses, T tokens.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
+
+
+def main():
+    sys.modules.update(dict.fromkeys(FRAMEWORKS))  # `import tensorflow` fails from here on
+    from keras_transformer.export.runtime import signature
+    from keras_transformer.export.runtime.artefact import read_artefact
+    from keras_transformer.export.runtime.session import open_session
+
+    with np.load(sys.argv[1]) as file:
+        job = dict(file)
+    batches = [job[f"ids/{i}"] for i in range(len(job) - 2)]  # (B, S) each
+    artefact = read_artefact(str(job["folder"]))
+    session = open_session(artefact)
+
+    def search():
+        runs = [session.run([signature.TOKEN_IDS], {signature.SOURCE_IDS: b}) for b in batches]
+        return [row[row > 0].tolist() for (ids,) in runs for row in ids[:, 0]]  # ids (B, W, T)
+
+    token_ids, seconds = timed(search)
+    report = {"token_ids": token_ids, "seconds": seconds}
+    text_model = artefact.folder / signature.TEXT_MODEL_FILE
+    if text_model.exists():
+        lines = job["lines"].astype(object)
+        report["texts"], report["text_seconds"] = timed(text_search(text_model, lines, signature))
+    print(json.dumps(report))
+
+
+def text_search(path, lines, signature):
+    """A function that translates `lines` by a file from strings to strings."""
+    import onnxruntime
+    import onnxruntime_extensions
+
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def search():
+        (texts,) = session.run([signature.TEXTS], {signature.TEXT: lines})
+        return texts[:, 0].tolist()
+
+    return search
+
+
+def timed(function):
+    """What the function returns, and the seconds of a second call: the first one warms up."""
+    function()
+    start = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
