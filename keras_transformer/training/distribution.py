@@ -80,8 +80,8 @@ def prepare(model, accumulate=1):
 
     Raises:
         ValueError: the backend is not TensorFlow, the model is not compiled or not built or has a
-            `train_step` of its own, `accumulate` is below 1, the optimizer has `gradient_accumulation_steps`,
-            or `jit_compile=True` meets several replicas.
+            `train_step` of its own, `accumulate` is below 1, the optimizer has
+            `gradient_accumulation_steps`, or `jit_compile=True` meets several replicas.
 
     Example:
 
