@@ -66,7 +66,8 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
     "image_scrapers": (figures,),
-    "reset_modules": (),  # it would reset matplotlib and seaborn, which is not needed
+    "capture_repr": (),  # what a script prints, not what its last line returns
+    "reset_modules": (),  # no state is shared: figures are made without pyplot
     "download_all_examples": False,
     "show_signature": False,
     "min_reported_time": 1,

@@ -14,20 +14,24 @@ import keras_transformer as kt
 length, d_model = 64, 48
 encoding = np.asarray(kt.SinusoidalPositionEncoding()(np.zeros((1, length, d_model), "float32")))[0]
 
-picture = Figure(figsize=(9, 3.6), layout="constrained")
-left, right = picture.subplots(1, 2)
-image = left.imshow(encoding, cmap="RdBu", aspect="auto")
-left.set(title="encoding", xlabel="channel", ylabel="position")
-picture.colorbar(image, ax=left)
+
+def draw(matrix, x_label, colours):
+    """A figure of a matrix whose rows are positions."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panel = figure.subplots()
+    image = panel.imshow(matrix, cmap=colours, aspect="auto")
+    panel.set(xlabel=x_label, ylabel="position")
+    figure.colorbar(image)
+    return figure
+
+
+encodings = draw(encoding, "channel", "RdBu")
 
 # %%
 # The product of two encodings depends on the distance of their positions only. It is largest at
 # distance 0, which lets attention look at neighbours.
 
-products = encoding @ encoding.T
-image = right.imshow(products, cmap="viridis")
-right.set(title="products of encodings", xlabel="position", ylabel="position")
-picture.colorbar(image, ax=right)
+products = draw(encoding @ encoding.T, "position", "viridis")
 
 # %%
 # Rotary positions turn queries and keys instead. Their product, too, depends on the distance only.

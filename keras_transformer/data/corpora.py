@@ -52,8 +52,10 @@ CORPORA = {
 def fetch_corpus(name, folder, corpora=CORPORA):
     """Fetches a known corpus, unless it is there already; needs a network.
 
-    Every file is checked against its SHA-256 before it gets its name, so a file that is there is
-    whole and is what was asked for. The corpora's own terms apply.
+    A file is written under another name, checked against its SHA-256 and then renamed. A file that
+    is there but differs is an error, never overwritten. (`keras.utils.get_file` overwrites it,
+    leaves a file that fails the check in place, and writes to /tmp if the folder is missing.) The
+    corpora's own terms apply.
 
     Args:
         name: str, key of `corpora`.

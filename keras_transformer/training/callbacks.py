@@ -1,4 +1,4 @@
-"""What `model.fit` reports and watches: BLEU, tokens per second, time left, values gone astray."""
+"""Callbacks for `model.fit`: BLEU, tokens per second, time left, a stop at non-finite losses."""
 
 import time
 
@@ -27,7 +27,7 @@ class BleuCallback(keras.callbacks.Callback):
         source_lines: list of N sentences.
         reference_lines: list of N reference translations.
         every: translate in every n-th epoch only. Defaults to 1.
-        start: number of epochs to let pass before the first translation. Defaults to 0.
+        start: number of epochs before the first translation. Defaults to 0.
         tokens_per_batch: source tokens, padding included, that are searched together; sentences
             of similar length go together. Defaults to 4096.
         tokenize: sacreBLEU's tokeniser. Defaults to "13a"; "none" for text that is tokenised.
@@ -137,9 +137,9 @@ class Throughput(keras.callbacks.Callback):
     """Adds `tokens_per_second` (source and target) and `minutes_left` to the progress bar and logs.
 
     The bar's own estimate ends with the epoch; `minutes_left` is for all epochs, the time of
-    validation included. Tokens are those of real text, padding aside. Within an epoch they are
-    reckoned from the mean batch; over a whole epoch of `translation_batches` they are exact.
-    Validation is not in the rate.
+    validation included. Padding does not count. Within an epoch the tokens are those of a mean
+    batch; over a whole epoch of `translation_batches` they are exact. The rate is that of training
+    alone, without validation.
 
     Args:
         data: the dataset that `fit` gets, if it comes from `translation_batches`, which knows its
@@ -174,7 +174,7 @@ class Throughput(keras.callbacks.Callback):
         return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
 
     def on_train_batch_end(self, batch, logs=None):
-        # Updates, not batches: a run that continues within an epoch passes over some of them.
+        # Updates, not batches: training that is resumed within an epoch skips batches.
         updates = self._count_updates() - self._updates
         self._end = time.perf_counter()
         seconds = self._end - self._begin
@@ -213,8 +213,8 @@ def _mean_tokens(data):
 class StopOnNonFinite(keras.callbacks.Callback):
     """Ends training with an error as soon as the loss is infinite or not a number.
 
-    Going on would write NaN into every weight. Put it first in the list of callbacks, so that no
-    other one saves what is broken.
+    The next updates would make every weight NaN. Put it first in the list of callbacks, so that no
+    other one saves such weights. (`keras.callbacks.TerminateOnNaN` ends `fit` as if all were well.)
 
     Raises:
         ValueError: while training, when that happens.
@@ -235,6 +235,6 @@ class StopOnNonFinite(keras.callbacks.Callback):
         if not np.isfinite(loss):
             raise ValueError(
                 f"The loss is {loss} in epoch {self._epoch}, batch {batch}. A lower learning rate, "
-                "a longer warm-up or global_clipnorm=1.0 on the optimizer usually mends it; so "
-                "does norm_first=True. Weights saved before this batch are sound."
+                "a longer warm-up or global_clipnorm=1.0 on the optimizer usually helps; so "
+                "does norm_first=True. Weights saved before this batch are finite."
             )

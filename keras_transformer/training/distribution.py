@@ -79,9 +79,9 @@ def prepare(model, accumulate=1):
         over all replicas.
 
     Raises:
-        ValueError: the backend is not TensorFlow, the model is not compiled or has a `train_step`
-            of its own, `accumulate` is below 1, the optimizer has `gradient_accumulation_steps`,
-            or `jit_compile=True` meets several replicas.
+        ValueError: the backend is not TensorFlow, the model is not compiled or not built or has a
+            `train_step` of its own, `accumulate` is below 1, the optimizer has
+            `gradient_accumulation_steps`, or `jit_compile=True` meets several replicas.
 
     Example:
 
@@ -97,6 +97,8 @@ def prepare(model, accumulate=1):
         )
     if not model.compiled or model.optimizer is None:
         raise ValueError("prepare needs a compiled model: call model.compile(optimizer, loss).")
+    if not model.built:
+        raise ValueError("prepare needs the model's weights: call it once on a batch before.")
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1, but it is {accumulate}.")
     if not _is_keras_own(model, "train_step"):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_transformer.training.losses import sum_over_replicas
+from keras_transformer.training.replicas import sum_over_replicas
 
 
 class GradientSums:
@@ -54,14 +54,19 @@ def clip(gradients, optimizer):
     """
     inner = inner_optimizer(optimizer)
     scale = optimizer.scale_loss(tf.constant(1.0))
+    # Unscaled: the squares in the norm of a scaled gradient may be too large for float32.
+    gradients = [g / tf.cast(scale, g.dtype) for g in gradients]
     if inner.clipvalue is not None:
-        limit = inner.clipvalue * scale
-        return [tf.clip_by_value(g, -limit, limit) for g in gradients]
-    if inner.clipnorm is not None:
-        return [tf.clip_by_norm(g, inner.clipnorm * scale) for g in gradients]
-    if inner.global_clipnorm is not None:
-        return tf.clip_by_global_norm(gradients, inner.global_clipnorm * scale)[0]
-    return gradients
+        limit = inner.clipvalue
+        # What is not finite must stay so: the optimizer then skips the update.
+        gradients = [
+            tf.where(tf.math.is_finite(g), tf.clip_by_value(g, -limit, limit), g) for g in gradients
+        ]
+    elif inner.clipnorm is not None:
+        gradients = [tf.clip_by_norm(g, inner.clipnorm) for g in gradients]
+    elif inner.global_clipnorm is not None:
+        gradients, _ = tf.clip_by_global_norm(gradients, inner.global_clipnorm)
+    return [g * tf.cast(scale, g.dtype) for g in gradients]
 
 
 def inner_optimizer(optimizer):

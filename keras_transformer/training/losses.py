@@ -1,41 +1,12 @@
 """Cross-entropy over the tokens of padded sequences, exact on any number of replicas.
 
-Shapes: B batch, T target length, N = B T tokens in one row, V vocabulary.
+Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary.
 """
 
 import keras
 from keras import ops
 
-
-def sum_over_replicas(values):
-    """Sums scalars over all replicas of a `tf.distribute` strategy.
-
-    Args:
-        values: list of scalar tensors.
-
-    Returns:
-        List of scalar tensors: the sums over the replicas that run this step together, on all
-        machines; `values` unchanged on other backends and outside `strategy.run`.
-    """
-    if replica_count() == 1:
-        return values
-    import tensorflow as tf  # here and not above: the other backends do without
-
-    # A copy each: TensorFlow puts the sum where the tensor is, and some, like the value of a
-    # metric's variable on a machine with one replica, do not say where that is.
-    values = [tf.identity(value) for value in values]
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-
-def replica_count():
-    """Number of replicas that run this very call together; 1 outside `tf.distribute`."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    if tf.distribute.in_cross_replica_context():  # in the scope, but not in `strategy.run`
-        return 1
-    return tf.distribute.get_strategy().num_replicas_in_sync
+from keras_transformer.training.replicas import replica_count, sum_over_replicas
 
 
 def token_weights(labels, sample_weight=None, pad_id=0):
@@ -44,7 +15,7 @@ def token_weights(labels, sample_weight=None, pad_id=0):
     Args:
         labels: integer tensor (B, T).
         sample_weight: float tensor (B,), (B, 1) or (B, T), or `None`.
-        pad_id: the id that fills up short rows. Defaults to 0.
+        pad_id: the id of padding. Defaults to 0.
 
     Returns:
         Float32 tensor (B, T).
@@ -66,7 +37,7 @@ def token_weights(labels, sample_weight=None, pad_id=0):
 
 
 def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
-    """Checks what Keras hands to a loss or a metric, and lays the tokens in one row.
+    """Checks what Keras passes to a loss or a metric, and flattens the tokens.
 
     Loss and metrics share this, and the two functions below: TensorFlow's graph optimiser and XLA
     see equal subgraphs and compute them once, so that a metric costs no second pass over V.
@@ -98,15 +69,21 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
     return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
 
+def largest_logit(logits):
+    """The largest logit of each token: (N, V) -> (N, 1), without gradient."""
+    # `initial`, because a replica may hold no token (N = 0), and Keras refuses the maximum of none.
+    return ops.max(ops.stop_gradient(logits), axis=-1, keepdims=True, initial=float("-inf"))
+
+
 def log_normalizer(logits):
     """log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
 
-    The largest probability is exp(highest) over that sum, and never below 1 / V: so the softmax,
-    which is one fused kernel and which the loss's gradient needs anyway, also gives the sum.
+    The largest probability is exp(largest logit) over that sum, and never below 1 / V. So the
+    softmax, one fused kernel that the loss's gradient needs anyway, also gives the sum.
     """
     logits = ops.stop_gradient(logits)
-    highest = ops.max(logits, axis=-1, keepdims=True)  # (N, 1)
-    return highest - ops.log(ops.max(ops.softmax(logits), axis=-1, keepdims=True))
+    likeliest = ops.max(ops.softmax(logits), axis=-1, keepdims=True, initial=0.0)  # (N, 1)
+    return largest_logit(logits) - ops.log(likeliest)
 
 
 def label_logits(logits, labels):
@@ -115,7 +92,7 @@ def label_logits(logits, labels):
 
 
 def weighted_sum(values, weights):
-    """Sum of values (N,) times weights (N,), where a weight of 0 beats infinite values, too."""
+    """Sum of values (N,) times weights (N,). With weight 0 an infinite value does not count."""
     return ops.sum(ops.where(weights > 0, values * weights, 0.0))
 
 
@@ -124,8 +101,8 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
 
     The target distribution is q = (1 - ε) onehot + ε / V, so that with z the logits and
     n = log Σ exp z the loss is n - (1 - ε) z[label] - ε mean(z) and its gradient softmax(z) - q.
-    Written out because autodiff keeps several (N, V) tensors for the backward pass; this keeps one,
-    the softmax. It is faster than TensorFlow's fused kernel, too, which knows no smoothing.
+    Automatic differentiation would keep several (N, V) tensors for the backward pass; this keeps
+    one, the softmax. It is also faster than TensorFlow's fused kernel, which has no smoothing.
 
     Args:
         logits: float32 tensor (N, V).
@@ -147,7 +124,7 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
 
     @ops.custom_gradient
     def crossentropy(z):
-        del z  # all values are known already: only the way back is of interest
+        del z  # the loss is computed above; only its gradient is defined here
 
         def gradient(*args, upstream=None):  # the backends differ in how they call it
             upstream = args[0] if upstream is None else upstream  # (N, 1)
@@ -163,14 +140,14 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
 class SequenceCrossentropy(keras.losses.Loss):
     """Cross-entropy with label smoothing: the mean over all target tokens of the global batch.
 
-    Use it where rows are padded and hold different numbers of tokens. Padding counts neither in
+    For padded rows with different numbers of tokens. Padding counts neither in
     the sum nor in the divisor. Under `tf.distribute` the divisor is the number of target tokens
     on *all* replicas, so that the summed gradient is that of one device with the whole batch; and
     each replica reports the same value, so that Keras' own average over replicas is exact.
 
-    Section 5.4, label smoothing ε_ls = `label_smoothing`. Three formulas are in use for the mass on
-    the wrong tokens; here ε is spread over the whole vocabulary, label included: each token gets
-    ε / V, the label 1 - ε + ε / V (that is Keras' `CategoricalCrossentropy`, too).
+    Section 5.4, label smoothing ε_ls = `label_smoothing`. ε is spread over the whole vocabulary,
+    label included: each token gets ε / V, the label 1 - ε + ε / V, as in Keras'
+    `CategoricalCrossentropy`. Other toolkits leave out the label, or padding.
 
     Args:
         label_smoothing: ε in [0, 1). Defaults to 0.

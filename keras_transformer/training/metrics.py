@@ -1,6 +1,6 @@
 """Token accuracy and perplexity, weighted by tokens and exact over batches and replicas.
 
-Shapes: B batch, T target length, N = B T tokens in one row, V vocabulary.
+Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary.
 """
 
 import keras
@@ -9,10 +9,11 @@ from keras import ops
 from keras_transformer.training.losses import (
     flat_tokens,
     label_logits,
+    largest_logit,
     log_normalizer,
-    sum_over_replicas,
     weighted_sum,
 )
+from keras_transformer.training.replicas import sum_over_replicas
 
 
 class _TokenMean(keras.metrics.Metric):
@@ -44,7 +45,7 @@ class _TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Share of target tokens that got the highest logit, padding aside.
+    """Share of target tokens that have the highest logit; padding does not count.
 
     The mean is over all tokens since the last reset, not over batches or replicas: it does not
     depend on how sentences were batched or spread. No token at all gives 0. A label whose logit
@@ -78,8 +79,7 @@ class TokenAccuracy(_TokenMean):
 
     def token_values(self, logits, labels):
         # Not `argmax`, which takes several times as long as the maximum that the loss shares.
-        highest = ops.max(ops.stop_gradient(logits), axis=-1)  # (N,)
-        return ops.cast(label_logits(logits, labels)[:, 0] >= highest, "float32")
+        return ops.cast(label_logits(logits, labels) >= largest_logit(logits), "float32")[:, 0]
 
     def result(self):
         return self.mean()

@@ -19,7 +19,7 @@ from keras_transformer.training.gradients import (
     inner_optimizer,
     needs_whole_gradient,
 )
-from keras_transformer.training.losses import sum_over_replicas
+from keras_transformer.training.replicas import sum_over_replicas
 
 
 def train_function(model, accumulate=1):
@@ -189,7 +189,8 @@ def _share(function, loss, rows, y, y_pred, sample_weight):
 
 
 def _count_rows(x):
-    return tf.cast(tf.shape(tf.nest.flatten(x)[0])[0], "float32")
+    first = next(value for value in tf.nest.flatten(x) if value is not None)
+    return tf.cast(tf.shape(first)[0], "float32")
 
 
 def _report(model, loss, rows):

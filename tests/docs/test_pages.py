@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer import export, special_ids, training
+from keras_transformer import export, importers, special_ids, training
 from keras_transformer.export import runtime
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,14 +24,15 @@ def read(name):
 
 def public_names():
     """Every public name of the project, as the reference writes it."""
-    top = "keras_transformer"
+    top, parts = "keras_transformer", {"training", "importers"}
     for module, prefix in (
         (kt, top),
         (training, f"{top}.training"),
+        (importers, f"{top}.importers"),
         (export, f"{top}.export"),
         (runtime, f"{top}.export.runtime"),
     ):
-        yield from (f"{prefix}.{name}" for name in module.__all__ if name != "training")
+        yield from (f"{prefix}.{name}" for name in module.__all__ if name not in parts)
     yield f"{top}.plots"  # all of its members
 
 

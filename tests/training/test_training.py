@@ -126,6 +126,7 @@ def main(job):
     if job == "workers":
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         results = {str(k): train(strategy, "clipped", k) for k in (1, 2)}
+        results["plain fit"] = train(strategy, "transformer", 0)
     else:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(
@@ -243,6 +244,7 @@ def test_two_machines_give_the_weights_of_one(trained):
         for results in list(map(result, workers)):
             assert_same(trained["clipped 1 1"], results["1"])
             assert_same(trained["clipped 1 1"], results["2"])
+            assert_same(trained["transformer 1 1"], results["plain fit"])
             losses = trained["clipped 1 1"]["history"]["val_loss"]
             np.testing.assert_allclose(results["1"]["history"]["val_loss"], losses, rtol=2e-6)
     finally:
@@ -300,11 +302,34 @@ def test_clip_does_what_the_optimizer_does(limit):
         np.testing.assert_allclose(-weight.numpy(), gradient, rtol=1e-6)
 
 
+@pytest.mark.parametrize("limit", [{"clipvalue": 0.3}, {"clipnorm": 2.0}, {"global_clipnorm": 2.0}])
+def test_clip_leaves_overflow_to_the_loss_scale(limit):
+    import keras
+
+    from keras_transformer.training.gradients import clip
+
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, **limit))
+    gradients = [keras.ops.array([np.inf, 1.0]), keras.ops.array([0.1])]
+    assert not np.all(np.isfinite(np.concatenate(clip(gradients, optimizer))))
+
+
 def test_what_prepare_cannot_do_it_refuses():
+    import keras
+
     from keras_transformer.training import prepare
 
     with pytest.raises(ValueError, match="needs a compiled model"):
         prepare(make_model("plain"))
+    unbuilt = keras.Sequential([keras.layers.Dense(2)])
+    unbuilt.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="needs the model's weights"):
+        prepare(unbuilt)
+    own = type("Own", (keras.Sequential,), {"train_step": lambda self, data: {}})(
+        [keras.Input((2,))]
+    )
+    own.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="Own has a train_step of its own"):
+        prepare(own)
     with pytest.raises(ValueError, match="accumulate must be at least 1"):
         prepare(small_model(), 0)
     with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
