@@ -48,12 +48,7 @@ class CachedAttention(Rule):
         return (
             None not in sizes
             and len(set(sizes)) == 1
-            and (
-                negative_bias is None
-                or bool(forbidden)
-                and len(forbidden) == 4
-                and forbidden[1] == 1
-            )
+            and (negative_bias is None or bool(dims) and len(dims) == 4 and dims[1] == 1)
             and number(scale) is not None
             and is_order(columns, 0, 1, 3, 2)
             and are_heads_first(*moved)
