@@ -95,16 +95,6 @@ def batches(ids, size):
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def padded(rows):
-    """Rows of ids as one int32 matrix, padded with 0."""
-    import numpy as np
-
-    matrix = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for target, ids in zip(matrix, rows, strict=True):
-        target[: len(ids)] = ids
-    return matrix
-
-
 def bleu_of(tokenizer, references):
     """BLEU of {number: ids} against tokenised references."""
     import sacrebleu

@@ -30,6 +30,7 @@ import tensorflow_text  # noqa: F401, the operators of the SavedModel's strings
 import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import signature
+from keras_transformer.padding import pad_rows
 
 
 def saved_model(model, tokenizer, search, folder):
@@ -71,7 +72,7 @@ def translated(search, sources, seed):
     order = random.Random(seed).sample(range(len(sources)), len(sources))  # of equal lengths
     for numbers in common.batches([sources[i] for i in order], 50):
         numbers = [order[i] for i in numbers]
-        ids, found = search(common.padded([sources[i] for i in numbers]))
+        ids, found = search(pad_rows([sources[i] for i in numbers]))
         for i, row, score in zip(numbers, ids, found, strict=True):
             best[i], scores[i] = [int(token) for token in row[0] if token], score[0]
     return best, scores

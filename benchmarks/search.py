@@ -36,6 +36,7 @@ from ctranslate2_model import save_ctranslate2
 from search_differences import agreement, longest_translation
 
 import keras_transformer as kt
+from keras_transformer.padding import pad_rows
 
 
 class Ours:
@@ -46,7 +47,7 @@ class Ours:
 
     def __call__(self, rows):
         """Hypotheses and scores, best first, for rows of source ids."""
-        found = self.search(self.model, common.padded(rows), max_length=longest_translation(rows))
+        found = self.search(self.model, pad_rows(rows), max_length=longest_translation(rows))
         ids, scores = found.ids.numpy(), found.scores.numpy()
         return [[row[row > 0].tolist() for row in rows] for rows in ids], scores.tolist()
 

@@ -62,8 +62,7 @@ def margins(model, source, width):
         finished += sum(ends[:width])
         parents = [parent for _, parent, _ in going[:width]]
         running = [(total, [*running[parent][1], token]) for total, parent, token in going[:width]]
-        for name, value in cache["own"].items():
-            cache["own"][name] = tf.gather(value, parents, axis=1)
+        cache = cache._replace(by_hypothesis=tf.gather(cache.by_hypothesis, parents, axis=1))
     return found, finished
 
 

@@ -32,9 +32,9 @@ class OnnxRuntime:
         self.session = open_session(artefact, threads=config["threads"])
 
     def __call__(self, rows):
-        from common import padded
+        from keras_transformer.padding import pad_rows
 
-        token_ids, _ = self.session.run(None, {"source_ids": padded(rows)})
+        token_ids, _ = self.session.run(None, {"source_ids": pad_rows(rows)})
         return [row[row > 0].tolist() for row in token_ids[:, 0]]
 
 
@@ -93,9 +93,9 @@ class PyTorch:
         self.options = config["beam_width"], config["forced_length"], config["length_penalty"]
 
     def __call__(self, rows):
-        from common import padded
+        from keras_transformer.padding import pad_rows
 
-        return self.translator.search(padded(rows), *self.options)[0][:, 0].tolist()
+        return self.translator.search(pad_rows(rows), *self.options)[0][:, 0].tolist()
 
 
 ENGINES = {"ours": OnnxRuntime, "ctranslate2": CTranslate2, "torch": PyTorch}

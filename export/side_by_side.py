@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.export.staging import ExportError
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
 
 BATCH_SIZE = 50
@@ -83,7 +84,7 @@ def compare_with_keras(model, tokenizer, search, folder, lines):
     sources = [[*ids, END_ID] for ids in tokenizer.encode(lines)]
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     batches = [
-        _padded([sources[i] for i in order[start : start + BATCH_SIZE]])
+        pad_rows([sources[i] for i in order[start : start + BATCH_SIZE]])
         for start in range(0, len(order), BATCH_SIZE)
     ]
     search(model, batches[0])  # traces the search, which then takes batches of any shape
@@ -104,14 +105,6 @@ def compare_with_keras(model, tokenizer, search, folder, lines):
         apart["seconds"],
         apart.get("text_seconds"),
     )
-
-
-def _padded(rows):
-    """Rows of ids as one int32 matrix, padded with 0."""
-    matrix = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for target, ids in zip(matrix, rows, strict=True):
-        target[: len(ids)] = ids
-    return matrix
 
 
 def _run_apart(folder, lines, batches):

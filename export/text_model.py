@@ -15,6 +15,7 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import proof_texts
 from keras_transformer.export.text_graph import CONTRIB, Nodes, add_decoding, add_encoding
+from keras_transformer.padding import pad_rows
 
 # Scores of the file and of the ids' own run: the same graph, so only their way differs.
 TOLERANCE = 1e-6
@@ -113,12 +114,9 @@ def _prove(folder, tokenizer, task, seeded, proof):
         [marks["begin"], *row] if task == "generate" else [*row, marks["end"]]
         for row in tokenizer.encode(proof)
     ]
-    padded = np.zeros((len(ids), max(map(len, ids))), np.int32)
-    for row, tokens in zip(padded, ids, strict=True):
-        row[: len(tokens)] = tokens
     seed = {signature.SEED: np.array(17, np.int32)} if seeded else {}
     (expected,) = verify.probe(
-        folder / signature.MODEL_FILE, [{signature.SOURCE_IDS: padded, **seed}]
+        folder / signature.MODEL_FILE, [{signature.SOURCE_IDS: pad_rows(ids), **seed}]
     )
     (found,) = verify.probe(
         folder / signature.TEXT_MODEL_FILE,

@@ -12,7 +12,7 @@ import keras
 from keras import layers, ops
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.layers.cache import CachedDecoding
+from keras_transformer.layers.cache import CachedDecoding, Memory
 from keras_transformer.layers.checks import check_ids, check_known, check_positive
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.layers.masks import padding_mask
@@ -201,12 +201,12 @@ class Transformer(CachedDecoding, _Model):
     def encode(self, source_ids):
         """What a search needs of the source (B, S), computed once.
 
-        A dict of "mask", boolean (B, S), and "layers", for each decoder block one pair of
-        keys (B, H, S, K) and values (B, H, S, U).
+        `Memory`: for each decoder block keys (B, H, S, K) and values (B, H, S, U) of the source;
+        and which of its tokens are no padding, (B, S).
         """
         memory = self.encoder(source_ids)
-        layers = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
-        return {"mask": padding_mask(source_ids), "layers": layers}
+        blocks = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
+        return Memory(blocks, padding_mask(source_ids))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -278,4 +278,4 @@ class CausalTransformer(CachedDecoding, _Model):
 
     def encode(self, prompt_ids):
         """Nothing: a decoder-only model has no memory beside its cache."""
-        return {}
+        return ()

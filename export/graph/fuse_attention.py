@@ -41,22 +41,22 @@ class CachedAttention(Rule):
     def pattern(self, op, query, key, value, past_key, past_value, scale):
         return _attend_past(op, query, key, value, past_key, past_value, scale, None)
 
-    def check(self, context, query, key, value, scale, columns, output, penalty=None, **rest):
+    def check(self, context, query, key, value, scale, columns, output, negative_bias=None, **rest):
         sizes = [heads(self.known, item) for item in (query, key, value)]
-        forbidden = self.known.dims.get(penalty)
+        bias = self.known.dims.get(negative_bias)
         moved = (rest["queries"], rest["new_keys"], rest["new_values"], output)
         return (
             None not in sizes
             and len(set(sizes)) == 1
-            and (penalty is None or bool(forbidden) and len(forbidden) == 4 and forbidden[1] == 1)
+            and (negative_bias is None or bool(bias) and len(bias) == 4 and bias[1] == 1)
             and number(scale) is not None
             and is_order(columns, 0, 1, 3, 2)
             and are_heads_first(*moved)
         )
 
-    def rewrite(self, op, query, key, value, past_key, past_value, scale, penalty=None, **_):
+    def rewrite(self, op, query, key, value, past_key, past_value, scale, negative_bias=None, **_):
         count, _ = heads(self.known, query)
-        bias = None if penalty is None else op.Neg(penalty)
+        bias = None if negative_bias is None else _negative(op, negative_bias)
         output, keys, values = op.MultiHeadAttention(
             join_heads(op, query), join_heads(op, key), join_heads(op, value), None, None, bias,
             past_key, past_value,
@@ -68,21 +68,29 @@ class CachedAttention(Rule):
 class SharedCacheAttention(CachedAttention):
     """The same with several hypotheses that share the cache of their sentence.
 
-    before   output = heads_last(Softmax(scale query keys^T - penalty) values)
-    after    output, keys, values = MultiHeadAttention(query, ..., bias=Neg(penalty), ...)
+    before   output = heads_last(Softmax(scale query keys^T - negative_bias) values)
+    after    output, keys, values = MultiHeadAttention(query, ..., bias=-negative_bias, ...)
     """
 
-    def pattern(self, op, query, key, value, past_key, past_value, scale, penalty):
-        return _attend_past(op, query, key, value, past_key, past_value, scale, penalty)
+    def pattern(self, op, query, key, value, past_key, past_value, scale, negative_bias):
+        return _attend_past(op, query, key, value, past_key, past_value, scale, negative_bias)
 
 
-def _attend_past(op, query, key, value, past_key, past_value, scale, penalty):
-    """The nodes of attention to a cache; `penalty` keeps hypotheses from each other's tokens."""
+def _negative(op, value):
+    """The negative of a value: what it is the negative of, or a node."""
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Mul" and number(producer.inputs[1]) == -1:
+        return producer.inputs[0]
+    return op.Neg(value)
+
+
+def _attend_past(op, query, key, value, past_key, past_value, scale, negative_bias):
+    """The nodes of attention to a cache; the bias hides other hypotheses' slots."""
     queries = op.Transpose(query, _outputs=["queries"])  # (B, H, T, K)
     keys = op.Concat(past_key, op.Transpose(key, _outputs=["new_keys"]), axis=2)
     values = op.Concat(past_value, op.Transpose(value, _outputs=["new_values"]), axis=2)
     scores = op.MatMul(op.Mul(queries, scale), op.Transpose(keys, _outputs=["columns"]))
-    scores = scores if penalty is None else op.Sub(scores, penalty)
+    scores = scores if negative_bias is None else op.Sub(scores, negative_bias)
     heads = op.MatMul(op.Softmax(scores), values)
     return op.Transpose(heads, _outputs=["output"]), keys, values
 
@@ -90,72 +98,72 @@ def _attend_past(op, query, key, value, past_key, past_value, scale, penalty):
 class MaskedAttention(Rule):
     """Attention with a mask, to keys and values that are computed here.
 
-    before   output = heads_last(Softmax(scale query key^T - penalty) alive value)
-    after    output = MultiHeadAttention(query, key, alive value, bias=Neg(penalty))
+    before   output = heads_last(Softmax(scale query key^T - negative_bias) alive value)
+    after    output = MultiHeadAttention(query, key, alive value, bias=-negative_bias)
 
     `alive` is 0 where a query may attend to nothing, so that it gets zeros and not a mean. Where
     that is so for all queries of a sentence alike, the values become zeros; else the output does.
     """
 
-    def pattern(self, op, query, key, value, scale, penalty, alive):
+    def pattern(self, op, query, key, value, scale, negative_bias, alive):
         queries = op.Transpose(query, _outputs=["queries"])
         columns = op.Transpose(op.Transpose(key, _outputs=["keys"]), _outputs=["columns"])
-        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), penalty)
+        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), negative_bias)
         weights = op.Mul(op.Softmax(scores), alive)
         heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
         return op.Transpose(heads, _outputs=["output"])
 
-    def check(self, context, query, key, value, scale, penalty, alive, columns, **moved):
+    def check(self, context, query, key, value, scale, negative_bias, alive, columns, **moved):
         sizes = [heads(self.known, item) for item in (query, key, value)]
         return (
             None not in sizes
             and len(set(sizes)) == 1
             and are_heads_first(*moved.values())
-            and _is_masked(self.known, scale, penalty, alive, columns)
+            and _is_masked(self.known, scale, negative_bias, alive, columns)
         )
 
-    def rewrite(self, op, query, key, value, scale, penalty, alive, **_):
+    def rewrite(self, op, query, key, value, scale, negative_bias, alive, **_):
         values = join_heads(op, value)
         if self.known.dims[alive][2] == 1:
             values = op.Mul(values, op.Squeeze(alive, integers(op, 1)))
         keys = join_heads(op, key)
-        return _attention(self.known, op, query, keys, values, scale, penalty, alive)
+        return _attention(self.known, op, query, keys, values, scale, negative_bias, alive)
 
 
 class MemoryAttention(Rule):
     """Attention with a mask, keys and values (B, H, S, K) being ready: those of the source.
 
-    before   output = heads_last(Softmax(scale query keys^T - penalty) alive values)
-    after    output = MultiHeadAttention(query, keys, alive values, bias=Neg(penalty))
+    before   output = heads_last(Softmax(scale query keys^T - negative_bias) alive values)
+    after    output = MultiHeadAttention(query, keys, alive values, bias=-negative_bias)
     """
 
-    def pattern(self, op, query, keys, values, scale, penalty, alive):
+    def pattern(self, op, query, keys, values, scale, negative_bias, alive):
         queries = op.Transpose(query, _outputs=["queries"])
         columns = op.Transpose(keys, _outputs=["columns"])
-        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), penalty)
+        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), negative_bias)
         weights = op.Mul(op.Softmax(scores), alive)
         heads = op.MatMul(weights, values)
         return op.Transpose(heads, _outputs=["output"])
 
-    def check(self, context, query, keys, values, scale, penalty, alive, columns, **moved):
+    def check(self, context, query, keys, values, scale, negative_bias, alive, columns, **moved):
         dims = [self.known.dims.get(item) for item in (keys, values)]
         size = heads(self.known, query)
         return (
             size is not None
             and all(item is not None and (item[1], item[3]) == size for item in dims)
             and are_heads_first(*moved.values())
-            and _is_masked(self.known, scale, penalty, alive, columns)
+            and _is_masked(self.known, scale, negative_bias, alive, columns)
         )
 
-    def rewrite(self, op, query, keys, values, scale, penalty, alive, **_):
+    def rewrite(self, op, query, keys, values, scale, negative_bias, alive, **_):
         # Scaling the values can be done once, before the loop, and so is free.
         values = op.Mul(values, alive) if self.known.dims[alive][2] == 1 else values
-        return _attention(self.known, op, query, keys, values, scale, penalty, alive)
+        return _attention(self.known, op, query, keys, values, scale, negative_bias, alive)
 
 
-def _is_masked(known, scale, penalty, alive, columns):
+def _is_masked(known, scale, negative_bias, alive, columns):
     """Whether scale and mask are such as the operator takes: one mask for all heads."""
-    masks = [known.dims.get(item) for item in (penalty, alive)]
+    masks = [known.dims.get(item) for item in (negative_bias, alive)]
     return (
         number(scale) is not None
         and is_order(columns, 0, 1, 3, 2)
@@ -164,11 +172,11 @@ def _is_masked(known, scale, penalty, alive, columns):
     )
 
 
-def _attention(known, op, query, keys, values, scale, penalty, alive):
+def _attention(known, op, query, keys, values, scale, negative_bias, alive):
     """The operator, and zeros for the queries that may attend to nothing: (B, T, H, K)."""
     count, _ = heads(known, query)
     output = op.MultiHeadAttention(
-        join_heads(op, query), keys, values, None, None, _bias(known, op, query, penalty),
+        join_heads(op, query), keys, values, None, None, _bias(known, op, query, negative_bias),
         num_heads=count, scale=number(scale), _domain=MICROSOFT,
     )  # fmt: skip
     if known.dims[alive][2] != 1:
@@ -177,13 +185,13 @@ def _attention(known, op, query, keys, values, scale, penalty, alive):
     return split_heads(op, output, count)
 
 
-def _bias(known, op, query, penalty):
+def _bias(known, op, query, negative_bias):
     """What the operator adds; it does not broadcast along the axis of the queries."""
-    bias = op.Neg(penalty)
-    if known.dims[penalty][2] != 1:
+    bias = _negative(op, negative_bias)
+    if known.dims[negative_bias][2] != 1:
         return bias
-    if known.dims[penalty][3] == known.dims[query][1]:
-        rows = op.Shape(penalty, start=3)  # the same for every block
+    if known.dims[negative_bias][3] == known.dims[query][1]:
+        rows = op.Shape(negative_bias, start=3)  # the same for every block
     else:
         rows = op.Shape(query, start=1, end=2)
     ones, one = integers(op, 1, 1), integers(op, 1)

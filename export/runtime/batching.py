@@ -7,9 +7,7 @@ its longest row.
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
-from keras_transformer.special_ids import PAD_ID
+from keras_transformer.padding import pad_rows
 
 
 def in_batches(answer, rows, batch_tokens, workers=1):
@@ -69,11 +67,8 @@ def run_rows(run, rows):
         List with one item a row: a tuple of its part of the arrays, or the exception that `run`
         raises for this row alone.
     """
-    ids = np.full((len(rows), max(map(len, rows))), PAD_ID, np.int32)  # (B, S)
-    for padded, row in zip(ids, rows, strict=True):
-        padded[: len(row)] = row
     try:
-        arrays = run(ids)
+        arrays = run(pad_rows(rows))
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         if len(rows) == 1:
             return [error]

@@ -11,8 +11,9 @@ from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import check_listed, random_ids
 from keras_transformer.models import CausalTransformer
+from keras_transformer.padding import pad_rows
 from keras_transformer.search import Sampling
-from keras_transformer.search.loop import EXTRA_LENGTH
+from keras_transformer.search.base import EXTRA_LENGTH
 
 
 def vocab_sizes(model):
@@ -160,7 +161,5 @@ class SearchTask:
             np.r_[one[:n], two[two != pad]]
             for one, n, two in zip(start, lengths, tokens, strict=True)
         ]
-        targets = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
-        for target, row in zip(targets, rows, strict=True):
-            target[: len(row)] = row
+        targets = pad_rows(rows)
         return targets, lengths

@@ -1,14 +1,18 @@
 """Which pairs make up which batch, in NumPy: a function of (seed, epoch, number of the batch).
 
-Shapes: `N` pairs of the corpus, `B` rows of a batch, `S` source length, `T` target length.
-A pair's length is that of its longer side, the begin or end mark included.
+Shapes: B batch, S source length, T target length, N pairs of the corpus.
+
+The length of a pair is that of its longer side, with its begin or end token.
 """
 
 import numpy as np
 
-from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.padding import pad_rows
+from keras_transformer.special_ids import BEGIN_ID, END_ID
 
-_FULL_BATCHES = 8  # that a bucket holds at least: the fewer, the less padding and the less mixing
+# A bucket holds at least so many full batches. Fewer mean less padding, but less mixing too.
+_FULL_BATCHES = 8
+_BEGIN, _END = np.array([[BEGIN_ID], [END_ID]], np.int32)
 
 
 class Ragged:
@@ -33,7 +37,7 @@ class TokenBatches:
     of near-equal size and shuffles the batches. Every epoch has the same number of batches.
 
     Args:
-        source, target: `Ragged`, N rows each, without marks.
+        source, target: `Ragged`, N rows each, without begin and end tokens.
         tokens_per_batch: int, limit of `B * S` and of `B * T`.
         max_length, bucket_boundaries, static_shapes, batch_multiple, shuffle, seed: see
             `translation_batches`.
@@ -70,26 +74,27 @@ class TokenBatches:
         lengths = _pair_lengths(self._ids)
         if lengths.max() > self._longest:
             raise ValueError(
-                f"pair {lengths.argmax()} has {lengths.max()} tokens, its mark included, but a "
-                f"batch takes {self._longest} at most. Leave it out, or raise the limit (the "
+                f"pair {lengths.argmax()} has {lengths.max()} tokens, with its begin or end token, "
+                f"but a batch takes {self._longest} at most. Leave it out, or raise the limit (the "
                 "smallest of max_length, tokens_per_batch // batch_multiple, last boundary)."
             )
         drawn = _pair_lengths(self._epoch_ids(0))
         if bucket_boundaries is None:
-            self._boundaries = _boundaries(drawn, self._rows)
+            self._boundaries = _boundaries(drawn, self._batch_size)
         else:
             self._boundaries = np.unique(np.minimum(bucket_boundaries, self._longest))
-        # Samples have other lengths each epoch; no later one may be longer than the last bucket.
+        # Samples have other lengths in each epoch. The last bucket takes the longest of them.
         self._longest = max(self._boundaries[-1], lengths.max())
         self._boundaries[-1] = self._longest
-        members = self._members(drawn)
-        counts = [-(-len(rows) // self._rows(b)) for rows, b in members]
-        # One batch a bucket to spare, so that an epoch with longer samples needs no larger batches.
+        buckets = self._buckets(drawn)
+        counts = self._batch_counts(buckets)
+        # One more batch a bucket, so that an epoch with longer samples needs no larger batches.
         spare = len(counts) if resample else 0
-        self.batches_per_epoch = min(sum(counts) + spare, sum(self._units(members)))
+        most = sum(self._most_batches(buckets))
+        self.batches_per_epoch = min(sum(counts) + spare, most)
 
     def order(self, epoch):
-        """The batches of an epoch: a list of (indices of its pairs, bucket's greatest length)."""
+        """The batches of an epoch: a list of (indices of pairs, greatest length of the bucket)."""
         return self._order(epoch, _pair_lengths(self._epoch_ids(epoch)))
 
     def iterate(self, epoch, batch=0):
@@ -98,41 +103,45 @@ class TokenBatches:
         Batches passed over are not built.
         """
         ids = self._epoch_ids(epoch)
-        for rows, length in self._order(epoch, _pair_lengths(ids))[batch:]:
-            yield self._batch(ids, rows, length)
+        for pairs, length in self._order(epoch, _pair_lengths(ids))[batch:]:
+            yield self._batch(ids, pairs, length)
 
-    def _rows(self, length):
-        """Rows of a full batch of a bucket."""
+    def _batch_size(self, length):
+        """B of a full batch of pairs of this length."""
         return int(self._tokens // length // self._multiple * self._multiple)
 
-    def _members(self, lengths):
-        """The filled buckets: a list of (indices of pairs, greatest length)."""
-        buckets = np.searchsorted(self._boundaries, lengths)
-        members = [(np.flatnonzero(buckets == i), int(b)) for i, b in enumerate(self._boundaries)]
-        return [(rows, length) for rows, length in members if len(rows)]
+    def _buckets(self, lengths):
+        """The buckets that are not empty: a list of (indices of pairs, greatest length)."""
+        numbers = np.searchsorted(self._boundaries, lengths)
+        buckets = [(np.flatnonzero(numbers == i), int(b)) for i, b in enumerate(self._boundaries)]
+        return [(pairs, length) for pairs, length in buckets if len(pairs)]
 
-    def _units(self, members):
-        return [-(-len(rows) // self._multiple) for rows, _ in members]
+    def _batch_counts(self, buckets):
+        """How many batches each bucket needs."""
+        return [-(-len(pairs) // self._batch_size(length)) for pairs, length in buckets]
+
+    def _most_batches(self, buckets):
+        """How many batches each bucket can give: `batch_multiple` pairs stay together."""
+        return [-(-len(pairs) // self._multiple) for pairs, _ in buckets]
 
     def _order(self, epoch, lengths):
         rng = np.random.default_rng([self._seed, epoch])
-        members = self._members(lengths)
-        units = self._units(members)
-        counts = [-(-len(rows) // self._rows(b)) for rows, b in members]
-        counts = _apportioned(counts, units, self.batches_per_epoch)
+        buckets = self._buckets(lengths)
+        most = self._most_batches(buckets)
+        counts = _apportioned(self._batch_counts(buckets), most, self.batches_per_epoch)
         order = []
-        for (rows, length), unit, count in zip(members, units, counts, strict=True):
+        for (pairs, length), multiples, count in zip(buckets, most, counts, strict=True):
             if self._shuffle:
-                rows = rng.permutation(rows)
+                pairs = rng.permutation(pairs)
             else:
-                rows = rows[np.argsort(lengths[rows], kind="stable")]
-            # Near-equal batches, not full ones and a small rest; cut at multiples only.
-            cuts = np.arange(1, count) * unit // count * self._multiple
-            order += [(part, length) for part in np.split(rows, cuts)]
+                pairs = pairs[np.argsort(lengths[pairs], kind="stable")]
+            # Batches of nearly equal size, not full ones and a small rest; cut at multiples only.
+            cuts = np.arange(1, count) * multiples // count * self._multiple
+            order += [(part, length) for part in np.split(pairs, cuts)]
         return [order[i] for i in rng.permutation(len(order))] if self._shuffle else order
 
     def _epoch_ids(self, epoch):
-        """The epoch's (source, target); a sample that no bucket holds gives way to the best."""
+        """(source, target) of an epoch. A sample that is too long becomes the best segmentation."""
         if self._resample is None:
             return self._ids
         fitting = []
@@ -141,19 +150,23 @@ class TokenBatches:
             fitting.append(Ragged([(drawn if fits[i] else best)[i] for i in range(len(best))]))
         return tuple(fitting)
 
-    def _batch(self, ids, members, length):
-        rows = -(-len(members) // self._multiple) * self._multiple
-        rows, width = (max(rows, self._rows(length)), length) if self._static else (rows, None)
-        sources, targets = ([side[i] for i in members] for side in ids)
+    def _batch(self, ids, pairs, length):
+        size = -(-len(pairs) // self._multiple) * self._multiple  # B
+        shape = (size, None)
+        if self._static:
+            shape = (max(size, self._batch_size(length)), length)
+        rows = [[side[i] for i in pairs] for side in ids]
+        sources, labels = ([np.concatenate([row, _END]) for row in side] for side in rows)
+        starts = [np.concatenate([_BEGIN, row]) for row in rows[1]]
         inputs = {
-            "source_ids": _padded(sources, rows, width, behind=[END_ID]),  # (B, S)
-            "target_ids": _padded(targets, rows, width, before=[BEGIN_ID]),  # (B, T)
+            "source_ids": pad_rows(sources, *shape),  # (B, S)
+            "target_ids": pad_rows(starts, *shape),  # (B, T)
         }
-        return inputs, _padded(targets, rows, width, behind=[END_ID])  # (B, T)
+        return inputs, pad_rows(labels, *shape)  # (B, T)
 
 
 def length_limit(tokens_per_batch, batch_multiple=1, bucket_boundaries=None, max_length=None):
-    """Greatest pair length, mark included, that a batch can hold."""
+    """Greatest length of a pair that a batch can hold."""
     limits = [tokens_per_batch // batch_multiple]
     if bucket_boundaries is not None:
         limits.append(bucket_boundaries[-1])
@@ -166,36 +179,31 @@ def _pair_lengths(ids):
     return np.maximum(ids[0].lengths, ids[1].lengths) + 1  # (N,)
 
 
-def _boundaries(lengths, rows_of):
+def _boundaries(lengths, batch_size):
     """Greatest lengths of the buckets, each of which holds `_FULL_BATCHES` batches if it can.
 
-    Narrow where pairs are many (little padding), wide where they are few (no tiny batches).
+    Buckets are narrow where pairs are many (little padding) and wide where they are few (no tiny
+    batches). `batch_size` is a function of the length.
     """
     counts = np.bincount(lengths)
     boundaries, held = [], 0
     for length in np.flatnonzero(counts):
         held += counts[length]
-        if held >= _FULL_BATCHES * rows_of(length):
+        if held >= _FULL_BATCHES * batch_size(length):
             boundaries.append(length)
             held = 0
     return np.unique([*boundaries, lengths.max()])
 
 
-def _apportioned(counts, units, total):
-    """Batches of each bucket so that they add up to `total`: adds where batches are fullest."""
-    counts, units = np.array(counts), np.array(units)
+def _apportioned(counts, most, total):
+    """Batches of each bucket, changed so that they add up to `total`.
+
+    More go to the bucket whose batches are fullest, but never above `most`; fewer to the one whose
+    batches are emptiest, but never below 1.
+    """
+    counts, most = np.array(counts), np.array(most)
     while counts.sum() < total:
-        counts[np.argmax(np.where(counts < units, units / counts, 0))] += 1
+        counts[np.argmax(np.where(counts < most, most / counts, 0))] += 1
     while counts.sum() > total:
-        counts[np.argmin(np.where(counts > 1, units / counts, np.inf))] -= 1
+        counts[np.argmin(np.where(counts > 1, most / counts, np.inf))] -= 1
     return counts
-
-
-def _padded(rows, height, width, before=(), behind=()):
-    """Rows with a mark before or behind each, in one int32 array filled up with padding."""
-    marks = len(before) + len(behind)
-    width = max(len(row) for row in rows) + marks if width is None else width
-    batch = np.full((height, width), PAD_ID, np.int32)
-    for i, row in enumerate(rows):
-        batch[i, : len(row) + marks] = np.concatenate([before, row, behind])
-    return batch

@@ -1,6 +1,6 @@
 """Parallel text as a `tf.data.Dataset` of training batches.
 
-Shapes: `B` rows of a batch, `S` source length, `T` target length.
+Shapes: B batch, S source length, T target length.
 """
 
 import logging
@@ -37,20 +37,20 @@ def translation_batches(
     """Makes a `tf.data.Dataset` of padded batches from parallel text, for `model.fit`.
 
     Each element is `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`, all int32 and
-    padded with 0: the source is its tokens and the end mark; `target_ids` is the begin mark and the
-    tokens; `labels` is the tokens and the end mark, so that position i learns token i + 1 (teacher
-    forcing, section 3.1 of the paper).
+    padded with 0. Each source ends with the end token. Each row of `target_ids` starts with the
+    begin token; the same row of `labels` lacks it and ends with the end token, so that position i
+    learns token i + 1 (teacher forcing, section 3.1 of the paper).
 
     Pairs of similar length come together (section 5.1). Neither `B * S` nor `B * T`, padding
     included, exceeds `tokens_per_batch`: the paper's "25,000 source and 25,000 target tokens" is
-    `tokens_per_batch=25000`. Text is tokenised once and kept as ids in memory. Every pair that is
-    kept comes exactly once an epoch. The number of batches is the same in each epoch and is the
-    dataset's cardinality, so Keras shows progress and time left.
+    `tokens_per_batch=25000`. Text is tokenised once; its ids stay in memory. Each pair that is kept
+    comes exactly once an epoch. All epochs have the same number of batches, the cardinality of the
+    dataset, so Keras shows progress and time left.
 
-    Order is a function of (seed, epoch) only. A pass over the dataset that reaches its last batch
-    moves on to the next epoch. `dataset.batches`, a `TranslationBatches`, chooses the epoch of the
-    next pass (`seek`) and gives what a killed run had not seen (`rest`). To tie the order to the
-    epochs of `fit`, which also begins passes that it never reads, and to resume, pass the callback
+    The order depends on (seed, epoch) only. A pass over the dataset that reaches its last batch
+    moves on to the next epoch. `dataset.batches`, a `TranslationBatches`, sets the epoch of the
+    next pass (`seek`) and gives the batches that an interrupted run did not see (`rest`). `fit` may
+    start passes that it never reads. This callback ties the order to the epochs of `fit`:
 
         keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: train.batches.seek(epoch))
 
@@ -65,24 +65,25 @@ def translation_batches(
             of strings.
         tokenizer: `Tokenizer`.
         tokens_per_batch: int, limit of source and of target tokens of a batch, padding included.
-        max_length: int or None, pairs with more tokens on either side (mark included) are left
-            out. `tokens_per_batch // batch_multiple` and the last bucket boundary are limits too.
+        max_length: int or None. Pairs with more tokens on either side are left out; the begin or
+            end token counts. `tokens_per_batch // batch_multiple` and the last bucket boundary are
+            limits too.
         shuffle: bool. If False (validation), every epoch has the same order, short pairs first.
         seed: int, not negative.
         initial_epoch: int, epoch of the first pass.
-        sampling_alpha: float or None. If given, all sentences are segmented anew at the begin of
-            each epoch by `tokenizer.encode(..., sample=True, alpha=sampling_alpha)`. A sample
-            longer than all limits gives way to the best segmentation. Lengths then differ from
-            epoch to epoch; where the constant number of batches is too small for one (rare), some
+        sampling_alpha: float or None. If given, each epoch segments all sentences anew by
+            `tokenizer.encode(..., sample=True, alpha=sampling_alpha)`. The best segmentation
+            replaces a sample that is longer than all limits. Lengths then differ from epoch to
+            epoch. The number of batches does not; where it is too small for an epoch (rare), some
             of its batches exceed `tokens_per_batch` a little.
-        bucket_boundaries: increasing ints or None, greatest lengths of the buckets out of which
-            batches are drawn; None takes them from the lengths that occur.
-        static_shapes: bool. If True, every batch of a bucket has one shape: as many rows as the
-            bucket's length allows, all padded to that length. Few compilations for XLA; missing
-            rows are rows of padding.
-        batch_multiple: int, rows of every batch are a multiple of this (number of replicas). The
-            few missing ones are rows of padding, which losses and metrics leave out.
-        undo_bpe: bool, join what subword-nmt has cut (`"@@ "`) before tokenising.
+        bucket_boundaries: increasing ints or None, greatest lengths of the buckets that batches
+            are drawn from. `None` takes them from the lengths that occur.
+        static_shapes: bool. If True, all batches of a bucket have the same shape: its greatest
+            length, and the batch size that this length allows. XLA then compiles few shapes.
+            Missing rows are all padding.
+        batch_multiple: int, the batch size is a multiple of this (number of replicas). Missing
+            rows are all padding, which losses and metrics leave out.
+        undo_bpe: bool, whether to join what subword-nmt has cut (`"@@ "`) before tokenising.
         prefetch: int, batches to hold ready.
 
     Returns:
@@ -129,9 +130,10 @@ def translation_batches(
 
 @dataclass(frozen=True)
 class TranslationReport:
-    """What became of a corpus' pairs: `read == kept + empty + overlong`; duplicates are kept.
+    """How many pairs of a corpus were kept: `read == kept + empty + overlong`; duplicates are kept.
 
-    `source_tokens` and `target_tokens` count the kept pairs, marks included, padding not.
+    `source_tokens` and `target_tokens` count the tokens of the kept pairs: with the begin or end
+    token, without padding.
     """
 
     read: int
@@ -154,12 +156,12 @@ class TranslationReport:
 
 
 class TranslationBatches:
-    """Batches of a corpus by epoch: the `batches` attribute of what `translation_batches` returns.
+    """The batches of each epoch: the attribute `batches` of a dataset by `translation_batches`.
 
     Attributes:
         report: `TranslationReport`.
         batches_per_epoch: int, the same for every epoch.
-        epoch: int, epoch that the next pass over the dataset gives.
+        epoch: int, epoch of the next pass over the dataset.
     """
 
     def __init__(self, plan, report, initial_epoch=0, prefetch=2):
@@ -172,11 +174,14 @@ class TranslationBatches:
         self.seek(initial_epoch)
 
     def iterate(self, epoch, batch=0):
-        """Yields an epoch's batches as NumPy arrays, from a batch on; earlier ones cost nothing."""
+        """Yields the batches of an epoch as NumPy arrays, from number `batch` on.
+
+        Earlier batches are not built.
+        """
         return self._plan.iterate(epoch, batch)
 
     def seek(self, epoch):
-        """Makes the next pass over the dataset give this epoch."""
+        """Sets the epoch of the next pass over the dataset."""
         if epoch < 0:
             raise ValueError(f"epochs are counted from 0, got {epoch}.")
         with self._lock:
@@ -184,13 +189,13 @@ class TranslationBatches:
             self.epoch = int(epoch)
 
     def dataset(self):
-        """The `tf.data.Dataset` whose passes give one epoch after the other, from `epoch` on."""
+        """A `tf.data.Dataset`: each pass gives the next epoch, from `epoch` on."""
         dataset = self._from_generator(self._next_epoch, self.batches_per_epoch)
         dataset.batches = self
         return dataset
 
     def rest(self, epoch, batch):
-        """A `tf.data.Dataset` of one epoch's batches from a batch on, the same in every pass."""
+        """A `tf.data.Dataset` of one epoch's batches from number `batch` on, in every pass."""
         if not 0 <= batch <= self.batches_per_epoch:
             raise ValueError(
                 f"an epoch has {self.batches_per_epoch} batches, so one cannot go on at {batch}. "
@@ -204,8 +209,8 @@ class TranslationBatches:
             epoch, seeks = self.epoch, self._seeks
         for number, batch in enumerate(self.iterate(epoch), 1):
             if number == self.batches_per_epoch:
-                # With the last batch, not after it: `fit` takes no more than the cardinality. And
-                # only if nobody has chosen an epoch since: passes that `fit` drops may end late.
+                # With the last batch, not after it: `fit` reads no further than the cardinality.
+                # Only if nobody has set an epoch since: passes that `fit` drops may end late.
                 with self._lock:
                     if seeks == self._seeks:
                         self.epoch = epoch + 1
@@ -217,7 +222,7 @@ class TranslationBatches:
         dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
         options = tf.data.Options()
-        # No files to shard by: each of several workers takes its rows of every batch.
+        # There are no files to shard by: each of several workers takes its part of every batch.
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA
         )

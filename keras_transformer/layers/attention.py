@@ -15,43 +15,45 @@ from keras_transformer.layers.checks import check_positive, check_ranks, check_s
 from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
 from keras_transformer.layers.positions import position_encoding
 
-# Taken off the scores of forbidden pairs: the float32 softmax then gives them exactly 0.
-FORBIDDEN = 1e9
+# Added to the scores of forbidden pairs: the float32 softmax then gives them exactly 0.
+FORBIDDEN = -1e9
 
 
-def masked_softmax(scores, mask=None, penalty=None):
+def masked_softmax(scores, mask=None, attention_bias=None):
     """Softmax of scores (..., T, S) over the last axis, in float32.
 
     Entries that the boolean `mask` forbids are exactly 0, and so is a row with none allowed.
-    `penalty` is taken off the scores: `FORBIDDEN` at those forbidden, in rows never all of them.
+    `attention_bias` is added to the scores: `FORBIDDEN` at some entries, never at a whole row.
     """
     scores = ops.cast(scores, "float32")
-    scores = scores if penalty is None else scores - ops.cast(penalty, "float32")
+    # Biases and masks are subtracted, for TensorFlow fuses "product + bias": on CPUs that takes 15
+    # to 130 times as long where the bias is one for the whole batch. It fuses `x - (-b)`, too.
+    if attention_bias is not None:
+        scores = scores - ops.cast(attention_bias, "float32") * -1.0
     # Keras warns of a softmax over one entry, which a first step rightly has.
     softmax = ops.softmax if scores.shape[-1] != 1 else ops.ones_like
     if mask is None:
         return softmax(scores)
-    # A broadcast difference is several times faster on CPUs than selecting elementwise, or than
-    # a sum, which TensorFlow fuses into a very slow product. One factor a row then zeroes the
-    # rows that have nothing to attend to.
-    weights = softmax(scores - ops.where(mask, 0.0, FORBIDDEN))
+    # On CPUs this is several times faster than selecting elementwise. One factor a row then zeroes
+    # the rows that have nothing to attend to.
+    weights = softmax(scores - ops.where(mask, 0.0, -FORBIDDEN))
     return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, penalty=None):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, attention_bias=None):
     """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, equation 1).
 
     The scale keeps the variance of q . k at 1 when the components of q and k have
     variance 1; without it large d_k would push the softmax to where gradients vanish.
 
     Args:
-        query, key, value: Q (..., T, K), K (..., S, K), V (..., S, W).
+        query, key, value: Q (..., T, K), K (..., S, K), V (..., S, U).
         mask: boolean, broadcasts to (..., T, S), True = may attend; or `None`.
         dropout: function applied to the weights before they meet V; or `None`.
-        penalty: float, broadcasts to (..., T, S), taken off the scores; or `None`.
+        attention_bias: float, broadcasts to (..., T, S), added to the scores; or `None`.
 
     Returns:
-        Output (..., T, W) and weights (..., T, S), both in the dtype of `value`; the softmax
+        Output (..., T, U) and weights (..., T, S), both in the dtype of `value`; the softmax
         runs in float32. A query whose keys are all forbidden gets zeros.
 
     Example:
@@ -64,7 +66,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, pen
     """
     scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = ops.matmul(query * scale, ops.swapaxes(key, -1, -2))  # (..., T, S)
-    weights = ops.cast(masked_softmax(scores, mask, penalty), value.dtype)
+    weights = ops.cast(masked_softmax(scores, mask, attention_bias), value.dtype)
     return ops.matmul(dropout(weights) if dropout else weights, value), weights
 
 
@@ -177,8 +179,7 @@ class MultiHeadAttention(layers.Layer):
         keys, values = self.project_key_value(value, key)
         queries = self.positions.rotate(self._project_heads(self.query_projection, query))
         bias = self.positions.bias_between(queries, keys)
-        penalty = None if bias is None else -bias
-        return scaled_dot_product_attention(queries, keys, values, mask, penalty=penalty)[1]
+        return scaled_dot_product_attention(queries, keys, values, mask, attention_bias=bias)[1]
 
     def project_key_value(self, value, key=None, position=None):
         """Keys (B, H, S, K) and values (B, H, S, U) of `value` (B, S, D') for `attend`.
@@ -191,10 +192,12 @@ class MultiHeadAttention(layers.Layer):
         keys = self.positions.rotate(self._project_heads(self.key_projection, key), position)
         return keys, self._project_heads(self.value_projection, value)
 
-    def attend(self, query, keys, values, mask=None, penalty=None, position=None, training=None):
+    def attend(
+        self, query, keys, values, mask=None, attention_bias=None, position=None, training=None
+    ):
         """Attends from `query` (B, T, D) to what `project_key_value` returned: (B, T, D).
 
-        `mask` is a boolean (B, S), (B, T, S) or (B, H, T, S), or `None`; `penalty` as in
+        `mask` is a boolean (B, S), (B, T, S) or (B, H, T, S), or `None`; `attention_bias` as in
         `masked_softmax`, `position` as in `project_key_value`.
         """
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
@@ -202,9 +205,11 @@ class MultiHeadAttention(layers.Layer):
         queries = self.positions.rotate(self._project_heads(self.query_projection, query), position)
         bias = self.positions.bias_between(queries, keys, position)
         if bias is not None:
-            penalty = -bias if penalty is None else penalty - bias
+            attention_bias = bias if attention_bias is None else attention_bias + bias
         dropout = partial(self.dropout_layer, training=training) if self.dropout else None
-        heads, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout, penalty)
+        heads, _ = scaled_dot_product_attention(
+            queries, keys, values, mask, dropout, attention_bias
+        )
         joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, U)
         rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H U)
         return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)

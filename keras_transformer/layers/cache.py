@@ -1,59 +1,101 @@
 """Step-by-step decoding: one new token at a time, keys and values of the past in a cache.
 
 A step gives what the whole pass gives at its last position (section 3.1: "the model is
-auto-regressive"), at the price of one position.
+auto-regressive"), at the cost of one position.
 
-The W hypotheses of a sentence share one cache, in which the token of hypothesis w at step j has
-place j W + w and stays there. When hypotheses branch and die, what changes is only which places
-are a hypothesis' own past: a (W, t W) matrix of penalties on the attention scores, instead of all
-keys and values of all blocks.
+Hypotheses share one cache; reordering changes only which slots each sees. In step t every
+hypothesis of a sentence appends one key and one value to each block: hypothesis w fills slot
+t W + w, which never moves. An attention bias (W, t W) hides the slots of other hypotheses. When
+the search reorders hypotheses, it reorders the rows of this bias.
 
-Shapes: B batch, W hypotheses a sentence, t tokens so far, S source length, H heads, K key size,
-V value size, D d_model.
+Shapes: B batch, W beam width, S source length, H heads, K key size, U value size, D d_model,
+V vocabulary, t steps so far.
 """
+
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.layers.attention import FORBIDDEN
 
 
-def empty_cache(block, rows):
-    """A block's keys (B, H, 0, K) and values (B, H, 0, V) before the first token."""
+class Cache(NamedTuple):
+    """What a model keeps between the steps of a search: two nests of tensors, `()` for nothing.
+
+    A search drops sentences that are over and reorders hypotheses. It needs to know only what
+    belongs to a sentence and what to a hypothesis.
+
+    Attributes:
+        by_sentence: tensors (B, ...), which the hypotheses of a sentence share.
+        by_hypothesis: tensors (B, W, ...), which the search reorders with the hypotheses.
+    """
+
+    by_sentence: Any = ()
+    by_hypothesis: Any = ()
+
+
+class DecoderSlots(NamedTuple):
+    """What the hypotheses of a sentence share in the cache of our decoders.
+
+    Attributes:
+        blocks: for each block keys (B, H, t W, K) and values (B, H, t W, U).
+        step_bias: (B, W, W), attention bias between the tokens of one step: each sees itself
+            alone. `()` where W is 1.
+    """
+
+    blocks: Any
+    step_bias: Any
+
+
+class Memory(NamedTuple):
+    """What decoder blocks attend to: the encoded source.
+
+    Attributes:
+        blocks: for each block keys (B, H, S, K) and values (B, H, S, U).
+        mask: boolean (B, S), False for padding.
+    """
+
+    blocks: Any
+    mask: Any
+
+
+def empty_cache(block, batch_size):
+    """A block's keys (B, H, 0, K) and values (B, H, 0, U) before the first token."""
     attention = block.self_attention
-    sizes = attention.key_dim, attention.value_dim
     return tuple(
-        ops.zeros((rows, attention.num_heads, 0, size), block.compute_dtype) for size in sizes
+        ops.zeros((batch_size, attention.num_heads, 0, size), block.compute_dtype)
+        for size in (attention.key_dim, attention.value_dim)
     )
 
 
-def step_attention(attention, query, cache, position, penalty=None):
+def step_attention(attention, query, cache, position, attention_bias=None):
     """Self-attention of one new token of each hypothesis to itself and its past.
 
     Args:
         attention: `MultiHeadAttention`.
         query: (B, W, D), the new tokens.
-        cache: keys (B, H, t W, K) and values (B, H, t W, V).
-        position: t as an integer scalar, the new tokens' position.
-        penalty: float (B, 1, W, (t + 1) W), `FORBIDDEN` where a token is none of the
-            hypothesis' own; `None` for one hypothesis a sentence.
+        cache: keys (B, H, t W, K) and values (B, H, t W, U).
+        position: t, integer scalar, the position of the new tokens.
+        attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other hypotheses.
+            `None` for one hypothesis a sentence.
 
     Returns:
-        Output (B, W, D) and the cache with the new tokens at its end.
+        Output (B, W, D), and the cache with the new tokens at its end.
     """
     new = attention.project_key_value(query, position=position)
     keys, values = (ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True))
-    output = attention.attend(query, keys, values, penalty=penalty, position=position)
+    output = attention.attend(query, keys, values, attention_bias=attention_bias, position=position)
     return output, (keys, values)
 
 
-def step_block(block, x, cache, position, penalty=None, memory=None, memory_mask=None):
-    """One new token of each of the W hypotheses of B sentences through a block.
+def step_block(block, x, cache, position, attention_bias=None, memory=None, memory_mask=None):
+    """One new token of each hypothesis through a block.
 
     Args:
         block: `DecoderBlock`; or `EncoderBlock`, without memory.
         x: (B, W, D).
-        cache, position, penalty: as `step_attention` takes them.
-        memory: keys and values (B, H, S, K) of `cross_attention.project_key_value`.
+        cache, position, attention_bias: as in `step_attention`.
+        memory: keys (B, H, S, K) and values (B, H, S, U) of `cross_attention.project_key_value`.
         memory_mask: boolean (B, S).
 
     Returns:
@@ -63,7 +105,7 @@ def step_block(block, x, cache, position, penalty=None, memory=None, memory_mask
 
     def attend_self(x):
         nonlocal longer
-        output, longer = step_attention(block.self_attention, x, cache, position, penalty)
+        output, longer = step_attention(block.self_attention, x, cache, position, attention_bias)
         return output
 
     def attend_memory(x):
@@ -76,45 +118,41 @@ def step_block(block, x, cache, position, penalty=None, memory=None, memory_mask
 
 
 class CachedDecoding:
-    """What a search needs of a model with a decoder, beside its own `start_ids` and `encode`."""
+    """The cache and the step of a model with a `decoder`, for the searches."""
 
-    def initial_cache(self, rows, width=1):
-        """The decoder's empty cache for `width` hypotheses of each of `rows` sentences.
-
-        Returns:
-            A dict of "shared", what the hypotheses of a sentence have in common, tensors
-            (B, ...); and "own", what goes along with each of them, tensors (B, W, ...).
-        """
-        shared = {"blocks": [empty_cache(block, rows) for block in self.decoder.blocks]}
-        if width == 1:
-            return {"shared": shared, "own": {}}
-        # Penalties: among the tokens of one step all others are forbidden.
-        others = ops.broadcast_to(FORBIDDEN * (1.0 - ops.eye(width)), (rows, width, width))
-        past = ops.zeros((rows, width, 0))
-        return {"shared": {**shared, "others": others}, "own": {"past": past}}
+    def initial_cache(self, batch_size, beam_width=1):
+        """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0)."""
+        blocks = [empty_cache(block, batch_size) for block in self.decoder.blocks]
+        if beam_width == 1:
+            return Cache(DecoderSlots(blocks, step_bias=()))
+        others = FORBIDDEN * (1.0 - ops.eye(beam_width))  # (W, W)
+        step_bias = ops.broadcast_to(others, (batch_size, beam_width, beam_width))
+        past_bias = ops.zeros((batch_size, beam_width, 0))
+        return Cache(DecoderSlots(blocks, step_bias), by_hypothesis=past_bias)
 
     def decode_step(self, ids, position, memory, cache):
-        """Logits of the next token of W hypotheses for each of B sentences.
+        """Logits of the next token of each hypothesis.
 
         Args:
             ids: (B, W) int32, the last token of each hypothesis.
-            position: integer scalar, number of tokens before it.
-            memory: result of `encode`, one row a sentence.
-            cache: of the tokens before. Where hypotheses w continue others, `own` must hold in
-                row w what it held for the one that is continued.
+            position: t, integer scalar, how many tokens come before it.
+            memory: what `encode` returned.
+            cache: `Cache` of the t tokens before. If hypothesis w continues another one, row w of
+                `by_hypothesis` must hold the row of that one.
 
         Returns:
-            Logits (B, W, vocabulary) float32 and the cache, one position longer.
+            Logits (B, W, V) float32, and the cache of t + 1 tokens.
         """
-        shared, own, penalty = cache["shared"], cache["own"], None
-        if own:
-            own = {"past": ops.concatenate([own["past"], shared["others"]], axis=2)}
-            penalty = own["past"][:, None]  # (B, 1, W, (t + 1) W)
+        (blocks, step_bias), past_bias = cache
+        attention_bias = None
+        if ids.shape[1] > 1:
+            past_bias = ops.concatenate([past_bias, step_bias], axis=2)  # (B, W, (t + 1) W)
+            attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
         x = self.decoder.embed(ids, position)  # (B, W, D)
-        grown = []
-        for i, (block, past) in enumerate(zip(self.decoder.blocks, shared["blocks"], strict=True)):
-            source = (memory["layers"][i], memory["mask"]) if memory else ()
-            x, past = step_block(block, x, past, position, penalty, *source)
-            grown.append(past)
+        longer = []
+        for i, (block, past) in enumerate(zip(self.decoder.blocks, blocks, strict=True)):
+            source = (memory.blocks[i], memory.mask) if memory else ()
+            x, past = step_block(block, x, past, position, attention_bias, *source)
+            longer.append(past)
         logits = self.decoder.embedding.logits(self.decoder.norm(x))
-        return logits, {"shared": {**shared, "blocks": grown}, "own": own}
+        return logits, Cache(DecoderSlots(longer, step_bias), by_hypothesis=past_bias)

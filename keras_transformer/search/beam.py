@@ -1,7 +1,6 @@
 """Beam search (section 6.1 of the paper).
 
-Shapes: B sentences, W hypotheses of each, S source length, T generated length, V vocabulary,
-N candidates.
+Shapes: B batch, W beam width, S source length, T generated length, V vocabulary, C candidates.
 """
 
 import numbers
@@ -11,12 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.search.base import Search
 from keras_transformer.search.candidates import select, top_candidates, top_k
-from keras_transformer.search.loop import Search, State, check_number
+from keras_transformer.search.checks import check_flag, check_number
+from keras_transformer.search.given import given_at
+from keras_transformer.search.loop import State
 
 
 def _length_penalty(count, alpha):
-    """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14. Counts below 1 are taken for 1."""
+    """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14. Counts below 1 count as 1."""
     count = tf.cast(tf.maximum(count, 1), tf.float32)
     return tf.pow((5.0 + count) / 6.0, alpha)
 
@@ -27,18 +29,18 @@ class BeamSearch(Search):
     """Beam search: the W best hypotheses found while W running ones are kept at every step.
 
     Section 6.1 of the paper, with the length penalty of Wu et al. 2016: a finished hypothesis Y of
-    n tokens (end mark included) scores log P(Y|X) / ((5 + n) / 6)^alpha.
+    n tokens (end token included) scores log P(Y|X) / ((5 + n) / 6)^alpha.
 
-    At each step the best 2W extensions of the running hypotheses are ranked. Those that end among
-    the first W are finished and never change again; the best W that go on are the running ones of
-    the next step. The W best finished ones are returned.
+    Each step ranks the best 2W extensions of the running hypotheses. Those that end among the first
+    W are finished and never change again. The best W of the others are running in the next step.
+    The W best finished ones are returned.
 
-    A sentence is over, whatever the rest of the batch does,
+    When a sentence is over does not depend on the rest of the batch:
     - with `early_stop` (default) as soon as W hypotheses have finished, as in most toolkits;
     - without it when no running hypothesis can still beat the worst of W finished ones. As
-      log-probabilities are at most 0 and the penalty grows with length, a descendant scores at
-      most log P(so far) / ((5 + max_length) / 6)^alpha. This changes no result, but with
-      alpha > 0 the bound is loose: most searches go on to `max_length`, and hypotheses that
+      log-probabilities are at most 0 and the length penalty grows with length, no continuation
+      scores above log P(so far) / ((5 + max_length) / 6)^alpha. Stopping there changes no result.
+      With alpha > 0 the bound is loose: most searches go on to `max_length`, and hypotheses that
       repeat themselves until then can win.
 
     Args:
@@ -71,8 +73,7 @@ class BeamSearch(Search):
         super().__post_init__()
         check_number(self.beam_width, "beam_width", numbers.Integral, 1)
         check_number(self.length_penalty, "length_penalty", numbers.Real, 0)
-        if not isinstance(self.early_stop, bool):
-            raise TypeError(f"early_stop must be True or False, got {self.early_stop!r}.")
+        check_flag(self.early_stop, "early_stop")
 
     _distinct = 1  # hypotheses that differ before the first step
     _width = property(lambda self: self.beam_width)
@@ -80,19 +81,19 @@ class BeamSearch(Search):
 
     def _advance(self, position, logits, state, plan):
         width = self.beam_width
-        count = position + (2 - plan.start_length)
+        count = plan.count(position)
         parent, token, total = self._extend(position, logits, count, state, plan)  # (B, 2W)
         ends = self._ends(token, count, plan)
-        # Finished: those that end among the best W, and those kept so far.
+        # Finished: those that end among the best W, and those that were finished before.
         penalty = _length_penalty(count, self.length_penalty)
         ended = tf.logical_and(ends, np.arange(total.shape[1]) < width)
         ended = tf.where(ended, total / penalty, -np.inf)
         scores, kept = top_k(tf.concat([state.scores, ended], axis=1), width)  # (B, W)
-        # Running: the best W of the others. At most W of 2W end, so there are enough.
+        # Running: the best W of the others. At most W of 2W end, so there are W others.
         running, going = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
         running = tf.where(self._done(scores, running, plan), -np.inf, running)
 
-        # Where each row of the new history (running, then finished) comes from, and its token.
+        # The row of the old history that each row of the new one continues, and its token.
         own = tf.zeros_like(plan.limit, tf.int64) + np.arange(width, 2 * width)  # (B, W)
         source = tf.concat([own, parent], axis=1)  # (B, 3W)
         tokens = tf.concat([tf.zeros_like(own), token], axis=1)  # (B, 3W)
@@ -111,16 +112,16 @@ class BeamSearch(Search):
     def _extend(self, position, logits, count, state, plan):
         """The best 2W one-token extensions of all running hypotheses of a sentence.
 
-        2W, for at most W of them end: each hypothesis has one end mark.
+        At most W of 2W end, for each hypothesis has one extension by the end token.
 
         Returns:
             Parent, token and sum of log-probabilities, each (B, 2W), best first.
         """
         width = self.beam_width
         log_probs, ids, everything = top_candidates(logits, width + 1, self._forbidden(count))
-        size = ids.shape[-1]  # N
-        if plan.forced is not None:
-            given, given_log_probs = self._given(position, everything, count, plan)
+        size = ids.shape[-1]  # C
+        if plan.given is not None:
+            given, given_log_probs = given_at(position, everything, count, plan.given)
             given = tf.cast(tf.expand_dims(given, 2), ids.dtype)  # (B, 1, 1)
             is_given = given > 0
             # One candidate only: the given token.
@@ -137,7 +138,6 @@ class BeamSearch(Search):
         worst = scores[:, -1:]
         if self.early_stop:
             return worst > -np.inf
-        # Log-probabilities are <= 0 and the penalty grows with length: no descendant of a running
-        # hypothesis can score better than its sum now over the penalty of the longest one.
+        # No continuation can score above the sum so far over the length penalty of the longest.
         best = running[:, :1] / _length_penalty(plan.limit, self.length_penalty)
         return worst >= best

@@ -1,10 +1,10 @@
 """Which tokens may come next, and how likely they are: the ranking of a step's logits.
 
-tf2onnx writes `tf.where(c, x, y)` as c * x + (1 - c) * y, which is NaN where x or y is infinite,
-unless x or y is an infinite constant; hence the sums, maxima and -inf constants, here and in the
-searches, where a `where` would read as well.
+tf2onnx writes `tf.where(c, x, y)` as c * x + (1 - c) * y. That is NaN where x or y is infinite,
+unless it is an infinite constant. So the searches use sums, maxima and constants of -inf in places
+where a `where` would read more easily.
 
-Shapes: B sentences, W hypotheses of each, V vocabulary, N candidates.
+Shapes: B batch, W beam width, V vocabulary, C candidates.
 """
 
 import functools
@@ -17,39 +17,39 @@ import tensorflow as tf
 def top_candidates(logits, count, forbidden):
     """The `count` likeliest allowed tokens of each hypothesis.
 
-    Probabilities are the model's own: a forbidden token keeps its share of the probability mass.
+    Probabilities are the model's own: forbidden tokens keep their share.
 
     Args:
         logits: float32 (B, W, V).
         count: int, how many allowed candidates are needed.
-        forbidden: list of pairs (id, when), `when` a boolean tensor that broadcasts to (B, W, N),
-            or None for always.
+        forbidden: list of pairs (id, when), `when` a boolean tensor that broadcasts to (B, W, C),
+            or `None` for always.
 
     Returns:
-        Log-probabilities, float32 (B, W, N), -inf where forbidden, and ids, int64 (B, W, N), in
-        order of falling log-probability, lower id first where equal; N = min(V, count +
-        len(forbidden)), but 1 where `count` is. And the log-probabilities of all tokens, (B, W, V).
+        Log-probabilities, float32 (B, W, C), -inf where forbidden, and ids, int64 (B, W, C), the
+        likeliest first, lower ids first where equal; C = min(V, count + len(forbidden)), but 1
+        where `count` is 1. And the log-probabilities of all tokens, (B, W, V).
     """
     log_probs = tf.nn.log_softmax(logits)
     if count == 1:
-        vocabulary = np.arange(logits.shape[-1])
-        penalty = forbid(np.zeros_like(vocabulary, "float32"), vocabulary, forbidden)  # a constant
-        return *top_tokens(log_probs + penalty, 1), log_probs
-    # As many as `count` and all forbidden ones: so `count` allowed ones are left.
-    values, ids = top_tokens(log_probs, min(logits.shape[-1], count + len(forbidden)))  # (B, W, N)
+        ids = np.arange(logits.shape[-1])
+        zeros = np.zeros_like(ids, "float32")
+        return *top_tokens(log_probs + forbid(zeros, ids, forbidden), 1), log_probs
+    # If all forbidden tokens are among them, `count` allowed ones are left.
+    values, ids = top_tokens(log_probs, min(logits.shape[-1], count + len(forbidden)))  # (B, W, C)
     return forbid(values, ids, forbidden), ids, log_probs
 
 
 def top_k(values, count):
-    """`tf.math.top_k` with indices as ONNX has them, int64."""
+    """`tf.math.top_k` with int64 indices, as in ONNX."""
     return tf.math.top_k(values, count, index_type=tf.int64)
 
 
 def top_tokens(values, count):
     """`top_k` of values (B, W, V), several times faster for large vocabularies.
 
-    The largest are in the `count` parts of the vocabulary with the largest maxima, so only these
-    are ranked. Parts stay in order, so that of equal values the lower id comes first.
+    The vocabulary is cut into parts. The largest values are in the `count` parts with the largest
+    maxima, so only these are ranked. They stay in order, so lower ids come first among equals.
     """
     vocabulary = values.shape[-1]
     size = next(
@@ -59,13 +59,13 @@ def top_tokens(values, count):
         return top_k(values, count)
     shape = tf.concat([tf.shape(values)[:2], [count]], axis=0)
     parts = tf.reshape(values, [-1, vocabulary // size, size])
-    best = top_k(tf.reduce_max(parts, axis=2), count).indices  # (B W, N)
+    best = top_k(tf.reduce_max(parts, axis=2), count).indices  # (B W, C)
     if count > 1:
         best = -top_k(-best, count).values  # in order
-    parts = tf.gather(parts, best, batch_dims=1)  # (B W, N, size)
-    values, places = top_k(tf.reshape(parts, [-1, count * size]), count)  # (B W, N)
+    parts = tf.gather(parts, best, batch_dims=1)  # (B W, C, size)
+    values, places = top_k(tf.reshape(parts, [-1, count * size]), count)  # (B W, C)
     if count > 1:
-        part = places // size  # of which `places` already counts the elements
+        part = places // size  # `places` counts the elements of the parts before it
         best = tf.gather(best, part, batch_dims=1) - part
     return tf.reshape(values, shape), tf.reshape(best * size + places, shape)
 
@@ -80,5 +80,5 @@ def forbid(values, ids, forbidden):
 
 
 def select(condition, x, y):
-    """`tf.where` for log-probabilities, which may be -inf in `x` and `y`."""
+    """`tf.where` for log-probabilities: `x` and `y` may hold -inf."""
     return tf.maximum(tf.where(condition, x, -np.inf), tf.where(condition, -np.inf, y))

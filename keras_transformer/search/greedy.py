@@ -1,6 +1,6 @@
 """Greedy search: the likeliest token at every step.
 
-Shapes: B sentences, W hypotheses of each (here 1), S source length, T generated length.
+Shapes: B batch, W beam width (here 1), S source length, Q prefix length, T generated length.
 """
 
 from dataclasses import dataclass
@@ -19,41 +19,42 @@ class GreedySearch(IndependentSearch):
 
     The fastest search, and the same as a beam of width 1.
 
-    Pad (0) and begin (2) are never generated. They keep their share of the probability: scores are
-    sums of the model's own log-probabilities, the same that the full forward pass gives.
+    The padding token (0) and the begin token (2) are never generated. They keep their share of the
+    probability: scores are sums of the model's own log-probabilities, the same as those of the full
+    forward pass.
 
     Args:
-        min_length: int, least number of generated tokens, end mark included; up to it the end mark
-            is forbidden. Defaults to 0.
+        min_length: int, least number of generated tokens, end token included. Before it the end
+            token is forbidden. Defaults to 0.
         allow_unknown: bool, whether the unknown token (1) may be generated. Defaults to `True`.
 
     Call arguments:
-        model: a `Transformer`, a `CausalTransformer`, or any object with `start_ids`, `encode`,
-            `initial_cache`, `decode_step` and `max_length`.
+        model: a `Transformer`, a `CausalTransformer`, or any object with the methods that
+            `keras_transformer.search` asks for.
         source_ids: integers (B, S), padded with 0: sources, or prompts for a `CausalTransformer`.
-        max_length: int, or integers (B,): most tokens generated a sentence, end mark included;
-            a hypothesis that reaches it is finished, without end mark if it has none. Defaults to
-            the sentence's own number of source tokens + 50 (section 6.1). Never more than the
-            model has positions. A sentence for which this leaves no room, or whose limit is
-            below 1, has no hypothesis: ids 0, score -inf.
-        target_prefix: integers (B, Q), right-padded with 0: tokens that every hypothesis begins
-            with. They are part of ids, length and score. Defaults to none.
+        max_length: int, or integers (B,): most tokens generated a sentence, end token included.
+            A hypothesis of this length is finished, with or without end token. Defaults to the
+            sentence's own number of source tokens + 50 (section 6.1). It is never more than the
+            model has positions. A sentence with a limit below 1 has no hypothesis: ids 0, score
+            -inf.
+        target_prefix: integers (B, Q), right-padded with 0: tokens that every hypothesis starts
+            with. They count for ids, length and score. Defaults to none.
 
     Returns:
         `SearchResult`: ids, int32 (B, 1, T), and scores, float32 (B, 1), here sums of
-        log-probabilities. Where prompts differ in length, each row of ids holds what comes after
-        its own prompt; tokens of the prompt count neither for length nor for score.
+        log-probabilities. Each row of ids holds what comes after its own prompt. The tokens of
+        the prompt count neither for length nor for score.
 
-    Masking: 0 in `source_ids` is padding; a result does not depend on it, nor on the other
-    sentences of the batch. A source that is all padding is searched as any other (the model
-    attends to nothing); an empty prompt starts from token 0. An empty batch gives ids (0, 1, 0).
+    Masking: 0 in `source_ids` is padding. A result depends neither on it nor on the other sentences
+    of the batch. A source of padding alone is searched as any other; the model then attends to
+    nothing. An empty prompt starts from token 0. An empty batch gives ids (0, 1, 0).
 
-    In eager code the search is compiled once a model and set of arguments, for all shapes. Inside a
-    `tf.function` it becomes part of that function's graph.
+    In eager code the search is compiled once for each model and set of arguments, for all shapes.
+    Inside a `tf.function` it becomes part of that function's graph.
 
     Raises:
-        TypeError: if ids are no integers, or `model` cannot decode step by step, or an
-            argument has the wrong type.
+        TypeError: if ids are no integers, if `model` lacks a method, or if an argument has the
+            wrong type.
         ValueError: if an argument is out of range, shapes do not fit, or Keras' backend is not
             TensorFlow.
 

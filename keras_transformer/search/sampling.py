@@ -1,6 +1,7 @@
 """Sampling: random tokens from the model's distribution, the same in Keras, SavedModel and ONNX.
 
-Shapes: B sentences, W samples of each, S source length, T generated length, V vocabulary.
+Shapes: B batch, W samples of a sentence, S source length, T generated length, V vocabulary, C
+candidates.
 """
 
 import numbers
@@ -12,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.search.candidates import forbid, top_candidates
+from keras_transformer.search.checks import check_number, integer_ids
 from keras_transformer.search.independent import IndependentSearch
-from keras_transformer.search.loop import check_number, integer_ids
 from keras_transformer.special_ids import PAD_ID
 
 # Random numbers are made modulo this prime by three rounds of x -> (x + constant)^5. Raising to
@@ -25,8 +26,8 @@ ROUND_CONSTANTS = (314159265, 358979323, 846264338)
 def _mix(x):
     """A fixed random-looking permutation of [0, PRIME), for int64 of at most 2^33.
 
-    Additions, products and remainders only, for ONNX has no random numbers that a seed and a
-    position determine.
+    It uses additions, products and remainders only: random numbers in ONNX do not depend on a seed
+    and a position alone.
     """
     for constant in ROUND_CONSTANTS:
         x = (x + constant) % PRIME
@@ -36,7 +37,7 @@ def _mix(x):
 
 
 def _uniform_noise(source_ids, seed, samples, length):
-    """Random numbers that depend on seed, source tokens, sample and position, and on nothing else.
+    """Random numbers that depend on seed, source tokens, sample and position alone.
 
     Args:
         source_ids: int32 (B, S).
@@ -48,7 +49,7 @@ def _uniform_noise(source_ids, seed, samples, length):
         float32 (T, B, W), uniform on the multiples of 2^-23 in [0, 1).
     """
     mask = tf.cast(source_ids != PAD_ID, tf.int64)
-    rank = tf.cumsum(mask, axis=1)  # places among the tokens that are no padding
+    rank = tf.cumsum(mask, axis=1)  # numbers of the tokens, padding left out
     tokens = _mix(_mix(tf.cast(source_ids, tf.int64)) + rank) * mask  # (B, S)
     key = tf.reduce_sum(tokens, axis=1, keepdims=True) % PRIME  # (B, 1)
     key = _mix(_mix(tf.cast(seed, tf.int64)) + key)
@@ -63,22 +64,22 @@ def _uniform_noise(source_ids, seed, samples, length):
 class Sampling(IndependentSearch):
     """Random tokens from the model's distribution, reshaped by temperature, top-k and top-p.
 
-    In this order, as is customary: logits are divided by `temperature`; all but the `top_k`
-    likeliest allowed tokens are dropped; of these only the smallest set that holds a share `top_p`
-    of the probability is kept ("nucleus"). What is left is drawn from by its share.
+    In the usual order: logits are divided by `temperature`; all but the `top_k` likeliest allowed
+    tokens are dropped; of these only the smallest set with a share `top_p` of the probability is
+    kept ("nucleus"). Each token that is left is drawn in proportion to its probability.
 
-    A sample depends on the seed, on the tokens of its own source and on its number, not on the
-    other sentences, their order or the padding. Two equal sentences with one seed therefore get
-    equal samples: ask for `num_samples` to get several. Scores are sums of the model's own
-    log-probabilities, before reshaping; samples of a sentence are ordered by them and may repeat.
+    A sample depends on the seed, on the tokens of its own source and on its number; not on the
+    other sentences, their order or the padding. With one seed, equal sentences get equal samples:
+    pass `num_samples` to get several. Scores are sums of the model's own log-probabilities, before
+    reshaping. The samples of a sentence are ordered by score and may repeat.
 
     Args:
         temperature: number above 0; below 1 sharpens, above 1 flattens. Defaults to 1.0.
         top_k: int, 0 for no such limit. Defaults to 0.
         top_p: number in (0, 1], 1.0 for no such limit. Defaults to 1.0.
         seed: int in [0, 2^31 - 2]; `None` for a new one at each eager call. A traced graph
-            (SavedModel, ONNX) holds the one that was drawn while tracing, unless `seed` is given
-            as a tensor in the call.
+            (SavedModel, ONNX) holds the seed that was drawn while tracing, unless the call gets
+            `seed` as a tensor.
         num_samples: int, W. Defaults to 1.
         min_length, allow_unknown: as in `GreedySearch`.
 
@@ -130,8 +131,8 @@ class Sampling(IndependentSearch):
         return _uniform_noise(options["source_ids"], options["seed"], self.num_samples, longest)
 
     def _choose(self, position, logits, count, plan):
-        log_probs, ids, everything = self._candidates(logits, count)  # (B, W, N)
-        # A finite peak, so that tokens that are all forbidden give weights 0, not NaN.
+        log_probs, ids, everything = self._candidates(logits, count)  # (B, W, C)
+        # The peak is finite, so that the weights are 0, not NaN, if all tokens are forbidden.
         peak = tf.maximum(tf.reduce_max(log_probs, axis=-1, keepdims=True), np.float32(-1e30))
         weights = tf.exp((log_probs - peak) / self.temperature)
         cumulative = tf.cumsum(weights, axis=-1)

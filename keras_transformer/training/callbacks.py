@@ -5,6 +5,7 @@ import time
 import keras
 import numpy as np
 
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
 from keras_transformer.training.checkpoints import write_weights
 
@@ -125,9 +126,7 @@ def translate(search, model, tokenizer, lines, tokens_per_batch=4096):
         rows = max(1, tokens_per_batch // len(ids[waiting[-1]]))
         batch = waiting[-rows:]
         del waiting[-rows:]
-        source_ids = np.zeros((len(batch), max(len(ids[i]) for i in batch)), "int32")  # (B, S)
-        for row, i in enumerate(batch):
-            source_ids[row, : len(ids[i])] = ids[i]
+        source_ids = pad_rows([ids[i] for i in batch])  # (B, S)
         best = keras.ops.convert_to_numpy(search(model, source_ids).ids)[:, 0]  # (B, T)
         for i, text in zip(batch, tokenizer.decode(best), strict=True):
             translations[i] = text

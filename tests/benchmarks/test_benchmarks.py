@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.padding import pad_rows
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
 tf = pytest.importorskip("tensorflow", reason="the searches run on TensorFlow")
@@ -60,8 +61,8 @@ def test_both_engines_score_targets_alike(options, tmp_path):
         [[tokens[i] for i in ids[:-1]] for ids in TARGETS],  # it adds the end mark
     )
     inputs = {
-        "source_ids": common.padded(SOURCES),
-        "target_ids": common.padded([[kt.special_ids.BEGIN_ID, *ids[:-1]] for ids in TARGETS]),
+        "source_ids": pad_rows(SOURCES),
+        "target_ids": pad_rows([[kt.special_ids.BEGIN_ID, *ids[:-1]] for ids in TARGETS]),
     }
     log_probs = tf.nn.log_softmax(model(inputs)).numpy()  # (B, T, V)
     for row, ids, scores in zip(log_probs, TARGETS, found, strict=True):
@@ -84,7 +85,7 @@ def test_both_engines_find_the_same_translations(tmp_path):
     forbid_pad_and_begin(model)
     tokens, engine = translator(model, tmp_path)
     width, alpha, length = 3, 0.7, 11
-    ours = kt.BeamSearch(width, alpha)(model, common.padded(SOURCES), max_length=length)
+    ours = kt.BeamSearch(width, alpha)(model, pad_rows(SOURCES), max_length=length)
     found = engine.translate_batch(
         [[tokens[i] for i in ids] for ids in SOURCES],
         beam_size=width,

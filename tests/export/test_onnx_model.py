@@ -92,7 +92,7 @@ def test_graph_names_its_axes_and_keeps_to_opset_17(artefact):
 def test_weights_are_constants_where_products_can_pack_them_and_no_state_of_the_loop(artefact):
     written = onnx.load(artefact / "model.onnx")
     inside, loop = body(written)
-    # Step, condition; position, ids, two sums, history; caches of two blocks, two penalties.
+    # Step, condition; position, ids, two sums, history; caches of two blocks, two attention biases.
     assert len(loop.input) == 2 + 5 + 2 * 2 + 2
     outer = {item.name for item in written.graph.initializer}
     own = {item.name for item in inside.initializer}

@@ -75,6 +75,18 @@ def test_dot_product_attention_is_the_formula(masked):
 
 
 @pytest.mark.numeric
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_attention_bias_is_added_to_the_scores(masked):
+    scores, bias = normal(B, H, T, S), normal(1, 1, T, S, seed=1)
+    mask = np.random.default_rng(0).random((B, 1, T, S)) < 0.6 if masked else None
+    expected = attention.masked_softmax(scores + bias, mask)
+    assert_close(attention.masked_softmax(scores, mask, attention_bias=bias), numpy64(expected))
+    bias[..., 2] = attention.FORBIDDEN
+    weights = attention.masked_softmax(scores, mask, attention_bias=bias)
+    assert not numpy64(weights)[..., 2].any()
+
+
+@pytest.mark.numeric
 def test_a_fully_masked_row_gives_zeros_and_harms_no_other():
     query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, U, seed=2)
     mask = np.ones((T, S), bool)

@@ -174,8 +174,8 @@ def test_hypotheses_that_branch_take_their_own_past_along(options):
         assert_close(logits, numpy64(whole)[:, -1].reshape(B, width, V))
         chosen = parents[position][..., None]
         own = np.take_along_axis(own, chosen, axis=1)
-        past = np.take_along_axis(numpy64(cache["own"]["past"]), chosen, axis=1)
-        cache["own"]["past"] = ops.convert_to_tensor(past, "float32")
+        past = np.take_along_axis(numpy64(cache.by_hypothesis), chosen, axis=1)
+        cache = cache._replace(by_hypothesis=ops.convert_to_tensor(past, "float32"))
 
 
 @pytest.mark.numeric
@@ -227,16 +227,16 @@ def test_what_a_search_starts_from():
     source = ids_of(S)
     np.testing.assert_array_equal(numpy64(model.start_ids(source)), np.full((B, 1), 2))
     memory, cache = model.encode(source), model.initial_cache(11, 5)
-    np.testing.assert_array_equal(numpy64(memory["mask"]), source != 0)
-    shapes = [tuple(x.shape) for x in keras.tree.flatten(memory["layers"])]
+    np.testing.assert_array_equal(numpy64(memory.mask), source != 0)
+    shapes = [tuple(x.shape) for x in keras.tree.flatten(memory.blocks)]
     assert shapes == [(B, 3, S, 10)] * 4
-    shapes = [tuple(x.shape) for x in keras.tree.flatten(cache["shared"]["blocks"])]
+    shapes = [tuple(x.shape) for x in keras.tree.flatten(cache.by_sentence.blocks)]
     assert shapes == [(11, 3, 0, 10)] * 4
-    assert tuple(cache["own"]["past"].shape) == (11, 5, 0)
-    assert model.initial_cache(11)["own"] == {}  # one hypothesis shares with none
+    assert tuple(cache.by_hypothesis.shape) == (11, 5, 0)
+    assert model.initial_cache(11).by_hypothesis == ()  # one hypothesis shares with none
     causal, _ = make(CausalTransformer)
     np.testing.assert_array_equal(numpy64(causal.start_ids(source)), source)
-    assert causal.encode(source) == {}
+    assert causal.encode(source) == ()
 
 
 @pytest.mark.numeric

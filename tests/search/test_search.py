@@ -1,9 +1,10 @@
 """The searches on a small fake model, against plain NumPy searches that know nothing of theirs.
 
-Shapes: B sentences, W hypotheses, S source length, T generated length, V vocabulary.
+Shapes: B batch, W beam width, S source length, T generated length, V vocabulary.
 """
 
 import copy
+import doctest
 import gc
 import inspect
 import pickle
@@ -15,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+from keras_transformer.search import BeamSearch, Cache, GreedySearch, Sampling
 from keras_transformer.search.candidates import top_tokens
 from keras_transformer.search.sampling import _uniform_noise
 
@@ -32,8 +33,8 @@ SEARCHES = [
 class FakeModel:
     """Logits from a random table by source, whole history, last token and position.
 
-    The history comes from the cache alone, which holds one number a fed token: a cache whose rows
-    were reordered wrongly, or not at all, gives other logits. `log_probs` is the same in NumPy.
+    The history comes from the cache alone, which holds one number a fed token. If the search
+    reorders it wrongly, or mixes up sentences, the logits differ. `log_probs` is the same in NumPy.
     """
 
     def __init__(self, vocab_size, *, end_bias=0.0, max_length=None, causal=False, seed=0):
@@ -57,20 +58,22 @@ class FakeModel:
         mask = tf.cast(source_ids != 0, tf.float32)
         return {"sum": tf.reduce_sum(mask * tf.gather(self.code, source_ids), axis=1)}
 
-    def initial_cache(self, rows, width):
-        own = [{"key": tf.zeros([rows, width, 0])}, {"key": tf.zeros([rows, width, 2, 0, 3])}]
-        return {"own": own}
+    def initial_cache(self, batch_size, beam_width):
+        size = [batch_size, beam_width]
+        own = [{"key": tf.zeros([*size, 0])}, {"key": tf.zeros([*size, 2, 0, 3])}]
+        return Cache(by_sentence={"fed": tf.zeros([batch_size, 0])}, by_hypothesis=own)
 
     def decode_step(self, ids, position, memory, cache):
         if self.max_length is not None:
             tf.debugging.assert_less(position, self.max_length)
         fed = tf.gather(self.code, ids)[..., tf.newaxis]  # (B, W, 1)
         wide = tf.tile(fed[..., tf.newaxis, tf.newaxis], [1, 1, 2, 1, 3])
-        own = [
-            {"key": tf.concat([cache["own"][0]["key"], fed], axis=2)},
-            {"key": tf.concat([cache["own"][1]["key"], wide], axis=3)},
-        ]
-        length = tf.shape(own[0]["key"])[2]
+        past, wide_past = (item["key"] for item in cache.by_hypothesis)
+        own = [{"key": tf.concat([past, fed], axis=2)}]
+        own.append({"key": tf.concat([wide_past, wide], axis=3)})
+        one = tf.ones([tf.shape(ids)[0], 1])
+        steps = tf.concat([cache.by_sentence["fed"], one], axis=1)  # (B, t + 1)
+        length = tf.shape(steps)[1]
         weight = tf.sin(tf.cast(tf.range(length), tf.float32))
         summary = tf.reduce_sum(weight * own[0]["key"], axis=2)  # (B, W)
         summary += tf.reduce_sum(own[1]["key"], axis=[2, 3, 4]) / 6.0
@@ -78,7 +81,7 @@ class FakeModel:
         features += tf.cast(position, tf.float32) * 0.1 * self.mix[1]
         if not self.causal:
             features += memory["sum"][:, tf.newaxis, tf.newaxis] * self.mix[2]
-        return tf.gather(self.table, ids) + features, {"own": own}
+        return tf.gather(self.table, ids) + features, Cache({"fed": steps}, own)
 
     def log_probs(self, source, fed):
         """log-probabilities (V,) of the token after `fed` (start tokens included), in NumPy."""
@@ -181,7 +184,7 @@ def test_beam_equals_a_plain_search(width, alpha, early_stop):
 
 def test_without_early_stop_hypotheses_that_win_late_are_found():
     model = FakeModel(11, end_bias=3.0, seed=2)
-    model.table *= 3.0  # long hypotheses of likely tokens, which a high penalty favours
+    model.table *= 3.0  # long hypotheses of likely tokens, which a high length penalty favours
     source = sentences(13, 5, 11)
     result = BeamSearch(3, 2.3, early_stop=False)(model, source, max_length=11)
     early = BeamSearch(3, 2.3)(model, source, max_length=11)
@@ -255,7 +258,7 @@ def test_a_sentence_does_not_depend_on_its_batch(search, causal):
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=repr)
-def test_ids_hold_words_then_one_end_mark_then_padding(search):
+def test_ids_hold_words_then_one_end_token_then_padding(search):
     model = FakeModel(13, end_bias=1.5)
     model.table[:, [0, 2]] += 4.0  # likeliest, were they allowed
     limits = 2 + np.arange(17) % 11
@@ -313,7 +316,7 @@ def test_target_prefixes_equal_a_plain_search():
 @pytest.mark.parametrize("with_prefix", [False, True])
 def test_prompts_of_unequal_length_equal_a_plain_search(with_prefix):
     model = FakeModel(11, end_bias=1.0, causal=True)
-    # the second prompt holds an end mark, the last one nothing
+    # the second prompt holds an end token, the last one nothing
     prompts = np.array([[2, 5, 6, 7, 8], [4, END, 9, 0, 0], [2, 0, 0, 0, 0], [0] * 5], "int32")
     prefix = np.array([[5, 0], [0, 0], [7, 9], [4, 0]], "int32") if with_prefix else None
     beam = BeamSearch(3, 0.9)(model, prompts, 6, target_prefix=prefix)
@@ -484,6 +487,58 @@ def test_samples_take_prefixes_and_score_the_whole_sequence():
             model.log_probs(source[row], (2, *tokens[:i]))[token] for i, token in enumerate(tokens)
         )
         np.testing.assert_allclose(result.scores[row, 0], score, rtol=1e-5)
+
+
+# What a model must offer
+
+
+def test_the_example_of_the_searches_page_runs():
+    page = kt.search.__doc__
+    names = {"np": np, "tf": tf, "Cache": Cache, "BeamSearch": BeamSearch}
+    example = doctest.DocTestParser().get_doctest(page, names, "search", None, None)
+    assert len(example.examples) == 4
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+class Bigrams:
+    """The next token depends on the last one alone: three methods and nothing else."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def encode(self, source_ids):
+        return ()
+
+    def initial_cache(self, batch_size, beam_width):
+        return Cache()
+
+    def decode_step(self, ids, position, memory, cache):
+        return tf.gather(self.table, ids), cache
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_three_methods_suffice(search):
+    table = np.full((7, 7), -1e9, "float32")
+    table[[2, 5, 4, 6], [5, 4, 6, END]] = 0.0  # from the begin token on: 5, 4, 6, end
+    search = type(search)(**search.get_config() | {"min_length": 4})  # beams may end earlier
+    result = search(Bigrams(table), np.array([[5, 4], [6, 0]], "int32"))
+    np.testing.assert_array_equal(trimmed(result.ids[:, :1]), [[[5, 4, 6, END]]] * 2)
+    np.testing.assert_allclose(result.scores[:, 0], [0.0, 0.0], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["encode", "initial_cache", "decode_step"])
+def test_a_missing_method_is_named(method):
+    members = {name: item for name, item in vars(Bigrams).items() if name != method}
+    model = type("Unfinished", (), members)(np.zeros((5, 5), "float32"))
+    with pytest.raises(TypeError, match=f"Unfinished has no {method}, so nothing can be generated"):
+        GreedySearch()(model, sentences(2, 3, 5))
+
+
+def test_another_kind_of_cache_is_refused():
+    model = Bigrams(np.zeros((5, 5), "float32"))
+    model.initial_cache = lambda batch_size, beam_width: {"own": ()}
+    with pytest.raises(TypeError, match="initial_cache of Bigrams returned dict. Return .*Cache"):
+        GreedySearch()(model, sentences(2, 3, 5))
 
 
 # Compiled once, in other graphs, in ONNX
@@ -685,7 +740,7 @@ def test_bad_constructor_arguments_are_named(make, error, words):
         ({"target_prefix": np.array([[5, 6]])}, ValueError, "target_prefix must have one row"),
         ({"target_prefix": np.array([[0.5]] * 2)}, TypeError, "target_prefix.*integer"),
         ({"seed": 0.5}, TypeError, "seed"),
-        ({"model": "a model"}, TypeError, "str has no decode_step.*Transformer"),
+        ({"model": "a model"}, TypeError, "str has no .*decode_step.*Transformer"),
     ],
 )
 def test_bad_call_arguments_are_named(arguments, error, words):

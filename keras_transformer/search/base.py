@@ -1,0 +1,179 @@
+"""What all searches are: arguments, compilation, and the frame around the loop.
+
+Shapes: B batch, W beam width, S source length, P prompt length, Q prefix length, T generated
+length, V vocabulary, C candidates, t steps so far.
+"""
+
+import numbers
+import weakref
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.layers.cache import Cache
+from keras_transformer.search import loop
+from keras_transformer.search.checks import (
+    check_flag,
+    check_model,
+    check_number,
+    integer_ids,
+    max_lengths,
+    prefix_ids,
+)
+from keras_transformer.search.given import given_tokens, without_prompt
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+
+# How many more tokens than its source a sentence may have by default (section 6.1 of the paper).
+EXTRA_LENGTH = 50
+
+
+class SearchResult(NamedTuple):
+    """What every search returns, best hypothesis first.
+
+    Attributes:
+        ids: int32 (B, W, T), the generated tokens: no begin token, the end token where there is
+            one, then 0. T is the length of the longest hypothesis of the batch.
+        scores: float32 (B, W), sum of log-probabilities / length penalty. Where fewer than W
+            hypotheses exist (tiny vocabularies), the others have score -inf and ids all 0.
+    """
+
+    ids: tf.Tensor
+    scores: tf.Tensor
+
+
+@dataclass(frozen=True)
+class Search:
+    """The base of all searches. A subclass says how a step advances.
+
+    It defines `_advance(position, logits, state, plan)`, see `loop.run`, and three numbers:
+    `_width`, W; `_distinct`, how many hypotheses differ before the first step; `_history_rows`, how
+    many rows of tokens a sentence keeps.
+    """
+
+    _: KW_ONLY
+    min_length: int = 0
+    allow_unknown: bool = True
+    # model -> names of the given options -> tf.function. An entry goes with its model.
+    _compiled: Any = field(
+        default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self):
+        check_number(self.min_length, "min_length", numbers.Integral, 0)
+        check_flag(self.allow_unknown, "allow_unknown")
+
+    def __call__(self, model, source_ids, max_length=None, *, target_prefix=None):
+        """Search; see the class for arguments and result."""
+        return self._call(model, source_ids, max_length, target_prefix)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+    def __reduce__(self):
+        # Copies and pickles leave the compiled functions behind.
+        return type(self).from_config, (self.get_config(),)
+
+    def _call(self, model, source_ids, max_length, target_prefix, **options):
+        """Checks the arguments. Eager code compiles the search once a model, other code traces."""
+        check_model(model)
+        options["source_ids"] = source_ids = integer_ids(source_ids, "source_ids")
+        if max_length is not None:
+            options["max_length"] = max_lengths(max_length, source_ids, self.min_length)
+        if target_prefix is not None:
+            options["target_prefix"] = prefix_ids(target_prefix, source_ids)
+        if not tf.executing_eagerly():
+            return self._search(model, options)
+        functions = self._compiled.setdefault(model, {})
+        names = frozenset(options)
+        if names not in functions:
+            functions[names] = self._compile(model, options)
+        return functions[names](options)
+
+    def _compile(self, model, options):
+        # The function must not keep alive the model that it is stored under.
+        model = weakref.ref(model)
+        signature = {
+            name: tf.TensorSpec([None] * value.shape.rank, value.dtype, name)
+            for name, value in options.items()
+        }
+        return tf.function(
+            lambda arguments: self._search(model(), arguments),
+            input_signature=[signature],
+            autograph=False,
+        )
+
+    def _search(self, model, options):
+        """The whole search as one pure function of tensors."""
+        source_ids = options["source_ids"]
+        batch_size = tf.shape(source_ids)[0]
+        if hasattr(model, "start_ids"):
+            start = tf.cast(model.start_ids(source_ids), tf.int32)  # (B, P)
+        else:
+            start = tf.fill([batch_size, 1], BEGIN_ID)
+        plan = self._plan(getattr(model, "max_length", None), start, options)
+        memory, cache = model.encode(source_ids), model.initial_cache(batch_size, self._width)
+        if not isinstance(cache, Cache):
+            raise TypeError(
+                f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
+                "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
+            )
+        state = self._first_state(start, plan)
+        state = loop.run(self._advance, model, memory, plan, state, cache, batch_size)
+        return self._result(state, plan)
+
+    def _plan(self, positions, start, options):
+        start_length, given = given_tokens(start, options.get("target_prefix"))
+        if "max_length" in options:
+            limit = options["max_length"][:, tf.newaxis]  # (B, 1)
+        else:
+            limit = EXTRA_LENGTH + tf.reduce_sum(
+                tf.cast(options["source_ids"] != PAD_ID, tf.int32), axis=1, keepdims=True
+            )  # (B, 1)
+        if positions is not None:
+            # The last token is never fed: one more than there are positions.
+            limit = tf.minimum(limit, positions + 1 - start_length)
+        return loop.Plan(limit, start_length, given, self._noise(limit + start_length, options))
+
+    def _noise(self, length, options):
+        return None
+
+    def _first_state(self, start, plan):
+        batch_size, width = tf.shape(start)[0], self._width
+        first = np.where(np.arange(width) < self._distinct, 0.0, -np.inf).astype("float32")
+        return loop.State(
+            ids=tf.tile(start[:, :1], [1, width]),
+            running=tf.where(plan.limit > 0, first, -np.inf),
+            scores=tf.fill([batch_size, width], -np.inf),
+            history=tf.zeros([batch_size, self._history_rows, 0], tf.int32),
+        )
+
+    def _forbidden(self, count):
+        """Pairs (id, when) for `top_candidates`. `count`: tokens with the one to be chosen."""
+        pairs = [(PAD_ID, None), (BEGIN_ID, None)]
+        if not self.allow_unknown:
+            pairs.append((UNKNOWN_ID, None))
+        if self.min_length > 1:
+            pairs.append((END_ID, tf.reshape(count, [-1, 1, 1]) < self.min_length))
+        return pairs
+
+    def _ends(self, ids, count, plan):
+        """Which of the new tokens, (B, W) or (B, 2W), finish their hypothesis."""
+        ends = tf.equal(ids, END_ID)
+        if plan.given is not None:
+            ends = tf.logical_and(ends, count > 0)  # a prompt may hold end tokens
+        return tf.logical_or(ends, count >= plan.limit)
+
+    def _result(self, state, plan):
+        ids = state.history[:, -self._width :]  # (B, W, t)
+        if plan.given is not None:
+            ids = without_prompt(ids, plan.start_length)
+        ids *= tf.cast(tf.expand_dims(state.scores, 2) > -np.inf, tf.int32)
+        used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
+        return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], state.scores)
