@@ -1,7 +1,13 @@
 """Exporters to SavedModel and ONNX, and the runtime that serves what they write.
 
-The exporters are imported when first asked for: they need TensorFlow, while
-`keras_transformer.export.runtime` must be importable without it.
+What lives here: the exporters (`onnx_model`, `saved_model`, `text_model`), what a task has to
+export (`tasks`), the proof that an export gives what Keras gives (`verify`, `probe`), folders that
+appear whole (`staging`), the command line (`__main__`), the passes over a graph (`graph`) and the
+server's side (`runtime`).
+
+What may be imported: everything of this package; nothing of it imports this folder. `runtime`
+needs no framework, so the exporters, which need TensorFlow, are imported when first asked for. A
+new exporter is one file and one line in `_EXPORTERS`; a new task is one class in `tasks`.
 """
 
 from importlib import import_module

@@ -11,7 +11,8 @@ from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.simplify import simplify, sink_weights
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.staging import Progress, digest, staged, stranger_to_onnx
+from keras_transformer.export.runtime.manifest import digest, seal
+from keras_transformer.export.staging import Progress, staged, why_not_onnx
 from keras_transformer.export.tasks import (
     MAX_SOURCE_LENGTH,
     ForwardJob,
@@ -109,7 +110,7 @@ def export_onnx(
     job = SearchJob(model, search, max_length) if search else ForwardJob(model)
     check_dtypes([*model.inputs, *model.outputs])
     cases = job.cases(samples)
-    with staged(path, stranger_to_onnx) as folder:
+    with staged(path, why_not_onnx) as folder:
         with tell("tracing"):
             traced = conversion.trace(job.function, model.variables, job.specs)
         with tell("converting to ONNX"):
@@ -164,7 +165,7 @@ def export_onnx(
                 "versions": versions(),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
-            sealed = signature.seal(manifest)
+            sealed = seal(manifest)
             (folder / signature.MANIFEST_FILE).write_bytes(sealed)
     return json.loads(sealed)
 

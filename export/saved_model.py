@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.staging import Progress, staged, stranger_to_saved_model
+from keras_transformer.export.staging import Progress, staged, why_not_saved_model
 from keras_transformer.export.tasks import (
     ForwardJob,
     SearchJob,
@@ -85,7 +85,7 @@ def export_saved_model(
         jobs[signature.SEARCH] = SearchJob(model, search, max_length)
     for name, job in jobs.items():
         cases[name] = job.cases(samples if name == list(jobs)[-1] else None)
-    with staged(path, stranger_to_saved_model) as folder:
+    with staged(path, why_not_saved_model) as folder:
         with tell("tracing"):
             functions = {name: _function(job.function, job.specs) for name, job in jobs.items()}
             if search is not None and tokenizer is not None:

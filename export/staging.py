@@ -1,16 +1,14 @@
 """What exporters share: folders that appear whole or not at all, one error, progress."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import time
 
 from keras_transformer.export.runtime import signature
+from keras_transformer.files import whole_folder
 
 # The file that every SavedModel has.
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -21,17 +19,17 @@ class ExportError(Exception):
 
 
 @contextlib.contextmanager
-def staged(path, stranger):
+def staged(path, why_not):
     """An empty folder beside `path` that takes its place when the block ends without an error.
 
-    Until then what is at `path` stays as it is, and after an error the new folder is gone. An old
-    folder is replaced only if all of it is an earlier export, or if it is empty. A symbolic link
-    stays, and the folder that it leads to is replaced.
+    Until then what is at `path` stays as it is, and after an error the new folder is removed. An
+    old folder is replaced only if it is empty, or if all that is in it belongs to an earlier
+    export. A symbolic link stays, and the folder that it leads to is replaced.
 
     Args:
         path: folder to write.
-        stranger: function of a folder that returns why it is no earlier export, or None:
-            `stranger_to_onnx` or `stranger_to_saved_model`.
+        why_not: function of a folder that returns why it is no earlier export, or None if it is
+            one: `why_not_onnx` or `why_not_saved_model`.
 
     Yields:
         `pathlib.Path` of the folder to fill.
@@ -45,52 +43,21 @@ def staged(path, stranger):
             "the link, make that folder, or choose another path."
         )
     path = pathlib.Path(os.path.realpath(path))
-    _check_target(path, stranger)
-    missing = [folder for folder in path.parents if not folder.exists()]
+    _check_target(path, why_not)
+    folder, complete = None, False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with whole_folder(path) as folder:
+            yield folder
+            _check_target(path, why_not)  # it may have changed meanwhile
+            complete = True
     except OSError as error:
-        raise ExportError(
-            f"Nothing can be written beside {path}: {error}. An export is written aside and moved "
-            "into place, so the folder above must be writable: mend that, or choose another path."
-        ) from error
-    new, old = pathlib.Path(aside, "new"), pathlib.Path(aside, "old")
-    try:
-        new.mkdir()
-        yield new
-        _check_target(path, stranger)  # it may have changed meanwhile
-        _move(new, path, old)
-    finally:
-        if path.exists() or not old.exists():  # else `old` is the only copy of the earlier export
-            shutil.rmtree(aside, ignore_errors=True)
-        for folder in missing:
-            with contextlib.suppress(OSError):  # not empty: the export is in it
-                folder.rmdir()
-
-
-def _check_target(path, stranger):
-    """Raises `ExportError` unless `path` is free, an empty folder or an earlier export."""
-    if not path.exists():
-        return
-    reason = stranger(path) if path.is_dir() else "it is a file"
-    if reason and not (path.is_dir() and not any(path.iterdir())):
-        raise ExportError(
-            f"{path} exists and is no earlier export ({reason}), so it was left alone. Choose "
-            "another path, or remove it first."
-        )
-
-
-def _move(new, path, old):
-    """Puts `new` at `path`, and what is there at `old`; all stays as it is where that fails."""
-    try:
-        if path.exists():
-            os.rename(path, old)
-        os.rename(new, path)
-    except BaseException as error:
-        if old.exists() and not path.exists():
-            os.rename(old, path)
-        if isinstance(error, OSError):
+        if folder is None:
+            raise ExportError(
+                f"Nothing can be written beside {path}: {error}. An export is written aside and "
+                "moved into place, so the folder above must be writable: mend that, or choose "
+                "another path."
+            ) from error
+        if complete:
             raise ExportError(
                 f"The export is complete, but could not be moved to {path}: {error}. If another "
                 "export wrote there at the same time, that one stands; else see that the folder "
@@ -99,7 +66,19 @@ def _move(new, path, old):
         raise
 
 
-def stranger_to_onnx(folder):
+def _check_target(path, why_not):
+    """Raises `ExportError` unless `path` is free, an empty folder or an earlier export."""
+    if not path.exists():
+        return
+    reason = why_not(path) if path.is_dir() else "it is a file"
+    if reason and not (path.is_dir() and not any(path.iterdir())):
+        raise ExportError(
+            f"{path} exists and is no earlier export ({reason}), so it was left alone. Choose "
+            "another path, or remove it first."
+        )
+
+
+def why_not_onnx(folder):
     """Why a folder is not what `export_onnx` wrote, or None."""
     known = {signature.MANIFEST_FILE, *signature.FILES}
     for item in sorted(folder.iterdir()):
@@ -114,28 +93,24 @@ def stranger_to_onnx(folder):
     return None
 
 
-def stranger_to_saved_model(folder):
+def why_not_saved_model(folder):
     """Why a folder is not what `export_saved_model` wrote, or None."""
     for item in sorted(folder.iterdir()):
-        if item.is_dir():  # `assets` is empty: the tokenizer is in the graph
-            inside = {file.name.partition(".")[0] for file in item.iterdir()}
-            known = item.name == "assets" and not inside or inside == {"variables"} == {item.name}
-        else:
-            known = item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
-        if not known:
+        if not _is_part_of_saved_model(item):
             return f"{item.name} is no part of a SavedModel"
     if not (folder / SAVED_MODEL_FILE).exists():
         return f"it has no {SAVED_MODEL_FILE}"
     return None
 
 
-def digest(path):
-    """`{"sha256": ..., "bytes": ...}` of a file, read in pieces."""
-    with open(path, "rb") as file:
-        return {
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-            "bytes": os.path.getsize(path),
-        }
+def _is_part_of_saved_model(item):
+    if item.is_file():
+        return item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
+    if item.name == "assets":
+        return not any(item.iterdir())  # the tokenizer is in the graph
+    return item.name == "variables" and all(
+        file.name.startswith("variables.") for file in item.iterdir()
+    )
 
 
 class Progress:

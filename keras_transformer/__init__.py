@@ -1,5 +1,9 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
+What lives here: one folder a subject, whose own page says what is in it. What may be imported: each
+folder and file by those above it; `python tests/package/test_structure.py` prints the order. A new
+public name is one line below and one in `__all__`.
+
 Everything public is re-exported here, eagerly: importing this package registers every class, so
 that `keras.models.load_model` finds them. Where Keras or its backend is missing the package stays
 importable, for `keras_transformer.export.runtime` serves exported models without either; asking

@@ -1,16 +1,16 @@
-"""Reads an exported folder, and vouches that it is what the exporter wrote.
+"""Reads an exported folder, and checks that it is what the exporter wrote.
 
-`artefact.json` names every file with its size and SHA-256, and carries a checksum of itself. So a
-truncated, swapped or altered file is found before ONNX Runtime sees it. This guards against damage
+`artefact.json` names every file with its size and SHA-256, and holds a checksum of itself. So a
+file that was cut off, swapped or changed is found before ONNX Runtime reads it. This finds damage
 and mix-ups; it is no signature against someone who can rewrite all the files.
 """
 
-import hashlib
 import pathlib
 from typing import NamedTuple
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.manifest import digest, unseal
 
 
 class ArtefactError(ValueError):
@@ -18,11 +18,11 @@ class ArtefactError(ValueError):
 
 
 class Artefact(NamedTuple):
-    """A folder whose files were all found as they were written.
+    """A folder whose files are all as they were written.
 
     Attributes:
         folder: pathlib.Path.
-        manifest: dict, the content of `artefact.json`; its fields are those of `signature.FIELDS`.
+        manifest: dict, the content of `artefact.json`; its fields are those of `manifest.FIELDS`.
         tokenizer: Tokenizer, or None where the artefact holds none.
     """
 
@@ -39,8 +39,8 @@ class Artefact(NamedTuple):
 def read_artefact(folder):
     """Reads and verifies the folder that `export_onnx` wrote.
 
-    Every file that the artefact names is read and held against its checksum, about a second a
-    gigabyte. Files that it does not name are passed over.
+    Every file that the artefact names is read and its checksum compared, which takes about a second
+    a gigabyte. Files that it does not name are ignored.
 
     Args:
         folder: str or path.
@@ -80,36 +80,27 @@ def _read_manifest(folder):
             "folder that `keras_transformer.export.export_onnx` wrote."
         ) from error
     try:
-        manifest = signature.unseal(data)
-        intact = signature.seal(manifest) == data
+        return unseal(data)
     except (ValueError, RecursionError) as error:
         raise ArtefactError(f"{path}: {error}") from error
-    if not intact:  # same content in other bytes: a lost last newline, an editor's indentation
-        raise ArtefactError(
-            f"{path} is not written as the exporter writes it: it was cut off or edited. "
-            "Copy the folder again, or export the model again."
-        )
-    return manifest
 
 
 def _verify(path, entry):
     """Raises unless the file at `path` has the size and the SHA-256 that `entry` says."""
     try:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
+        found = digest(path)
     except OSError as error:
         raise ArtefactError(
             f"{path} cannot be read ({error.strerror}). The artefact is incomplete: copy the "
             "whole folder again, or export the model again."
         ) from error
-    if size != entry["bytes"]:
+    if found["bytes"] != entry["bytes"]:
         raise ArtefactError(
-            f"{path} has {size} bytes and was written with {entry['bytes']}. It was cut off or "
-            "replaced: copy the folder again, or export the model again."
+            f"{path} has {found['bytes']} bytes and was written with {entry['bytes']}. It was cut "
+            "off or replaced: copy the folder again, or export the model again."
         )
-    if digest != entry["sha256"]:
+    if found != entry:
         raise ArtefactError(
-            f"{path} was changed after the export: its SHA-256 is {digest}, not "
+            f"{path} was changed after the export: its SHA-256 is {found['sha256']}, not "
             f"{entry['sha256']}. Copy the folder again, or export the model again."
         )

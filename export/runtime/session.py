@@ -6,12 +6,12 @@ import onnxruntime
 
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import ArtefactError
-from keras_transformer.export.runtime.weights import MappedModel
+from keras_transformer.export.runtime.mapped_model import MappedModel
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 _PRECISIONS_FOR_CUDA = ("float32", "float16")
-# What computes in float16. All else emulates it, or leaves the model to the CPU, which emulates it.
+# Providers that compute in float16. Others emulate it, or leave it to the CPU, which emulates it.
 _PROVIDERS_FOR_FLOAT16 = (
     CUDA,
     "TensorrtExecutionProvider",
@@ -21,9 +21,7 @@ _PROVIDERS_FOR_FLOAT16 = (
     "CoreMLExecutionProvider",
     "WebGpuExecutionProvider",
 )
-
-
-# Threads of a batch, or batches at a time. Each takes memory, and thousands take all of it.
+# Threads of a batch, or batches at a time. Each takes memory, and thousands would take all of it.
 MOST_THREADS = 16 * (os.cpu_count() or 1)
 
 
@@ -56,7 +54,7 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
     try:
         # External data may lie behind neither a symbolic nor a second hard link.
         model = MappedModel(path) if path.stat().st_nlink <= 1 else None
-        shared = _shared(options, model) if model and name == CPU else {}
+        body_weights = _add_body_weights(options, model) if model and name == CPU else {}
         session = onnxruntime.InferenceSession(
             model.graph if model else path, options, providers=providers, enable_fallback=0
         )
@@ -66,9 +64,9 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
             f"It was exported with {artefact.manifest['versions']}; a release of onnxruntime at "
             "least as new should run it."
         ) from error
-    if shared:
-        session.body_weights = shared  # it reads them, and does not keep them alive
-        model.give_back()  # it has packed them
+    if body_weights:
+        session.body_weights = body_weights  # it reads them, but does not keep them alive
+        model.release()  # ONNX Runtime has packed them
     running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
     if name not in running:
         raise ProviderError(
@@ -95,19 +93,19 @@ def _session_options(threads, arena, spinning):
     if threads is not None:
         check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails also raises; warnings concern nobody here
+    options.log_severity_level = 4  # what fails also raises; warnings are for who exports
     options.intra_op_num_threads = threads or 0
     options.enable_cpu_mem_arena = arena
-    # A pattern is kept for each shape ever seen, and here almost every batch has another one.
+    # A pattern is kept for each shape ever seen, and here almost every batch has a new shape.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    # So that it can be asked who runs the nodes: a provider that is there need not take any.
+    # Records which provider runs which node: one that is there need not run any.
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
 
 
-def _shared(options, model):
-    """Hands the weights of loops' bodies over; the values, which the session has to keep."""
+def _add_body_weights(options, model):
+    """Gives ONNX Runtime the weights of loops' bodies; returns them, to be kept by the session."""
     make = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: make(array) for name, array in model.body_weights.items()}
     for name, value in values.items():

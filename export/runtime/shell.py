@@ -1,4 +1,8 @@
-"""The command line of the runtime: lines in, lines out, as a stream, progress on stderr."""
+"""The command line of the runtime: lines in, lines out, as a stream, progress on stderr.
+
+It is written with argparse: a library for command lines would be one more package to install where
+models are served.
+"""
 
 import argparse
 import collections
@@ -62,7 +66,7 @@ def _tell(text):
 
 
 def _abandon(stream):
-    """Python flushes a stream once more when it ends, and fails with it: let that go nowhere."""
+    """Points a stream that failed to nowhere: Python flushes it at exit, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

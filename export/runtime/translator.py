@@ -1,8 +1,5 @@
 """Translates text with an exported ONNX artefact, without TensorFlow and Keras.
 
-    Translator("out/onnx").translate(["A man rides a bicycle."])
-    python -m keras_transformer.export.runtime out/onnx < in.txt > out.txt
-
 Lines become ids, ids of similar length become batches, and one `session.run` a batch does the rest:
 encoder, decoder and search are inside the graph.
 
@@ -10,24 +7,23 @@ Shapes: `B` sentences of a batch, `S` tokens of the longest source, `W` beam wid
 the longest hypothesis.
 """
 
-import itertools
 import logging
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.runtime.batching import in_batches, run_rows
+from keras_transformer.export.runtime.lines import checked_lines, encode_lines, windows
 from keras_transformer.export.runtime.session import check_threads, open_session
-from keras_transformer.special_ids import END_ID, PAD_ID
+from keras_transformer.special_ids import END_ID
 
 logger = logging.getLogger("keras_transformer.export")
 
 
 class Translation(NamedTuple):
-    """What became of one line.
+    """The result of one line.
 
     Attributes:
         texts: tuple of str, hypotheses, best first. One empty text for a line without text; none
@@ -57,19 +53,19 @@ def _failed(reason):
 class Translator:
     """Serves one exported artefact. Threads can share it, and results do not depend on that.
 
-    What becomes of odd lines is part of the contract, and never touches the other lines:
+    What becomes of odd lines is part of the contract. They never change what the others give:
 
     | line | result |
     | --- | --- |
     | empty, white space only (`str.isspace`), or nothing that the tokenizer knows | one empty \
 hypothesis, score 0 |
     | with a NUL character | ends there |
-    | more tokens than the artefact's `limits["source_length"]`, end mark included | `error` |
+    | more tokens than the artefact's `limits["source_length"]`, special ones included | `error` |
     | bytes that are not UTF-8, half a surrogate pair | `error` |
     | one on which ONNX Runtime fails (out of memory), or whose scores are not numbers | `error` |
 
     `translate` and `translate_stream` give `""` for a line with an error and log a warning with its
-    number and the reason; `n_best` and `n_best_stream` hand the reason over.
+    number and the reason; `n_best` and `n_best_stream` return the reason.
 
     Args:
         folder: str or path, what `keras_transformer.export.export_onnx` wrote. Weights stay in its
@@ -146,7 +142,7 @@ hypothesis, score 0 |
             TypeError: if `lines` is one string, or holds something that is neither str nor bytes.
             ValueError: if `batch_tokens` is less than 1.
         """
-        lines = list(_checked_lines(lines))
+        lines = list(checked_lines(lines))
         return list(self.translate_stream(lines, batch_tokens, read_ahead=max(1, len(lines))))
 
     def translate_stream(self, lines, batch_tokens=2048, read_ahead=1024):
@@ -163,7 +159,7 @@ hypothesis, score 0 |
 
     def n_best(self, lines, batch_tokens=2048):
         """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`."""
-        lines = list(_checked_lines(lines))
+        lines = list(checked_lines(lines))
         return list(self.n_best_stream(lines, batch_tokens, read_ahead=max(1, len(lines))))
 
     def n_best_stream(self, lines, batch_tokens=2048, read_ahead=1024):
@@ -171,71 +167,34 @@ hypothesis, score 0 |
         for name, value in {"batch_tokens": batch_tokens, "read_ahead": read_ahead}.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        return self._windows(_checked_lines(lines), batch_tokens, read_ahead)
+        return self._results(windows(checked_lines(lines), read_ahead), batch_tokens)
 
-    def _windows(self, lines, batch_tokens, read_ahead):
-        read_ahead = min(read_ahead, sys.maxsize)  # more cannot be counted
-        while window := list(itertools.islice(lines, read_ahead)):
-            yield from self._translate_window(window, batch_tokens)
+    def _results(self, windows, batch_tokens):
+        for lines in windows:
+            # Sources end with the end token, as in training.
+            rows, refused = encode_lines(lines, self.tokenizer, self._source_limit, [END_ID])
+            results = in_batches(self._search, rows, batch_tokens, self._workers)
+            results.update((index, _failed(reason)) for index, reason in refused.items())
+            yield from (results.get(index, _NO_TEXT) for index in range(len(lines)))
 
-    def _translate_window(self, lines, batch_tokens):
-        """List of `Translation`, one for each line."""
-        results = [_NO_TEXT] * len(lines)
-        texts = {}
-        for index, line in enumerate(lines):
-            try:
-                text = _text(line)
-            except ValueError as error:
-                results[index] = _failed(error)
-            else:
-                if text.strip():
-                    texts[index] = text
-        sources = {}
-        ids = self.tokenizer.encode(list(texts.values()))  # one call: SentencePiece starts threads
-        for index, tokens in zip(texts, ids, strict=True):
-            if len(tokens) + 1 > self._source_limit:
-                results[index] = _failed(
-                    f"{len(tokens) + 1} tokens, end mark included, where this artefact takes at "
-                    f"most {self._source_limit}; split the line into sentences"
-                )
-            elif tokens:
-                sources[index] = [*tokens, END_ID]  # as in training
-        batches = list(_batches(sources, batch_tokens))
-        found = self._search_all([[sources[index] for index in batch] for batch in batches])
-        for index, translation in zip(
-            itertools.chain(*batches), itertools.chain(*found), strict=True
-        ):
-            results[index] = translation
-        return results
+    def _search(self, rows):
+        """List of `Translation` for lists of ids."""
+        return [self._translation(found) for found in run_rows(self._run, rows)]
 
-    def _search_all(self, batches):
-        """What `_search` gives for each batch, in order."""
-        if min(self._workers, len(batches)) < 2:
-            return map(self._search, batches)
-        with ThreadPoolExecutor(self._workers) as pool:
-            # The longest first, so that no worker is left alone with one in the end.
-            return list(pool.map(self._search, reversed(batches)))[::-1]
+    def _run(self, source_ids):
+        """(B, S) int32 -> ids (B, W, T), scores (B, W)."""
+        return self.session.run(
+            [signature.TOKEN_IDS, signature.SCORES], {signature.SOURCE_IDS: source_ids}
+        )
 
-    def _search(self, sources):
-        """List of `Translation` for lists of ids, in one call; if that fails, in smaller ones."""
-        source_ids = np.full((len(sources), max(map(len, sources))), PAD_ID, np.int32)  # (B, S)
-        for row, ids in zip(source_ids, sources, strict=True):
-            row[: len(ids)] = ids
-        try:
-            token_ids, scores = self.session.run(
-                [signature.TOKEN_IDS, signature.SCORES], {signature.SOURCE_IDS: source_ids}
-            )  # (B, W, T), (B, W)
-        except Exception as error:  # onnxruntime's errors have no common base below Exception
-            if len(sources) == 1:
-                return [_failed(f"onnxruntime failed: {error}")]
-            half = len(sources) // 2
-            return self._search(sources[:half]) + self._search(sources[half:])
-        return [self._translation(*row) for row in zip(token_ids, scores, strict=True)]
-
-    def _translation(self, token_ids, scores):
-        """`Translation` of one sentence: ids (W, T), scores (W,); -inf marks an unfilled place."""
+    def _translation(self, found):
+        """`Translation` of an exception, or of a sentence's ids (W, T) and scores (W,)."""
+        if isinstance(found, Exception):
+            return _failed(f"onnxruntime failed: {found}")
+        token_ids, scores = found
         if np.isnan(scores).any() or scores[0] == -np.inf:
             return _failed(f"the model gave the scores {scores.tolist()}")
+        # The rest of the beam has the score -inf where the search found fewer hypotheses.
         filled = scores > -np.inf
         try:
             texts = [self.tokenizer.decode(ids) for ids in token_ids[filled]]
@@ -245,55 +204,10 @@ hypothesis, score 0 |
         return Translation(tuple(texts), tuple(scores[filled].tolist()))
 
 
-def _checked_lines(lines):
-    """Iterator over `lines`; refuses what is no line."""
-    if isinstance(lines, (str, bytes)):
-        raise TypeError(
-            f"`lines` must be an iterable of strings, got one {type(lines).__name__}. "
-            "Pass a list: translate([line])."
-        )
-    return (_checked_line(number, line) for number, line in enumerate(lines, 1))
-
-
-def _checked_line(number, line):
-    if not isinstance(line, (str, bytes)):
-        raise TypeError(
-            f"`lines` must hold str or bytes, got {type(line).__name__} as line {number}."
-        )
-    return line
-
-
-def _text(line):
-    """The text of a line, without its ending; raises `ValueError` if it is no Unicode."""
-    if isinstance(line, bytes):
-        try:
-            line = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"not UTF-8 at byte {error.start + 1} ({error.reason})") from error
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"half a surrogate pair at character {error.start + 1}") from error
-    return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
-
-
 def _text_or_warning(number, translation):
     if translation.error is not None:
         logger.warning("line %d is not translated: %s", number, translation.error)
     return translation.text
-
-
-def _batches(sources, batch_tokens):
-    """Groups the keys of `sources` (key -> ids) by length, within `batch_tokens` once padded."""
-    batch = []
-    for key in sorted(sources, key=lambda key: len(sources[key])):
-        # The longest so far is this one.
-        if batch and (len(batch) + 1) * len(sources[key]) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(key)
-    if batch:
-        yield batch
 
 
 def _check_task(artefact):

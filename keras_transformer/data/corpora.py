@@ -7,6 +7,8 @@ import re
 import urllib.request
 import zlib
 
+from keras_transformer.files import whole_file
+
 # Name: (address, checksums as `sha256sum` prints them). Addresses name a commit, so that the files
 # behind them cannot change.
 _GITHUB = "https://raw.githubusercontent.com"
@@ -85,10 +87,8 @@ def fetch_corpus(name, folder, corpora=CORPORA):
                 f"cannot fetch {url}: {error}. Without a network put the file at {path} yourself."
             ) from error
         _check_sum(url, content, expected)
-        aside = f"{path}.{os.getpid()}.part"
-        with open(aside, "wb") as part:
-            part.write(content)
-        os.replace(aside, path)
+        with whole_file(path) as aside:
+            aside.write_bytes(content)
     return paths
 
 

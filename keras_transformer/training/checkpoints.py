@@ -1,8 +1,8 @@
 """Checkpoints that are whole or not there, and averages of the weights in them.
 
-A checkpoint is one `.npz` file. It is written under another name, flushed to the disk and then
-renamed, which is atomic: a process that is killed while writing leaves a `.partial` file, which is
-never read. Every array has a checksum (CRC-32, of the zip format), which is verified on reading.
+A checkpoint is one `.npz` file. It is written aside, flushed to the disk and then moved into place
+(`files`), so that a run killed while writing leaves a `.partial` folder that nobody reads. Every
+array in it carries a checksum (CRC-32, of the zip format), which is verified on reading.
 """
 
 import json
@@ -13,6 +13,8 @@ import zlib
 
 import keras
 import numpy as np
+
+from keras_transformer.files import whole_file
 
 _CORRUPT = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -27,17 +29,8 @@ def write_checkpoint(path, arrays, info):
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as file:
+    with whole_file(path, sync=True) as aside, open(aside, "wb") as file:
         np.savez(file, info=np.array(json.dumps(info)), **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name, too, survives a loss of power
-    finally:
-        os.close(folder)
 
 
 def read_checkpoint(path):

@@ -11,9 +11,7 @@
 | `metrics.json`, `learning_curve.png` | the report on the finished run |
 """
 
-import contextlib
 import json
-import os
 import platform
 import statistics
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.files import whole_file
 from keras_transformer.plots import plot_learning_curve
 from keras_transformer.training.callbacks import StopOnNonFinite, Throughput
 from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
@@ -158,12 +157,9 @@ class RunFolder:
         with self.replace(name) as aside:
             aside.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
-    @contextlib.contextmanager
     def replace(self, name):
-        """A path to write to; what is there in the end becomes the file `name`, in one move."""
-        aside = self.path / f"part-{name}"  # of the same ending, by which Keras knows the format
-        yield aside
-        os.replace(aside, self.path / name)
+        """A context whose path is moved to the file `name` when it ends; see `whole_file`."""
+        return whole_file(self.path / name)
 
 
 class HistoryLog(keras.callbacks.Callback):

@@ -10,8 +10,8 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import (
     ExportError,
     staged,
-    stranger_to_onnx,
-    stranger_to_saved_model,
+    why_not_onnx,
+    why_not_saved_model,
 )
 
 
@@ -24,7 +24,7 @@ def write(folder, content="new"):
 
 
 def export(path, content="new"):
-    with staged(path, stranger_to_onnx) as folder:
+    with staged(path, why_not_onnx) as folder:
         write(folder, content)
 
 
@@ -51,7 +51,7 @@ def test_empty_folder_is_filled(tmp_path):
 def test_error_leaves_nothing_behind(tmp_path):
     for path in (tmp_path / "new" / "out", write(tmp_path / "old", "earlier")):
         before = tree(tmp_path)
-        with pytest.raises(KeyError), staged(path, stranger_to_onnx) as folder:
+        with pytest.raises(KeyError), staged(path, why_not_onnx) as folder:
             write(folder)
             raise KeyError("stopped on the way")
         assert tree(tmp_path) == before
@@ -85,12 +85,12 @@ def test_saved_model_is_known_by_all_of_its_parts(tmp_path):
     (tmp_path / "assets").mkdir()
     for name in ("variables/variables.index", "fingerprint.pb"):
         (tmp_path / name).touch()
-    assert stranger_to_saved_model(tmp_path) == "it has no saved_model.pb"
+    assert why_not_saved_model(tmp_path) == "it has no saved_model.pb"
     (tmp_path / "saved_model.pb").touch()
-    assert stranger_to_saved_model(tmp_path) is None
+    assert why_not_saved_model(tmp_path) is None
     for name in ("model.keras", "variables/mine.txt", "assets/mine.txt"):
         (tmp_path / name).touch()
-        found = stranger_to_saved_model(tmp_path)
+        found = why_not_saved_model(tmp_path)
         assert found == f"{pathlib.Path(name).parts[0]} is no part of a SavedModel"
         (tmp_path / name).unlink()
 
@@ -99,7 +99,7 @@ def test_what_appears_during_the_export_is_left_alone(tmp_path):
     path = write(tmp_path / "out", "earlier")
     with (
         pytest.raises(ExportError, match="notes.txt"),
-        staged(path, stranger_to_onnx) as folder,
+        staged(path, why_not_onnx) as folder,
     ):
         write(folder)
         (path / "notes.txt").write_text("precious")
@@ -127,7 +127,7 @@ def test_targets_that_cannot_be_written_are_refused_before_the_work(tmp_path):
         tmp_path / "circle": "leads nowhere",
     }
     for path, told in cases.items():
-        with pytest.raises(ExportError, match=told), staged(path, stranger_to_onnx):
+        with pytest.raises(ExportError, match=told), staged(path, why_not_onnx):
             pytest.fail("the work began")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "circle"}
 
@@ -139,7 +139,7 @@ def test_folder_above_that_is_not_writable_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "mkdir", refuse)
     with (
         pytest.raises(ExportError, match="Permission denied.*folder above must be writable"),
-        staged(tmp_path / "out", stranger_to_onnx),
+        staged(tmp_path / "out", why_not_onnx),
     ):
         pytest.fail("the work began")
 
@@ -169,7 +169,7 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch
             monkeypatch.setattr(os, "rename", rename)
             export(path, "other")
 
-    with staged(path, stranger_to_onnx) as first:
+    with staged(path, why_not_onnx) as first:
         export(path, "second")
         write(first, "first")
     assert (path / "model.onnx").read_text() == "first"

@@ -1,38 +1,63 @@
 """Order: imports point down only, no framework at the bottom, everything public is explained.
 
-`python tests/package/test_structure.py` prints the floors and what each module imports.
+`python tests/package/test_structure.py` prints what each floor may import and what each module
+does import.
 """
 
 import ast
 import pathlib
 import sys
-from dataclasses import dataclass, field
 
 import pytest
 
-import keras_transformer
-
 ROOT = pathlib.Path(__file__).parents[2]
-PACKAGE = "keras_transformer"
+if __name__ == "__main__":  # pytest knows the folder of the helpers by its settings
+    sys.path.insert(0, str(ROOT / "tests"))
+
+from support.imports import (  # noqa: E402
+    MODULES,
+    PACKAGE,
+    circle,
+    needed,
+    outside,
+    own,
+    reached,
+    run_by,
+    within,
+)
+
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 
 # From the bottom up. A module may import what stands on its own floor or below; a name stands for
-# a module or for a whole folder, and the longest that fits counts.
+# a module or for a whole folder, and the longest that fits counts. The package's own page is
+# called as the package is.
 FLOORS = (
-    {"special_ids", "startup"},
-    {"data.tokenizer", "data.corpora", "data.batches"},
+    {"special_ids", "files", "startup"},
+    {
+        "data.tokenizer",
+        "data.tokenizer_graph",
+        "data.tokenizer_training",
+        "data.corpora",
+        "data.batches",
+        "data.checks",
+    },
     {"export.runtime"},
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
     {"training.distribution", "training.gradients", "training.steps"},
     {"models", "search"},
     {"plots"},
     {"training"},
+    {PACKAGE},
     {"export.staging", "export.verify", "export.probe", "export.graph"},
     {"export"},
 )
 # What needs no framework at all, and what needs Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:3] for name in floor}
 KERAS_ONLY = ("layers", "models")
+# What a server installs.
+SERVING = {"numpy", "onnxruntime", "sentencepiece"}
+# Who may import a module whose name is computed, which nobody can follow by reading.
+DYNAMIC = {"export"}  # its exporters are imported when they are first asked for
 # Methods that Keras defines and explains, and that a layer or model only fills in.
 KERAS_METHODS = {
     "build",
@@ -48,90 +73,28 @@ KERAS_METHODS = {
 }
 
 
-@dataclass
-class Module:
-    path: pathlib.Path
-    tree: ast.Module
-    at_import: set = field(default_factory=set)  # what importing the module imports
-    anywhere: set = field(default_factory=set)  # that, and what its functions import
-
-
-def imported_names(node):
-    if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom):
-        assert node.level == 0, "relative imports hide the floor"
-        return {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return set()
-
-
-def read(path):
-    module = Module(path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
-    inner = set()
-    for function in ast.walk(module.tree):  # what runs later
-        script = isinstance(function, ast.If) and "__main__" in ast.unparse(function.test)
-        if script or isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            inner.update(id(node) for node in ast.walk(function))
-    for node in ast.walk(module.tree):
-        module.anywhere |= imported_names(node)
-        if id(node) not in inner:
-            module.at_import |= imported_names(node)
-    return module
-
-
-def read_all():
-    """Every module by its name below the package; a folder's own page by the folder's name."""
-    files = {}
-    for root, prefix in ((ROOT / PACKAGE, ()), (ROOT / "export", ("export",))):
-        for path in sorted(root.rglob("*.py")):
-            parts = (*prefix, *path.relative_to(root).with_suffix("").parts)
-            files[".".join(parts).removesuffix(".__init__")] = path
-    return {name: read(path) for name, path in files.items() if name not in ("__init__", "export")}
-
-
-MODULES = read_all()
 every_module = pytest.mark.parametrize("name", MODULES)
 
 
-def within(name, folders):
-    """The longest of `folders` (or modules) that holds the module, or None."""
-    holding = [folder for folder in folders if name == folder or name.startswith(f"{folder}.")]
-    return max(holding, key=len, default=None)
-
-
 def floor(name):
-    """The number of a module's floor. A folder's page, which imports its files, is on their top."""
+    """The number of a module's floor."""
     place = within(name, {place for places in FLOORS for place in places})
     assert place, f"give {name} a floor in {pathlib.Path(__file__).name}"
     return next(number for number, places in enumerate(FLOORS) if place in places)
 
 
-def own(imports):
-    """The modules of this package among what is imported."""
-    names = {name.removeprefix(f"{PACKAGE}.") for name in imports if name.startswith(PACKAGE)}
-    found = names & set(MODULES)
-    # `from folder import module` names the folder, too, but means the module.
-    return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
-
-
-def outside(imports):
-    return {name.partition(".")[0] for name in imports}
-
-
 def test_the_modules_of_the_layout_are_read():
     some = {
+        PACKAGE,
         "layers.masks",
         "models",
         "data.tokenizer",
+        "export",
         "export.runtime.__main__",
         "export.__main__",
     }
     assert some <= set(MODULES)
-    assert own(MODULES["layers.blocks"].at_import) == {
-        "layers.attention",
-        "layers.checks",
-        "layers.feed_forward",
-    }
+    assert own(MODULES["layers.blocks"].at_import) >= {"layers.attention"}
     assert "export.tasks" in own(MODULES["export.onnx_model"].at_import)
 
 
@@ -142,23 +105,28 @@ def test_every_folder_and_every_floor_is_in_use():
 
 @every_module
 def test_imports_point_down_only(name):
-    for imported in own(MODULES[name].anywhere):
-        assert floor(imported) <= floor(name), f"{name} imports {imported} of a higher floor"
+    imported = own(MODULES[name].anywhere)
+    for page in run_by(name, MODULES[name]) - imported:  # not asked for, but it runs
+        imported |= own(MODULES[page].at_import)
+    higher = {other for other in imported if floor(other) > floor(name)}
+    assert not higher, f"{name} imports {higher} of a higher floor"
 
 
 def test_imports_make_no_circle():
-    done = set()
+    assert circle({name: run_by(name, module) for name, module in MODULES.items()}) is None
 
-    def visit(name, trail):
-        assert name not in trail, " imports ".join((*trail, name))
-        if name not in done:
-            for imported in sorted(own(MODULES[name].anywhere)):
-                visit(imported, (*trail, name))
-            done.add(name)
 
-    for name in MODULES:
-        visit(name, ())
-    assert done == set(MODULES)
+@every_module
+def test_what_is_imported_can_be_read(name):
+    """No computed names, no star, and no script: whatever it holds is for its own command."""
+    module = MODULES[name]
+    calls = {ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
+    computed = {"__import__", "import_module", "importlib.import_module", "eval", "exec"}
+    assert name in DYNAMIC or not calls & computed
+    assert not any(imported.endswith(".*") for imported in module.anywhere)
+    assert not any(imported.endswith("__main__") for imported in own(module.anywhere))
+    beside = {"benchmarks", "examples", "export", "support", "tests"}  # folders of the checkout
+    assert not outside(module.anywhere) & beside
 
 
 @every_module
@@ -169,25 +137,28 @@ def test_no_private_keras_is_imported(name):
     )
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if within(name, FLOORS[0])])
+def test_the_lowest_floor_needs_numpy_at_most(name):
+    assert outside(MODULES[name].anywhere) <= {"numpy"}
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if within(name, NO_FRAMEWORK)])
 def test_the_bottom_floors_import_no_framework(name):
-    assert not outside(MODULES[name].at_import) & FRAMEWORKS
+    assert not needed({name}) & FRAMEWORKS
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if within(name, KERAS_ONLY)])
 def test_layers_and_models_are_written_in_keras_alone(name):
-    assert outside(MODULES[name].anywhere) - sys.stdlib_module_names <= {"keras", PACKAGE}
+    assert outside(MODULES[name].anywhere) <= {"keras"}
+    assert needed({name}) <= {"keras"}
 
 
-def test_serving_reaches_no_framework():
-    reached, waiting = set(), ["export.runtime"]
-    while waiting:
-        name = waiting.pop()
-        if name in MODULES and name not in reached:
-            reached.add(name)
-            assert not outside(MODULES[name].at_import) & FRAMEWORKS, name
-            waiting += own(MODULES[name].anywhere)
-    assert "export.runtime.signature" in reached
+def test_serving_needs_what_the_extra_installs_and_no_more():
+    names = {name for name in MODULES if within(name, ["export.runtime"])}
+    assert "data.tokenizer" in reached(names)
+    assert needed(names) == SERVING
+    for name in names:
+        assert outside(MODULES[name].anywhere) <= SERVING, name
 
 
 def public_definitions(tree, prefix=""):
@@ -213,6 +184,8 @@ def test_every_public_name_of_layers_and_models_has_a_docstring(name):
 
 
 def test_every_exported_name_has_a_docstring():
+    import keras_transformer  # here, so that the floors are printed at once
+
     assert keras_transformer.__all__
     for name in keras_transformer.__all__:
         assert (getattr(keras_transformer, name).__doc__ or "").strip(), name
@@ -224,8 +197,20 @@ def test_every_folder_says_what_lives_in_it_and_what_it_may_import(folder):
     assert "What lives here" in page and "What may be imported" in page and " new " in page
 
 
+def test_no_two_files_of_tests_and_benchmarks_have_one_name():
+    """Each is imported by its bare name, so that of two only one would be found."""
+    paths = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    names = [path.name for path in paths if path.name not in ("__init__.py", "conftest.py")]
+    assert len(names) > 50
+    assert sorted(set(names)) == sorted(names)
+
+
 if __name__ == "__main__":
     for number, places in reversed([*enumerate(FLOORS)]):
-        print(f"floor {number}: {', '.join(sorted(places))}")
+        framework = "" if places - NO_FRAMEWORK else ", no framework when imported"
+        print(f"\nfloor {number}: {', '.join(sorted(places))}")
+        print(f"  may import: floors 0 to {number}{framework}")
         for name in (name for name in MODULES if floor(name) == number):
-            print(f"    {name} <- {', '.join(sorted(own(MODULES[name].anywhere))) or 'nothing'}")
+            imported = MODULES[name].anywhere
+            lists = [", ".join(sorted(names)) for names in (own(imported), outside(imported))]
+            print(f"    {name}: {'; '.join(filter(None, lists)) or 'nothing'}")

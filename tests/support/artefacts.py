@@ -11,10 +11,10 @@ import hashlib
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.manifest import seal
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
 SHIFT = 7
@@ -41,57 +41,53 @@ def shifted(token, vocab_size):
     )
 
 
+# The second hypothesis is the source itself, and its score is lower by 1.
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+reverse (int32[batch, source_length] source_ids)
+    => (int32[batch, beam, target_length] token_ids, float[batch, beam] scores)
+<int32[{size}] table = {{{table}}}, int32 pad = {{{pad}}}, int64 one = {{1}},
+    int64[1] last_axis = {{1}}, float[1, 2] difference = {{0, -1}}, float thousandth = {{-0.001}}>
+{{
+    is_pad = Equal (source_ids, pad)
+    is_token = Not (is_pad)
+    ones = Cast <to = 7> (is_token)
+    length = ReduceSum <keepdims = 0> (ones, last_axis)
+    words = Sub (length, one)
+    reverse = ReverseSequence <batch_axis = 0, time_axis = 1> (source_ids, words)
+    moved = Gather (table, reverse)
+    first = Unsqueeze (moved, last_axis)
+    second = Unsqueeze (source_ids, last_axis)
+    token_ids = Concat <axis = 1> (first, second)
+    sum = ReduceSum (source_ids, last_axis)
+    float_sum = Cast <to = 1> (sum)
+    best = Mul (float_sum, thousandth)
+    {scores} = Add (best, difference)
+    {replaced}
+}}
+"""
+REPLACED = """
+    two_axes = Shape (unused)
+    scores = Expand (score, two_axes)
+"""
+
+
 def model(vocab_size, known=None, score=None):
     """The ONNX model. Ids from `known` on fail when it runs; `score` replaces every score."""
     table = [shifted(token, vocab_size) for token in range(vocab_size)][:known]
-    constants = {
-        "table": np.array(table, np.int32),
-        "pad": np.array(PAD_ID, np.int32),
-        "one": np.array(1, np.int64),
-        "last_axis": np.array([1], np.int64),
-        "zero_and_one": np.array([[0.0, -1.0]], np.float32),
-        "thousandth": np.array(-0.001, np.float32),
-    }
-    nodes = [
-        helper.make_node("Equal", ["source_ids", "pad"], ["is_pad"]),
-        helper.make_node("Not", ["is_pad"], ["is_token"]),  # (B, S)
-        helper.make_node("Cast", ["is_token"], ["ones"], to=TensorProto.INT64),
-        helper.make_node("ReduceSum", ["ones", "last_axis"], ["length"], keepdims=0),  # (B,)
-        helper.make_node("Sub", ["length", "one"], ["words"]),  # all but the end mark
-        helper.make_node(
-            "ReverseSequence", ["source_ids", "words"], ["reverse"], batch_axis=0, time_axis=1
-        ),
-        helper.make_node("Gather", ["table", "reverse"], ["moved"]),  # (B, S)
-        helper.make_node("Unsqueeze", ["moved", "last_axis"], ["first"]),  # (B, 1, S)
-        helper.make_node("Unsqueeze", ["source_ids", "last_axis"], ["second"]),
-        helper.make_node("Concat", ["first", "second"], ["token_ids"], axis=1),  # (B, 2, S)
-        # -sum of the source's ids / 1000, and one less for the second hypothesis
-        helper.make_node("ReduceSum", ["source_ids", "last_axis"], ["sum"], keepdims=1),
-        helper.make_node("Cast", ["sum"], ["float_sum"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["float_sum", "thousandth"], ["best"]),  # (B, 1)
-        helper.make_node("Add", ["best", "zero_and_one"], ["scores" if score is None else "_"]),
-    ]
-    if score is not None:
-        constants["score"] = np.array(score, np.float32)
-        nodes.append(helper.make_node("Shape", ["_"], ["two_axes"]))
-        nodes.append(helper.make_node("Expand", ["score", "two_axes"], ["scores"]))
-    graph = helper.make_graph(
-        nodes,
-        "reverse",
-        [
-            helper.make_tensor_value_info(
-                "source_ids", TensorProto.INT32, ["batch", "source_length"]
-            )
-        ],
-        [
-            helper.make_tensor_value_info(
-                "token_ids", TensorProto.INT32, ["batch", "beam", "target_length"]
-            ),
-            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", "beam"]),
-        ],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    made = onnx.parser.parse_model(
+        MODEL.format(
+            size=len(table),
+            table=", ".join(map(str, table)),
+            pad=PAD_ID,
+            scores="scores" if score is None else "unused",
+            replaced="" if score is None else REPLACED,
+        )
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if score is not None:  # the parser knows no infinity
+        made.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.array(score, np.float32), "score")
+        )
     onnx.checker.check_model(made, full_check=True)
     return made.SerializeToString()
 
@@ -134,7 +130,7 @@ def write(folder, tokenizer, model_bytes=None, files=(), **fields):
         },
         **fields,
     }
-    (folder / signature.MANIFEST_FILE).write_bytes(signature.seal(manifest))
+    (folder / signature.MANIFEST_FILE).write_bytes(seal(manifest))
     return folder
 
 

@@ -4,9 +4,9 @@
     serve/bin/python tests/support/check_serving.py FOLDER      # where only `serve` is: uses it
 
 The first leaves what Keras wrote in FOLDER.txt. The second translates the same lines through the
-command line and checks that it writes the same, that no framework is installed, that the
-environment stays within `MEGABYTES`, and that the first translation comes within `SECONDS` of the
-start of the process (the best of three starts, so that a busy machine is not taken for a slow one).
+command line and checks that it writes the same, that no framework is installed, and that the first
+translation comes within `SECONDS` of the start of the process (the best of three starts, so that a
+busy machine is not taken for a slow one).
 """
 
 import importlib.util
@@ -14,10 +14,8 @@ import os
 import pathlib
 import subprocess
 import sys
-import sysconfig
 import time
 
-MEGABYTES = 250
 SECONDS = 2.0
 FRAMEWORKS = ("tensorflow", "keras", "jax", "torch")
 LINES = ["one two three", "", "twenty one", "three hundred and four"]
@@ -59,11 +57,6 @@ def check(folder):
         if importlib.util.find_spec(framework) is not None:
             sys.exit(f"{framework} is installed, so this environment proves nothing")
 
-    size = installed_bytes() / 1e6
-    print(f"installed: {size:.0f} MB")
-    if size > MEGABYTES:
-        sys.exit(f"more than {MEGABYTES} MB")
-
     command = [sys.executable, "-m", "keras_transformer.export.runtime", folder, "--quiet"]
     data = "".join(f"{line}\n" for line in LINES)
     done = subprocess.run(command, input=data, capture_output=True, text=True, timeout=120)
@@ -76,18 +69,6 @@ def check(folder):
     print(f"first translation: {seconds:.2f} s after the start")
     if seconds > SECONDS:
         sys.exit(f"more than {SECONDS} s")
-
-
-def installed_bytes():
-    """Size of all that was installed, but for what a new environment holds anyway."""
-    site = pathlib.Path(sysconfig.get_path("purelib"))
-    brought_by_venv = {"pip", "setuptools", "_distutils_hack"}
-    return sum(
-        path.stat().st_size
-        for path in site.rglob("*")
-        if path.is_file()
-        and path.relative_to(site).parts[0].partition("-")[0] not in brought_by_venv
-    )
 
 
 def seconds_to_first_translation(command):

@@ -2,31 +2,17 @@
 
 import itertools
 import logging
-import os
 import threading
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import artefacts, serving
+from support import artefacts, runtime_process
 
-from keras_transformer.export.runtime import ProviderError, Translation, Translator, signature
+from keras_transformer.export.runtime import Translation, Translator, signature
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-AZURE = "AzureExecutionProvider"  # in every wheel for CPUs; runs no operator of ONNX
 NO_TEXT = Translation(("",), (0.0,))
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return artefacts.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def folder(tokenizer, tmp_path_factory):
-    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +110,7 @@ TOO_LONG = "dogs " * (artefacts.SOURCE_LIMIT + 1)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (TOO_LONG, "tokens, end mark included, where this artefact takes at most 61"),
+        (TOO_LONG, "tokens, special ones included, where this artefact takes at most 61"),
         (b"caf\xe9 noir", "not UTF-8 at byte 4"),
         ("dogs \ud800 run", "half a surrogate pair at character 6"),
     ],
@@ -263,76 +249,6 @@ def test_ids_beyond_the_tokenizer_are_an_error(tmp_path, tokenizer):
             assert result.error is None and result.texts[1] == line
 
 
-def test_the_provider_is_known_and_logged_once(folder, caplog):
-    with caplog.at_level(logging.INFO, logger="keras_transformer"):
-        translator = Translator(folder, threads=1)
-        translator.translate(artefacts.LINES)
-    assert translator.provider == CPU
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{folder} runs on {CPU}, precision float32"
-    ]
-
-
-def test_a_provider_that_this_build_lacks_is_refused(folder):
-    with pytest.raises(
-        ProviderError, match="NoSuchProvider is not in this onnxruntime .*serve-gpu"
-    ):
-        Translator(folder, providers=["NoSuchProvider", CPU])
-
-
-@pytest.mark.parametrize("providers", [None, [CUDA], [(CUDA, {"device_id": 0}), CPU]])
-def test_a_silent_fallback_from_cuda_is_an_error(folder, monkeypatch, providers):
-    """An onnxruntime that lists CUDA and cannot start it, which then runs on the CPU."""
-    available = [CUDA, CPU]
-    real = onnxruntime.InferenceSession
-    preloaded = []
-
-    def on_cpu(path, options, providers, enable_fallback):
-        assert not enable_fallback
-        return real(path, options, providers=[CPU])
-
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", on_cpu)
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: preloaded.append(1), raising=False)
-    with pytest.raises(ProviderError, match=f"{CUDA} was asked for.*fell back to {CPU}.*CPU"):
-        Translator(folder, providers=providers)
-    assert preloaded == [1]
-    assert Translator(folder, providers=[CPU]).provider == CPU
-
-
-@pytest.mark.skipif(AZURE not in onnxruntime.get_available_providers(), reason=f"no {AZURE} here")
-@pytest.mark.parametrize("providers", [[AZURE], [AZURE, CPU]])
-def test_a_provider_that_runs_nothing_of_the_model_is_refused(folder, providers):
-    with pytest.raises(ProviderError, match=f"{AZURE} was asked for.*fell back to {CPU}.*whole"):
-        Translator(folder, providers=providers)
-
-
-@pytest.mark.parametrize("providers", [CPU, [], ()])
-def test_providers_must_be_a_list_of_some(folder, providers):
-    with pytest.raises(ProviderError, match="must be a list such as"):
-        Translator(folder, providers=providers)
-
-
-@pytest.mark.parametrize(
-    ("precision", "provider", "mend"),
-    [
-        ("float16", CPU, "Serve it on CUDA"),
-        ("float16", AZURE, "Serve it on CUDA"),
-        ("float16", "XnnpackExecutionProvider", "Serve it on CUDA"),
-        ("int8", CUDA, "precision='float16'"),
-        ("weight_int8", CUDA, "precision='float16'"),
-        ("weight_int4", CUDA, "precision='float16'"),
-    ],
-)
-def test_a_precision_that_does_not_suit_the_provider_is_refused(
-    tmp_path, tokenizer, monkeypatch, precision, provider, mend
-):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, provider, CPU])
-    folder = artefacts.write(tmp_path, tokenizer, precision=precision)
-    with pytest.raises(ProviderError, match=f"precision '{precision}'.*{mend}"):
-        Translator(folder, providers=[provider])
-
-
 class Meeting:
     """A session whose batches begin only when so many are there at the same time."""
 
@@ -354,36 +270,9 @@ def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, t
     assert results == [expected(tokenizer, line) for line in lines]
 
 
-@pytest.mark.parametrize("precision", ["int8", "weight_int8", "weight_int4"])
-def test_integer_precisions_run_on_the_cpu_by_default(tmp_path, tokenizer, monkeypatch, precision):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    folder = artefacts.write(tmp_path, tokenizer, precision=precision)
-    assert Translator(folder).provider == CPU
-
-
-def test_session_options_reach_onnxruntime(folder):
-    for arena, spinning in itertools.product((False, True), repeat=2):
-        session = Translator(folder, threads=2, arena=arena, spinning=spinning).session
-        options = session.get_session_options()
-        assert options.intra_op_num_threads == 2
-        assert options.enable_cpu_mem_arena == arena
-        entry = options.get_session_config_entry("session.intra_op.allow_spinning")
-        assert entry == str(int(spinning))
-
-
-@pytest.mark.parametrize("name", ["threads", "workers"])
-@pytest.mark.parametrize("count", [0, -1, 100_000])
-def test_threads_and_workers_are_some_and_not_thousands(folder, name, count):
-    most = 16 * os.cpu_count()
-    with pytest.raises(
-        ValueError, match=f"`{name}` must be at least 1, and at most {most} .*{count}"
-    ):
-        Translator(folder, **{name: count})
-
-
 def test_eight_threads_share_a_translator(folder):
     lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
-    serving.check_sharing(folder, lines, most=17)
+    runtime_process.check_sharing(folder, lines, most=17)
 
 
 FIRST = """
@@ -397,7 +286,7 @@ print(time.process_time())
 
 def test_the_first_translation_takes_less_than_two_seconds_of_work(folder, tokenizer):
     """Processor time, which other processes on the machine leave alone."""
-    text, seconds = serving.run(FIRST % (serving.FRAMEWORKS,), folder).splitlines()
+    text, seconds = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
     assert text == expected(tokenizer, "two dogs run .").text
     assert float(seconds) < 2.0
 

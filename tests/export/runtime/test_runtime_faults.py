@@ -5,16 +5,12 @@ import random
 import shutil
 
 import pytest
-from support import artefacts, serving
+from support import artefacts, runtime_process
 
 from keras_transformer.export.runtime import ArtefactError, Translator, artefact, signature
+from keras_transformer.export.runtime.manifest import checksum, seal, unseal
 
 TRIES = 200
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return artefacts.tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +28,8 @@ def copy(folder, tmp_path):
 def rewritten(folder, **fields):
     """Replaces fields of `artefact.json` and seals it again: it is not damaged, it lies."""
     path = folder / signature.MANIFEST_FILE
-    manifest = signature.unseal(path.read_bytes())
-    path.write_bytes(signature.seal({**manifest, **fields}))
+    manifest = unseal(path.read_bytes())
+    path.write_bytes(seal({**manifest, **fields}))
 
 
 def test_an_undamaged_copy_is_served(copy, tokenizer):
@@ -82,7 +78,7 @@ def test_the_layout_of_the_manifest_counts_too(copy):
 
 def test_the_shell_names_the_damage_and_gives_status_2(copy):
     (copy / signature.MODEL_FILE).write_bytes(b"")
-    status, output, errors = serving.translate(b"two dogs\n", copy)
+    status, output, errors = runtime_process.translate(b"two dogs\n", copy)
     assert (status, output) == (2, "")
     assert errors.startswith("error: ") and "model.onnx has 0 bytes" in errors
 
@@ -138,7 +134,7 @@ def test_a_newer_format_asks_for_a_newer_release(copy):
     path = copy / signature.MANIFEST_FILE
     manifest = json.loads(path.read_text())
     manifest["format_version"] = signature.FORMAT_VERSION + 1
-    manifest["checksum"] = signature.checksum(manifest)
+    manifest["checksum"] = checksum(manifest)
     path.write_text(json.dumps(manifest, indent=2) + "\n")
     with pytest.raises(
         ArtefactError, match=f"format_version {signature.FORMAT_VERSION + 1}.*reads"

@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 import pytest
-import test_runtime_node
-from support import artefacts, serving
-from test_runtime_node import node_folder  # noqa: F401  a fixture
+from support import artefacts, node, runtime_process
 
 import keras_transformer
 from keras_transformer import export
@@ -32,7 +30,7 @@ def exported(tmp_path_factory):
 def test_the_runtime_says_what_keras_finds(exported):
     model, search, folder = exported
     translator = Translator(folder, threads=1)
-    ids = test_runtime_node.padded(translator, LINES)
+    ids = node.padded(translator, LINES)
     found = search(model, ids, 11)
     results = translator.n_best(LINES, batch_tokens=31)
     texts = [translator.tokenizer.decode(rows) for rows in found.ids.numpy()]
@@ -43,13 +41,13 @@ def test_the_runtime_says_what_keras_finds(exported):
 
 
 def test_eight_threads_find_what_one_finds(exported):
-    serving.check_sharing(exported[-1], LINES, most=3)
+    runtime_process.check_sharing(exported[-1], LINES, most=3)
 
 
-def test_node_finds_the_same_tokens(exported, node_folder):  # noqa: F811
+def test_node_finds_the_same_tokens(exported, node_folder):
     translator = Translator(exported[-1], threads=1)
-    batches = [test_runtime_node.padded(translator, LINES[:count]) for count in (1, 5, 15)]
-    results = test_runtime_node.run_in_node(node_folder, exported[-1] / "model.onnx", batches)
+    batches = [node.padded(translator, LINES[:count]) for count in (1, 5, 15)]
+    results = node.run_in_node(node_folder, exported[-1] / "model.onnx", batches)
     for batch, result in zip(batches, results, strict=True):
         tokens, scores = translator.session.run(["token_ids", "scores"], {"source_ids": batch})
         np.testing.assert_array_equal(result["token_ids"], tokens)

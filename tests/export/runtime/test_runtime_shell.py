@@ -7,19 +7,9 @@ import signal
 import subprocess
 
 import pytest
-from support import artefacts, serving
+from support import artefacts, runtime_process
 
 from keras_transformer.data.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return artefacts.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def folder(tokenizer, tmp_path_factory):
-    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
 
 
 def best(tokenizer, line):
@@ -32,7 +22,9 @@ def as_input(lines):
 
 def test_lines_go_in_and_translations_come_out(tokenizer, folder):
     lines = artefacts.LINES * 31
-    status, output, errors = serving.translate(as_input(lines), folder, "--batch-tokens", 97)
+    status, output, errors = runtime_process.translate(
+        as_input(lines), folder, "--batch-tokens", 97
+    )
     assert status == 0
     assert output.split("\n") == [*(best(tokenizer, line) for line in lines), ""]
     assert errors == "running on CPUExecutionProvider\n"
@@ -40,13 +32,13 @@ def test_lines_go_in_and_translations_come_out(tokenizer, folder):
 
 def test_quiet_says_nothing_and_a_last_line_needs_no_newline(tokenizer, folder):
     line = artefacts.LINES[0]
-    result = serving.translate(line.encode(), folder, "--quiet", "--threads", 1)
+    result = runtime_process.translate(line.encode(), folder, "--quiet", "--threads", 1)
     assert result == (0, best(tokenizer, line) + "\n", "")
 
 
 def test_bad_lines_are_reported_by_number_and_lose_no_other(tokenizer, folder):
     data = b"two dogs\n\n caf\xe9\n\t \na man\n" + b"dogs " * 89 + b"\nrides\n"
-    status, output, errors = serving.translate(data, folder, "--quiet")
+    status, output, errors = runtime_process.translate(data, folder, "--quiet")
     assert status == 1
     good = [best(tokenizer, line) for line in ("two dogs", "a man", "rides")]
     assert output.split("\n") == [good[0], "", "", "", good[1], "", good[2], ""]
@@ -60,10 +52,10 @@ def test_n_best_lists_number_score_and_text(tokenizer, folder):
     line = artefacts.LINES[1]
     texts, scores = artefacts.expected_hypotheses(tokenizer, line)
     data = line.encode() + b"\n\xff\n\n"
-    status, output, _ = serving.translate(data, folder, "--n-best", 5)
+    status, output, _ = runtime_process.translate(data, folder, "--n-best", 5)
     rows = [f"1\t{score:.4f}\t{text}" for text, score in zip(texts, scores, strict=True)]
     assert (status, output) == (1, "\n".join([*rows, "3\t0.0000\t", ""]))
-    assert serving.translate(line.encode(), folder, "--n-best", 1)[1] == rows[0] + "\n"
+    assert runtime_process.translate(line.encode(), folder, "--n-best", 1)[1] == rows[0] + "\n"
 
 
 def test_a_newline_that_the_model_writes_does_not_shift_the_lines(tmp_path):
@@ -72,13 +64,13 @@ def test_a_newline_that_the_model_writes_does_not_shift_the_lines(tmp_path):
     folder = artefacts.write(tmp_path, tokenizer)
     odd = chr(ord("\n") - artefacts.SHIFT)
     assert best(tokenizer, f"a{odd}a").count("\n") == 1
-    status, output, _ = serving.translate(as_input([f"a{odd}a", "two dogs"]), folder)
+    status, output, _ = runtime_process.translate(as_input([f"a{odd}a", "two dogs"]), folder)
     texts = [best(tokenizer, f"a{odd}a").replace("\n", " "), best(tokenizer, "two dogs")]
     assert (status, output.split("\n")) == (0, [*texts, ""])
 
 
 def test_each_line_is_answered_at_once_when_none_is_read_ahead(tokenizer, folder):
-    with serving.start(folder, "--read-ahead", 1, "--quiet") as process:
+    with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
         for line in artefacts.LINES:
             process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
@@ -89,7 +81,7 @@ def test_each_line_is_answered_at_once_when_none_is_read_ahead(tokenizer, folder
 
 
 def test_a_reader_that_leaves_ends_it_quietly(folder):
-    with serving.start(folder, "--read-ahead", 1, "--quiet") as process:
+    with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
         process.stdin.write(b"two dogs\n")
         process.stdin.flush()
         process.stdout.readline()
@@ -101,7 +93,7 @@ def test_a_reader_that_leaves_ends_it_quietly(folder):
 
 
 def test_an_interrupt_leaves_whole_lines(tokenizer, folder):
-    with serving.start(folder, "--read-ahead", 1, "--quiet") as process:
+    with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
         process.stdin.write(b"two dogs\n")
         process.stdin.flush()
         assert process.stdout.readline().decode() == best(tokenizer, "two dogs") + "\n"
@@ -118,7 +110,7 @@ def test_a_terminal_sees_progress(folder, tmp_path, from_file):
     ours, theirs = pty.openpty()
     with open(path, "rb") as file:
         source = file if from_file else subprocess.PIPE
-        with serving.start(folder, stdin=source, stderr=theirs) as process:
+        with runtime_process.start(folder, stdin=source, stderr=theirs) as process:
             if not from_file:
                 process.stdin.write(path.read_bytes())
                 process.stdin.close()
@@ -148,14 +140,14 @@ def test_a_terminal_sees_progress(folder, tmp_path, from_file):
 )
 def test_wrong_arguments_are_named_and_give_status_2(folder, arguments, message):
     arguments = [folder if argument == "FOLDER" else argument for argument in arguments]
-    status, output, errors = serving.translate(b"two dogs\n", *arguments)
+    status, output, errors = runtime_process.translate(b"two dogs\n", *arguments)
     assert (status, output) == (2, "")
     assert message in errors and "Traceback" not in errors
 
 
 def redirected(folder, redirection):
     """Exit status, output and errors of the command, started by a shell with a redirection."""
-    command = f"{shlex.join(serving.command(folder, '--quiet'))} {redirection}"
+    command = f"{shlex.join(runtime_process.command(folder, '--quiet'))} {redirection}"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         command, shell=True, input=b"two dogs\n", capture_output=True, timeout=60, env=buffered
@@ -183,7 +175,7 @@ def test_translations_go_on_without_a_place_for_messages(tokenizer, folder, redi
 
 
 def test_nothing_in_nothing_out(folder):
-    assert serving.translate(b"", folder, "--quiet") == (0, "", "")
+    assert runtime_process.translate(b"", folder, "--quiet") == (0, "", "")
 
 
 def test_the_tokenizer_travels_with_the_artefact(tokenizer, folder):

@@ -1,4 +1,4 @@
-"""Tokenizer: round trips, the same ids in Python and TensorFlow, sampling, clear refusals."""
+"""Tokenizer: round trips, sampling, clear refusals."""
 
 import copy
 import pickle
@@ -9,53 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.texts import CORPUS, LINES, ODD, any_text
 
-pytest.importorskip("sentencepiece")
-
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
-from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID  # noqa: E402
-
-LINES = [
-    "a man 's hat , red .",
-    "two young men are outside near many bushes .",
-    "ein mann mit rotem hut und ein hund .",
-    "zwei junge männer sind im freien in der nähe vieler büsche .",
-    "1000 000 10000 0000 100",
-]
-# Enough repetition for a vocabulary of several hundred pieces.
-CORPUS = LINES + [f"{a} {b}" for a in " ".join(LINES).split() for b in ("hat", "hut", "10", a)]
-# What real files hold: other scripts, emoji joined by U+200D, combining marks, control characters,
-# runs of spaces, and text that looks like our special tokens.
-ODD = [
-    "",
-    " ",
-    "  a  b ",
-    "\t a\n",
-    "a\x00b",
-    "\x00",
-    "مرحبا بالعالم שלום",
-    "😀 👨‍👩‍👧 🇩🇪",
-    "e\u0301 é ﬁ ① Ａ",
-    "\ufeffa",
-    "a\u2028b\u0085c\r",
-    "⁇ a",
-    " ⁇ ",
-    "<s> </s> <unk> <pad> <0x41>",
-    "日本語",
-]
-any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"))
-
-
-@pytest.fixture(scope="module", params=["unigram", "bpe"])
-def tokenizer(request):
-    return Tokenizer.train(CORPUS, 307, model_type=request.param)
-
-
-@pytest.fixture(scope="module")
-def tf():
-    pytest.importorskip("tensorflow_text")
-    return pytest.importorskip("tensorflow")
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 
 def test_special_ids_are_the_documented_ones(tokenizer):
@@ -240,97 +197,3 @@ class TestRefusals:
             tokenizer.decode([5, 307])
         with pytest.raises(ValueError, match="id -1 "):
             tokenizer.decode([[5, -1]])
-
-
-class TestTensorFlow:
-    """The graph side against the Python side."""
-
-    def test_gives_the_same_ids_and_text(self, tokenizer, tf):
-        lines = LINES + ODD
-        ids = tokenizer.tf_encode(tf.constant(lines))
-        assert ids.dtype == tf.int32
-        assert ids.to_list() == tokenizer.encode(lines)
-        decoded = tokenizer.tf_decode(ids).numpy()
-        assert [line.decode() for line in decoded] == lines
-
-    @settings(max_examples=30, deadline=None)
-    @given(lines=st.lists(any_text, min_size=1, max_size=31))
-    def test_gives_the_same_for_any_text(self, tokenizer, tf, lines):
-        ids = tokenizer.tf_encode(tf.constant([line.encode() for line in lines]))
-        assert ids.to_list() == tokenizer.encode(lines)
-        assert [line.decode() for line in tokenizer.tf_decode(ids).numpy()] == lines
-
-    @settings(max_examples=30, deadline=None)
-    @given(st.data())
-    def test_decodes_whatever_a_model_may_emit_alike(self, tokenizer, tf, data):
-        # Bytes are left out: when they form no UTF-8, both sides write U+FFFD, each its own number.
-        ids = st.sampled_from([*range(4), *range(260, tokenizer.vocab_size)])
-        rows = data.draw(st.lists(st.lists(ids, min_size=7, max_size=7), min_size=1, max_size=7))
-        decoded = [text.decode() for text in tokenizer.tf_decode(tf.constant(rows)).numpy()]
-        assert decoded == tokenizer.decode(rows)
-
-    def test_keeps_the_axes_of_a_search_result(self, tokenizer, tf):
-        rows = [[*ids, END_ID, PAD_ID, PAD_ID] for ids in tokenizer.encode(["a hat"] * 6)]
-        ids = tf.reshape(tf.constant(rows), [2, 3, -1])
-        assert tokenizer.tf_decode(ids).numpy().tolist() == [[b"a hat"] * 3] * 2
-        assert tokenizer.tf_decode(ids[0, 0]).numpy() == b"a hat"
-        assert tokenizer.tf_decode(ids[..., :0]).numpy().tolist() == [[b""] * 3] * 2
-        assert tokenizer.tf_decode(ids[:0, :, :0]).numpy().shape == (0, 3)
-        assert tokenizer.tf_encode(tf.constant("a hat")).numpy().tolist() == rows[0][:-3]
-
-    def test_works_in_a_dataset(self, tokenizer, tf):
-        copied = copy.deepcopy(tokenizer)  # whose graph side is made while the dataset is traced
-        dataset = tf.data.Dataset.from_tensor_slices(LINES).batch(2).map(copied.tf_encode)
-        rows = [row for batch in dataset for row in batch.to_list()]
-        assert rows == tokenizer.encode(LINES)
-
-    def test_outlives_a_new_seed(self, tokenizer, tf):
-        # Which empties TensorFlow's caches, and with them all that only lives there.
-        for seed in (3, 5):
-            tf.random.set_seed(seed)
-            ids = tokenizer.tf_encode(tf.constant(LINES))
-            assert ids.to_list() == tokenizer.encode(LINES)
-            assert tokenizer.tf_decode(ids).numpy()[0].decode() == LINES[0]
-
-    def test_survives_a_saved_model(self, tokenizer, tf, tmp_path):
-        module = tf.Module()
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-        def echo(lines):
-            return tokenizer.tf_decode(tokenizer.tf_encode(lines))
-
-        module.echo = echo
-        tf.saved_model.save(module, str(tmp_path))
-        loaded = tf.saved_model.load(str(tmp_path))
-        assert loaded.echo(tf.constant(ODD)).numpy().tolist() == [line.encode() for line in ODD]
-
-    def test_ties_are_broken_alike(self, tf):
-        # "1000" is "1 0 00" or "1 00 0": equally probable pieces in another order. With scores
-        # that float32 has to round, a third of these sentences are cut differently.
-        rng = np.random.default_rng(0)
-
-        def words(count):
-            return " ".join(rng.choice("hat hund haus men red bush".split(), count))
-
-        def number(zeros, below=99):
-            return f"{rng.integers(1, below)}{'0' * zeros}"
-
-        lines = [f"{words(5)} {number(2)} {number(1, 9)}" for _ in range(400)]
-        probes = [
-            f"{words(rng.integers(1, 9))} {number(zeros)} {number(zeros + 2)} hat"
-            for zeros in (1, 3, 5, 7)
-            for _ in range(200)
-        ]
-        tokenizer = Tokenizer.train(lines, 330, hard_vocab_limit=False)
-        ids = tokenizer.encode(probes)
-        assert tokenizer.tf_encode(tf.constant(probes)).to_list() == ids
-
-    @pytest.mark.data
-    def test_agrees_on_multi30k(self, tf, data_set):
-        from keras_transformer.data.corpora import read_lines
-
-        lines = read_lines(data_set("multi30k-bpe") / "train.de.gz", undo_bpe=True)
-        tokenizer = Tokenizer.train(lines[:5003], 2003)
-        ids = tokenizer.encode(lines)
-        assert tokenizer.tf_encode(tf.constant(lines)).to_list() == ids
-        assert tokenizer.decode(ids) == lines

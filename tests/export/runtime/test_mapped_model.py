@@ -11,8 +11,8 @@ from onnx import TensorProto, numpy_helper
 
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import Artefact
+from keras_transformer.export.runtime.mapped_model import SMALLEST, MappedModel
 from keras_transformer.export.runtime.session import CPU, open_session
-from keras_transformer.export.runtime.weights import SMALLEST, MappedModel
 
 SIZE = 67
 VECTOR = f"float[{SIZE}]"

@@ -1,17 +1,19 @@
-"""Leaves the weights of an ONNX file in that file, where ONNX Runtime maps them.
+"""Leaves the weights of an ONNX file in that file, where ONNX Runtime maps them into memory.
 
 ONNX Runtime parses a model into memory with all its weights, and keeps a copy of a loop's body, its
-weights included, for each graph around it. So the runtime is handed the graph alone: each large
-tensor becomes external data that lies in the model's own file, at the place where it is anyway.
-What is then read only once, to be packed for the products, is never copied, and pages of the file
-are shared by all processes that serve it.
+weights included, for each graph around it. So the runtime is given the graph alone: each large
+tensor becomes external data whose place is the model's own file, where it lies anyway. A weight
+that is read only once, to be packed for matrix products, is then never copied, and all processes
+that serve the file share its pages.
 
-ONNX Runtime 1.31 lets go of a mapped weight once it is packed, but not in a loop's body. Those are
-handed over as arrays of a mapping of ours, whose pages can be given back.
+ONNX Runtime 1.31 releases a mapped weight once it is packed, but not in a loop's body. Those are
+given to it as arrays of a mapping of our own, whose pages can be released.
 
-The few fields that matter are found by their numbers in `onnx.proto`, so that a server needs no
-package `onnx`. Protocol buffers: a message is a row of fields, each a number, a wire type and a
-value; a value of type 2 begins with its length and may be a message itself.
+The protocol buffers are read by hand, because a parser copies every weight and does not tell where
+in the file it lies; package `onnx` would also add to what a server installs. ONNX's own external
+data would do without this file, but makes two files of a model. A message of protocol buffers is a
+row of fields, each a number, a wire type and a value; a value of type 2 begins with its length and
+may be a message itself. The numbers below are those of `onnx.proto`.
 """
 
 import mmap
@@ -51,8 +53,8 @@ class MappedModel:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.graph = self._rewritten("model", 0, len(self._data))
 
-    def give_back(self):
-        """Pages of the mapping; they are read again from the file if they are asked for."""
+    def release(self):
+        """Releases the pages of the mapping; whoever reads them again gets them from the file."""
         if hasattr(self._data, "madvise"):  # not on Windows
             self._data.madvise(mmap.MADV_DONTNEED)
 

@@ -1,0 +1,87 @@
+"""Lines of text: what a line may be, what is refused, and the token ids of the good ones.
+
+A bad line never stops the others: it gets a reason in the place of ids. The objects that serve
+artefacts share these functions, so that they treat odd lines alike.
+"""
+
+import itertools
+import sys
+
+
+def checked_lines(lines):
+    """Iterator over `lines`. Raises `TypeError` for what holds no lines, and at what is no line."""
+    if isinstance(lines, (str, bytes)):
+        raise TypeError(
+            f"`lines` must be an iterable of strings, got one {type(lines).__name__}. "
+            "Pass a list: translate([line])."
+        )
+    return (_checked_line(number, line) for number, line in enumerate(lines, 1))
+
+
+def _checked_line(number, line):
+    if not isinstance(line, (str, bytes)):
+        raise TypeError(
+            f"`lines` must hold str or bytes, got {type(line).__name__} as line {number}."
+        )
+    return line
+
+
+def windows(lines, size):
+    """Yields `lines` as lists of `size`, and reads no line before its list is asked for."""
+    size = min(size, sys.maxsize)  # more cannot be counted
+    while window := list(itertools.islice(lines, size)):
+        yield window
+
+
+def text_of(line):
+    """The text of a line, without its line ending; it ends at a NUL character.
+
+    Raises:
+        ValueError: the line is not Unicode text.
+    """
+    if isinstance(line, bytes):
+        try:
+            line = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"not UTF-8 at byte {error.start + 1} ({error.reason})") from error
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"half a surrogate pair at character {error.start + 1}") from error
+    return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
+
+
+def encode_lines(lines, tokenizer, most_tokens, end=()):
+    """Token ids of lines, and reasons for the lines that have none.
+
+    Args:
+        lines: list of str or bytes.
+        tokenizer: Tokenizer.
+        most_tokens: int, a line with more tokens is refused.
+        end: sequence of int, ids that every row ends with.
+
+    Returns:
+        Two dicts, both from the index of a line: to its ids, a list of int, and to the reason why
+        it is refused, str. A line without text, or with nothing that the tokenizer knows, is in
+        neither.
+    """
+    texts, ids, refused = {}, {}, {}
+    for index, line in enumerate(lines):
+        try:
+            text = text_of(line)
+        except ValueError as error:
+            refused[index] = str(error)
+        else:
+            if text.strip():
+                texts[index] = text
+    encoded = tokenizer.encode(list(texts.values()))  # one call: SentencePiece starts threads
+    for index, tokens in zip(texts, encoded, strict=True):
+        row = [*tokens, *end]
+        if len(row) > most_tokens:
+            refused[index] = (
+                f"{len(row)} tokens, special ones included, where this artefact takes at most "
+                f"{most_tokens}; split the line into sentences"
+            )
+        elif tokens:
+            ids[index] = row
+    return ids, refused

@@ -1,0 +1,189 @@
+"""Files and folders that are written aside: whole or not there, whatever happens meanwhile."""
+
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer.files import whole_file, whole_folder
+
+
+def aside_of(path):
+    return (whole_file if path.suffix else whole_folder)(path)
+
+
+def write(path, content):
+    """Writes a file by `whole_file`, or a folder with one file by `whole_folder`."""
+    with aside_of(path) as aside:
+        (aside if path.suffix else aside / "a.txt").write_text(content)
+
+
+def content(path):
+    return (path if path.suffix else path / "a.txt").read_text()
+
+
+@pytest.fixture(params=["file.npz", "folder"])
+def path(request, tmp_path):
+    return tmp_path / request.param
+
+
+def names(folder):
+    return sorted(item.name for item in folder.iterdir())
+
+
+def test_new_content_appears_and_replaces_the_old(path):
+    for text in ("first", "second"):
+        write(path, text)
+        assert content(path) == text
+        assert names(path.parent) == [path.name]
+
+
+def test_nothing_is_at_the_target_before_the_block_ends(path):
+    with aside_of(path) as aside:
+        assert not path.exists() and aside.parent.parent == path.parent
+        assert not list(path.parent.glob("*.npz"))
+        if path.suffix:
+            assert aside.name == path.name
+            aside.touch()
+    assert names(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("earlier", [None, "earlier"])
+def test_error_in_the_block_changes_nothing(path, earlier):
+    if earlier:
+        write(path, earlier)
+    before = names(path.parent)
+    with pytest.raises(KeyError), aside_of(path) as aside:
+        (aside if path.suffix else aside / "a.txt").write_text("half")
+        raise KeyError("stopped on the way")
+    assert names(path.parent) == before
+    assert not earlier or content(path) == earlier
+
+
+KILLED = """
+import os, signal, sys, pathlib
+from keras_transformer.files import whole_file, whole_folder
+path = pathlib.Path(sys.argv[1])
+with (whole_file if path.suffix else whole_folder)(path) as aside:
+    (aside if path.suffix else aside / "a.txt").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+WITHOUT_FRAMEWORKS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow')))\n"
+
+
+def test_process_killed_in_the_block_leaves_the_earlier_content(path):
+    write(path, "earlier")
+    command = [sys.executable, "-c", WITHOUT_FRAMEWORKS + KILLED, path]
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    assert content(path) == "earlier"
+    (left,) = set(names(path.parent)) - {path.name}
+    assert left.startswith(f".{path.name}.") and left.endswith(".partial")
+    write(path, "later")
+    assert content(path) == "later"
+
+
+def test_folder_that_is_not_writable_is_an_error_before_the_work(path, monkeypatch):
+    def refuse(path, *arguments, **named):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)  # root may write anywhere, so permissions show nothing
+    with pytest.raises(PermissionError), aside_of(path):
+        pytest.fail("the block began")
+    assert names(path.parent) == []
+
+
+def test_file_needs_its_folder_and_a_folder_makes_its_own(tmp_path):
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "no" / "a.txt"):
+        pytest.fail("the block began")
+    write(tmp_path / "no" / "such" / "folder", "new")
+    assert content(tmp_path / "no" / "such" / "folder") == "new"
+    with pytest.raises(KeyError), whole_folder(tmp_path / "other" / "folder"):
+        raise KeyError("stopped on the way")
+    assert names(tmp_path) == ["no"]
+
+
+def test_folder_in_the_place_of_the_file_stays(tmp_path):
+    (tmp_path / "a.txt" / "inner").mkdir(parents=True)
+    with pytest.raises(OSError, match="a.txt"):
+        write(tmp_path / "a.txt", "new")
+    assert names(tmp_path) == ["a.txt"] and names(tmp_path / "a.txt") == ["inner"]
+
+
+def test_file_in_the_place_of_the_folder_stays(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(NotADirectoryError, match="out"):
+        write(tmp_path / "out", "new")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out").read_text() == "mine"
+
+
+def test_block_that_wrote_no_file_is_an_error(tmp_path):
+    write(tmp_path / "a.txt", "earlier")
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "a.txt"):
+        pass
+    assert content(tmp_path / "a.txt") == "earlier"
+
+
+def test_what_is_written_may_be_read_by_those_who_might_read_any_new_file(path):
+    before = os.umask(0o022)
+    try:
+        write(path, "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == (0o644 if path.suffix else 0o755)
+
+
+def test_failed_move_puts_the_earlier_folder_back(tmp_path, monkeypatch):
+    write(tmp_path / "out", "earlier")
+    rename = os.rename
+
+    def refuse(source, target):
+        if source.name == "new":
+            raise OSError(16, "Device or resource busy")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OSError, match="busy"):
+        write(tmp_path / "out", "new")
+    assert content(tmp_path / "out") == "earlier"
+    assert names(tmp_path) == ["out"]
+
+
+def test_earlier_folder_that_cannot_be_put_back_is_kept(tmp_path, monkeypatch):
+    write(tmp_path / "out", "earlier")
+    rename = os.rename
+
+    def refuse(source, target):
+        if target == tmp_path / "out":
+            raise OSError(16, "Device or resource busy")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OSError, match="busy"):
+        write(tmp_path / "out", "new")
+    (left,) = tmp_path.iterdir()
+    assert content(left / "old") == "earlier"
+
+
+def test_sync_flushes_content_before_the_move_and_the_name_after_it(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def flushed(opened):
+        done.append(pathlib.Path(os.readlink(f"/proc/self/fd/{opened}")).name)
+        fsync(opened)
+
+    def moved(source, target):
+        done.append("move")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", moved)
+    with whole_file(tmp_path / "a.npz", sync=True) as aside:
+        aside.write_text("new")
+    assert done == ["a.npz", "move", tmp_path.name]
+    with whole_file(tmp_path / "a.npz") as aside:
+        aside.write_text("newer")
+    assert done[3:] == ["move"]
