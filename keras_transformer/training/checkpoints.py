@@ -1,8 +1,8 @@
 """Checkpoints that are whole or not there, and averages of the weights in them.
 
 A checkpoint is one `.npz` file. It is written aside, flushed to the disk and then moved into place
-(`files`), so that a run killed while writing leaves a `.partial` folder that nobody reads. Every
-array in it carries a checksum (CRC-32, of the zip format), which is verified on reading.
+(`files`), so that a process that is killed while writing leaves a `.partial` folder that is never
+read. Every array has a checksum (CRC-32, of the zip format), which is verified on reading.
 """
 
 import json

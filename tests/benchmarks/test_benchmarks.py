@@ -126,8 +126,8 @@ def test_models_that_ctranslate2_lacks_are_refused(options, message, tmp_path):
         save_ctranslate2(random_model(**options), tmp_path)
 
 
-def test_the_readmes_tables_are_those_of_the_committed_figures():
+def test_the_tables_of_the_pages_are_those_of_the_committed_figures():
     # A process of its own: a module of the tests bears the name of a benchmark.
-    script = Path(__file__).parents[2] / "benchmarks" / "readme.py"
+    script = Path(__file__).parents[2] / "benchmarks" / "tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -282,10 +282,9 @@ def test_dropout_is_off_but_in_training():
 
 
 def documented_weights():
-    """[(regular expression of a path, its shape)] from the README's section "Weights"."""
-    readme = pathlib.Path(__file__).parents[2] / "README.md"
-    section = readme.read_text(encoding="utf-8").partition("## Weights")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(.+?)` \| \((.+?)\) \|", section, re.MULTILINE)
+    """[(regular expression of a path, its shape)] from the documentation's weight contract."""
+    page = pathlib.Path(__file__).parents[2] / "docs" / "weights.md"
+    rows = re.findall(r"^\| `(.+?)` \| \((.+?)\) \|", page.read_text("utf-8"), re.MULTILINE)
     assert len(rows) > 30
     patterns = []
     for path, shape in rows:
@@ -297,7 +296,7 @@ def documented_weights():
 
 @pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
 def test_every_weight_is_in_the_documented_table(cls):
-    sizes = {"D": 22, "F": 19, "V": V, "K": 3 * 10, "W": 3 * 17, "max_length": 13}
+    sizes = {"D": 22, "F": 19, "V": V, "H K": 3 * 10, "H U": 3 * 17, "max_length": 13}
     options = {"value_dim": 17, "positions": LearnedPositionEncoding(13), "norm_first": True}
     model, _ = make(cls, **options, use_bias=True)
     for path, weight in weights_of(model).items():

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import zipfile
 
-import num2words
 import pytest
+from support.guides import number_words
 
 import keras_transformer
 from keras_transformer import export
@@ -159,6 +159,13 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert "grep -m 1 -- '-m pytest' README.md" in (ROOT / ".ci/run").read_text("utf-8")
 
 
+def test_readme_is_short_and_names_only_files_that_exist():
+    assert len(README.splitlines()) <= 150
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 # What the README's workflow is made smaller by, so that it runs here in seconds.
 SMALLER = {
     "vocab_size=8000": "vocab_size=300",
@@ -171,23 +178,19 @@ def test_readme_code_runs(tmp_path):
     """Every Python block and every command of the package, in order, beside the files they name."""
     code = r"```python\n(.*?)```|^(python -m keras_transformer\..*?)$"
     blocks = re.findall(code, README, re.DOTALL | re.MULTILINE)
-    assert sum(bool(block) for block, _ in blocks) == 4
-    assert [command.split()[2] for _, command in blocks if command] == [
-        "keras_transformer.export.runtime",
-        "keras_transformer.export",
-    ]
-    for language in ("en", "de"):
-        lines = [num2words.num2words(number, lang=language) for number in range(100, 900, 7)]
-        for part in ("train", "valid"):
-            (tmp_path / f"{part}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
-    (tmp_path / "in.txt").write_text("one hundred\n\ntwo\n", "utf-8")
+    workflow, serving, shell = blocks
+    number_words(tmp_path)
     for old, new in SMALLER.items():
-        assert sum(old in block for block, _ in blocks) == 1, f"{old} is not in the README"
-        blocks = [(block.replace(old, new), command) for block, command in blocks]
-    for block, command in blocks:
-        if command:
-            shell = command.replace("python", sys.executable, 1)
-            subprocess.run(shell, shell=True, cwd=tmp_path, check=True, timeout=300)
-        else:
-            run(block, tmp_path, FRAMEWORKS if "runtime" in block else ())
+        assert old in workflow[0], f"{old} is not in the README"
+        workflow = (workflow[0].replace(old, new), "")
+    run(workflow[0], tmp_path)
+    assert "runtime" in serving[0]
+    run(serving[0], tmp_path, FRAMEWORKS)
+    subprocess.run(
+        shell[1].replace("python", sys.executable, 1),
+        shell=True,
+        cwd=tmp_path,
+        check=True,
+        timeout=300,
+    )
     assert (tmp_path / "out.txt").read_text("utf-8").count("\n") == 3

@@ -1,7 +1,7 @@
-"""Fills the tables of the README from the figures under `results/`.
+"""Fills the tables of README and documentation from the figures under `results/`.
 
-    python benchmarks/readme.py            # rewrites README.md
-    python benchmarks/readme.py --check    # status 1 if it says something else than the figures
+    python benchmarks/tables.py            # rewrites README.md and docs/benchmarks/
+    python benchmarks/tables.py --check    # status 1 if a page says something else than the figures
 
 A table stands between `<!-- NAME -->` and `<!-- end NAME -->`; what stands there is replaced.
 """
@@ -19,7 +19,8 @@ import serving
 import training
 import workers
 
-README = common.RESULTS.parents[1] / "README.md"
+ROOT = common.RESULTS.parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
 PUBLISHED = {"test.2016": ("41.02", "41.96")}  # text only; with images (Revisit-MMT)
 
 
@@ -35,9 +36,13 @@ def provenance(report):
     return f"{report['date']}, {threads}{rounds}; {versions}."
 
 
+def read(name):
+    return json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
+
+
 def measured(name, table):
     """A table of what was measured here, under a line that says where its figures come from."""
-    report = json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
+    report = read(name)
     return f"{provenance(report)}\n\n{table(report)}"
 
 
@@ -69,7 +74,7 @@ def export_table(report):
 
 
 def quality_table(name):
-    report = json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
+    report = read(name)
     chosen = report["chosen_on_validation"]
     heads = ["set", "BLEU"]
     if PUBLISHED.keys() & report["scores"].keys():
@@ -96,7 +101,29 @@ def training_table(report):
     return workers.table(training.HEADS, map(training.cells, report["rows"]))
 
 
+def headline():
+    """The README's three figures, each with a link to its page."""
+    bleu = read("multi30k_tiny_seed1")["scores"]["test.2016"]["bleu"]
+    published, _ = PUBLISHED["test.2016"]
+    report = read("export")
+    onnx = next(row for row in report["rows"] if row["artefact"] == "ONNX, float32")
+    case = {"search": "beam 4", "precision": "float32", "engine": "ours"}
+    rows = [row for row in read("serving")["rows"] if case.items() <= row.items()]
+    speed = {row["case"].split(",")[0]: row for row in rows if row["case"].endswith("test.2016")}
+    return (
+        f"- **{bleu:.2f} BLEU** on Multi30k English-German (test.2016), where {published} was "
+        "published for the same\n  text-only model: [quality](docs/benchmarks/quality.md).\n"
+        f"- **{onnx['differing']} of {report['sentences']:,} translations differ** between Keras "
+        "and ONNX Runtime in float32:\n  [export](docs/benchmarks/export.md).\n"
+        f"- **{speed['base']['throughput_times_ctranslate2']:.1f} times the speed of CTranslate2** "
+        "at the paper's base size (beam 4, float32, batches of 32, two CPU\n  threads), and "
+        f"{speed['tiny']['latency_times_ctranslate2']:.1f} times at a tiny size, one sentence a "
+        "call: [serving](docs/benchmarks/serving.md)."
+    )
+
+
 TABLES = {
+    "headline": headline,
     "export": lambda: measured("export", export_table),
     "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
@@ -108,7 +135,7 @@ TABLES = {
 
 
 def filled(text):
-    """The README's text with every table that it has a place for."""
+    """A page's text with every table that it has a place for."""
     for name, make in TABLES.items():
         begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
         block = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
@@ -122,14 +149,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing")
     args = parser.parse_args()
-    text = README.read_text("utf-8")
-    new = filled(text)
-    if args.check and new != text:
-        sys.exit("README.md is not what the figures say: run python benchmarks/readme.py")
-    if new != text:
-        aside = Path(f"{README}.part")
-        aside.write_text(new, "utf-8")
-        aside.replace(README)
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        new = filled(text)
+        if args.check and new != text:
+            name = page.relative_to(ROOT)
+            sys.exit(f"{name} is not what the figures say: run python benchmarks/tables.py")
+        if new != text:
+            aside = Path(f"{page}.part")
+            aside.write_text(new, "utf-8")
+            aside.replace(page)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""The code of every guide runs, from top to bottom, on little text and with small sizes."""
+
+import pathlib
+import shutil
+import socket
+
+import pytest
+from support import exports, guides
+
+from keras_transformer.export import export_onnx
+
+FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "guides"
+FRAMEWORKS = ("keras", "tensorflow", "tensorflow_text", "jax", "torch", "tf2onnx", "onnx")
+SMALL_MODEL = "num_layers=1, d_model=12, num_heads=2, d_ff=17"
+MODEL = {"num_layers=4, d_model=128, num_heads=4, d_ff=256": SMALL_MODEL, "epochs=20": "epochs=1"}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What the guides say an earlier guide has left: model, tokenizer, artefacts."""
+    folder = tmp_path_factory.mktemp("saved")
+    model, tokenizer = exports.tiny(num_layers=1), exports.tokenizer()
+    model.save(folder / "model.keras")
+    tokenizer.save(folder / "tokenizer.model")
+    export_onnx(model, folder / "out/onnx", tokenizer, exports.BEAM, text=True, verbose=False)
+    shutil.copytree(folder / "out/onnx", folder / "out/onnx_text")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, saved):
+    """Runs a guide in a folder that holds what it starts from, and returns that folder."""
+
+    def run_guide(name, smaller=(), blocked=(), starts_from=()):
+        guides.number_words(tmp_path)
+        for file in starts_from:
+            source, target = saved / file, tmp_path / file
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+        page = (FOLDER / f"{name}.md").read_text("utf-8")
+        guides.run(guides.script(page, dict(smaller)), tmp_path, blocked)
+        return tmp_path
+
+    return run_guide
+
+
+def free_ports(count):
+    """Ports that nobody uses, all open at once so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    for opened in sockets:
+        opened.bind(("localhost", 0))
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+def test_train(run):
+    folder = run("train", {**MODEL, "vocab_size=8000": "vocab_size=300"})
+    assert (folder / "model.keras").exists() and (folder / "tokenizer.model").exists()
+    assert len(list((folder / "run/weights").glob("*.npz"))) == 1
+
+
+def test_several_devices(run):
+    ports = dict(zip(("12345", "12346"), map(str, free_ports(2)), strict=True))
+    folder = run("several_devices", {**MODEL, **ports}, starts_from=["tokenizer.model"])
+    assert (folder / "model.keras").exists() and (folder / "from_workers.keras").exists()
+
+
+def test_export(run):
+    folder = run("export", starts_from=["model.keras", "tokenizer.model"])
+    written = {path.parent.name for path in folder.glob("out/*/artefact.json")}
+    assert written == {"onnx", "onnx_text", "classifier"}
+    assert (folder / "out/saved_model/saved_model.pb").exists()
+
+
+def test_serve(run):
+    folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
+    assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
+
+
+def test_layers(run):
+    assert (run("layers") / "classifier.keras").exists()
+
+
+def test_weights_from_elsewhere(run):
+    assert (run("weights_from_elsewhere") / "from_elsewhere.keras").exists()
+
+
+def test_every_guide_is_run():
+    tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {path.stem for path in FOLDER.glob("*.md")} - {"index"} <= tests
+
+
+def test_a_page_becomes_a_script():
+    page = "```python\nx = 10\n```\n```console\n$ no\n```\n```python\n# a.py\nprint(1)\n```\n"
+    page += "```bash\npython a.py > out\n```\n```python\nprint(x + 1)\n```\n"
+    code = guides.script(page, {"10": "20"})
+    assert "x = 20" in code and "$ no" not in code and "print(1)\n" not in code.splitlines()
+    with pytest.raises(AssertionError, match="30 is not on the page"):
+        guides.script(page, {"30": "40"})
+
+
+def test_a_script_that_fails_is_a_failure(tmp_path):
+    assert guides.run("print(1)", tmp_path) == "1\n"
+    with pytest.raises(AssertionError, match="no such thing"):
+        guides.run("raise ValueError('no such thing')", tmp_path)
+    with pytest.raises(AssertionError, match="CalledProcessError"):
+        guides.run(guides.script("```bash\nfalse\ntrue\n```\n", {}), tmp_path)
