@@ -47,6 +47,7 @@ __all__ = [
     "average_checkpoints",
     "causal_mask",
     "combine_masks",
+    "importers",
     "padding_mask",
     "scaled_dot_product_attention",
     "training",
@@ -79,6 +80,7 @@ with _where_installed():  # sentencepiece
     from keras_transformer.data.tokenizer import Tokenizer
 
 with quiet_import(), _where_installed():  # Keras, on any of its backends
+    from keras_transformer import importers
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import (
         MultiHeadAttention,

@@ -45,7 +45,7 @@ FLOORS = (
     {"layers", "data", "training.losses", "training.metrics", "training.schedules"},
     {"training.distribution", "training.gradients", "training.steps"},
     {"models", "search"},
-    {"plots"},
+    {"plots", "importers"},
     {"training"},
     {PACKAGE},
     {"export.staging", "export.verify", "export.probe", "export.graph"},

@@ -1,4 +1,4 @@
-"""Weights of `torch.nn.Transformer`, mapped by the documented paths, give PyTorch's outputs.
+"""Imported weights of `torch.nn.Transformer` give PyTorch's outputs.
 
 `torch.nn.Transformer` has neither embeddings nor positions; both sides get the same ones here.
 Its own stacks always end with a layer norm, so the paper's post-norm stacks are built without.
@@ -12,6 +12,7 @@ import pytest
 from support import reference
 from support.checks import assert_close, integers, numpy64, randomise, weights_of
 
+from keras_transformer.importers.torch_transformer import load_weights, mapped_weights
 from keras_transformer.models import Transformer
 
 torch = pytest.importorskip("torch", reason="PyTorch, which this test compares with, is missing")
@@ -50,43 +51,8 @@ def torch_transformer(norm_first, activation):
     return model.eval()
 
 
-def attention_weights(state, ours, theirs):
-    """One `nn.MultiheadAttention`: query, key and value lie in one matrix; Linear is (out, in)."""
-    kernels = np.split(state[f"{theirs}.in_proj_weight"], 3)
-    biases = np.split(state[f"{theirs}.in_proj_bias"], 3)
-    for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
-        yield f"{ours}/{name}/kernel", kernel.T
-        yield f"{ours}/{name}/bias", bias
-    yield f"{ours}/output/kernel", state[f"{theirs}.out_proj.weight"].T
-    yield f"{ours}/output/bias", state[f"{theirs}.out_proj.bias"]
-
-
-def mapped_weights(torch_model):
-    """{our path: array} of all weights of a `torch.nn.Transformer`."""
-    state = {name: weight.numpy() for name, weight in torch_model.state_dict().items()}
-    mapped = {}
-    norms = {
-        "encoder": ("self_attention_norm", "feed_forward_norm"),
-        "decoder": ("self_attention_norm", "cross_attention_norm", "feed_forward_norm"),
-    }
-    for side in ("encoder", "decoder"):
-        for i in range(N):
-            ours, theirs = f"{side}_block_{i}", f"{side}.layers.{i}"
-            mapped.update(attention_weights(state, f"{ours}/self_attention", f"{theirs}.self_attn"))
-            if side == "decoder":
-                attention = f"{ours}/cross_attention", f"{theirs}.multihead_attn"
-                mapped.update(attention_weights(state, *attention))
-            for name, linear in (("hidden", "linear1"), ("output", "linear2")):
-                mapped[f"{ours}/feed_forward/{name}/kernel"] = state[f"{theirs}.{linear}.weight"].T
-                mapped[f"{ours}/feed_forward/{name}/bias"] = state[f"{theirs}.{linear}.bias"]
-            for number, name in enumerate(norms[side], 1):
-                mapped[f"{ours}/{name}/gamma"] = state[f"{theirs}.norm{number}.weight"]
-                mapped[f"{ours}/{name}/beta"] = state[f"{theirs}.norm{number}.bias"]
-        if f"{side}.norm.weight" in state:
-            mapped[f"{side}_norm/gamma"] = state[f"{side}.norm.weight"]
-            mapped[f"{side}_norm/beta"] = state[f"{side}.norm.bias"]
-    assert sum(w.size for w in mapped.values()) == sum(w.size for w in state.values())
-    return mapped
+def state_of(torch_model):
+    return {name: weight.numpy() for name, weight in torch_model.state_dict().items()}
 
 
 def torch_logits(torch_model, table, source_ids, target_ids):
@@ -115,11 +81,10 @@ def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first
     torch_model = torch_transformer(norm_first, activation)
     model = Transformer(V, N, D, H, F, activation=activation, norm_first=norm_first, use_bias=True)
     randomise(model, seed=3)
-    mapped = mapped_weights(torch_model)
-    assert set(weights_of(model)) == {*mapped, "token_embedding/embeddings"}
-    for variable in model.weights:
-        if variable.path in mapped:
-            variable.assign(mapped[variable.path])
+    state = state_of(torch_model)
+    assert sum(map(np.size, mapped_weights(state).values())) == sum(map(np.size, state.values()))
+    own = {"token_embedding/embeddings": weights_of(model)["token_embedding/embeddings"]}
+    load_weights(model, state, own)
 
     source, target = integers(3, V, B, S), integers(3, V, B, T, seed=1)
     source[0, slice(0, 3) if side == "left" else slice(4, 7)] = 0
@@ -128,3 +93,21 @@ def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first
     theirs = torch_logits(torch_model, table, source, target)
     ours = numpy64(model({"source_ids": source, "target_ids": target}))
     assert_close(ours[target > 0], theirs[target > 0])
+
+
+def test_an_unknown_weight_is_named():
+    with pytest.raises(ValueError, match="'lm_head.weight' is no weight.*embeddings"):
+        mapped_weights({"lm_head.weight": np.zeros((V, D))})
+    for name in ("encoder.layers.0.norm3.weight", "decoder.layers.1.gate.weight"):
+        with pytest.raises(ValueError, match=f"'{name}' is no weight"):
+            mapped_weights({name: np.zeros(D)})
+
+
+def test_a_model_of_other_sizes_is_refused_and_left_as_it_was():
+    state = state_of(torch_transformer(False, "relu"))
+    model = Transformer(V, N, D, H, F + 1, use_bias=True)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match=rf"feed_forward/hidden/bias has shape \({F},\)"):
+        load_weights(model, state, {"token_embedding/embeddings": np.zeros((V, D))})
+    for path, array in weights_of(model).items():
+        np.testing.assert_array_equal(array, before[path])
