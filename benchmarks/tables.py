@@ -11,13 +11,14 @@ import json
 import re
 import statistics
 import sys
-from pathlib import Path
 
 import common
 import layers
 import serving
 import training
 import workers
+
+from keras_transformer.files import whole_file
 
 ROOT = common.RESULTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
@@ -156,9 +157,8 @@ def main():
             name = page.relative_to(ROOT)
             sys.exit(f"{name} is not what the figures say: run python benchmarks/tables.py")
         if new != text:
-            aside = Path(f"{page}.part")
-            aside.write_text(new, "utf-8")
-            aside.replace(page)
+            with whole_file(page) as aside:
+                aside.write_text(new, "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError, Progress
 
-# Arguments that only some exports have, by their names in Python.
+# Arguments that only some exports have, by their names in Python. An argument that does not apply
+# is an error, not ignored: who passes --length-penalty with --greedy has something else in mind.
 ONNX = ("precision", "max_source_length", "fuse", "keep_float", "text")
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
@@ -19,7 +20,10 @@ FLAGS = {"fuse": "--no-fuse"}  # those that are not their name with dashes
 
 
 def parser():
-    """Arguments that are not given are not in the result: the exporters' own defaults hold."""
+    """The parser of the command line.
+
+    Arguments that are not given are not in the result: the exporters' own defaults hold.
+    """
     made = argparse.ArgumentParser(
         prog="python -m keras_transformer.export",
         description="Export a saved model, with its search, to ONNX or as a SavedModel.",
@@ -118,7 +122,10 @@ def main(argv=None):
 
 
 def run(arguments):
-    """Loads the model and exports it."""
+    """Loads the model and exports it.
+
+    Keras and TensorFlow are imported here, so that --help and wrong arguments are told at once.
+    """
     import keras
 
     import keras_transformer  # noqa: F401, registers every class

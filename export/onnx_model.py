@@ -7,20 +7,22 @@ import json
 import onnx_ir as ir
 
 from keras_transformer.export import verify
+from keras_transformer.export.arguments import (
+    MAX_SOURCE_LENGTH,
+    check_arguments,
+    check_dtypes,
+    check_onnx_arguments,
+    check_weights,
+)
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.simplify import simplify, sink_weights
+from keras_transformer.export.graph.loops import sink_weights
+from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
-from keras_transformer.export.tasks import (
-    MAX_SOURCE_LENGTH,
-    ForwardJob,
-    SearchJob,
-    as_float32,
-    check_arguments,
-    check_weights,
-)
+from keras_transformer.export.tasks import ForwardTask, SearchTask
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
 OPSET = 17
@@ -65,7 +67,7 @@ def export_onnx(
             scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
             out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
             every 32 rows of a column: closer to float32 and smaller, for large models).
-        max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
+        max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         max_source_length: longest source that the artefact says it serves. Defaults to 512, or to
             the model's own `max_length`.
@@ -94,74 +96,41 @@ def export_onnx(
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length)
-    if precision not in signature.PRECISIONS:
-        raise ValueError(
-            f"precision must be one of {signature.PRECISIONS}, but {precision!r} was passed."
-        )
-    if text and (tokenizer is None or search is None):
-        raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
-    quantize.check_keep_float(
-        keep_float, precision, [variable.path for variable in model.variables]
-    )
-    tell = Progress(verbose)
-    tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
+    check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
     check_weights(model)
+    tell = Progress(verbose)
     model = as_float32(model)
-    job = SearchJob(model, search, max_length) if search else ForwardJob(model)
+    task = SearchTask(model, search, max_length) if search else ForwardTask(model)
     check_dtypes([*model.inputs, *model.outputs])
-    cases = job.cases(samples)
+    cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
-        with tell("tracing"):
-            traced = conversion.trace(job.function, model.variables, job.specs)
-        with tell("converting to ONNX"):
-            converted, variables = conversion.convert(traced, model.variables, OPSET)
-            converted.ir_version = IR_VERSION
-            conversion.fill_weights(converted, variables)
-        with tell("simplifying"):
-            arrange(converted.graph, job)
-            names = [value.name for value in converted.graph.outputs]
-            simplify(converted, hoisting=not fuse)  # fusion hoists when it has seen the blocks
-        if fuse:
-            with tell("fusing blocks"):
-                fuse_blocks(converted, skip_norms=precision == "float16")
-                simplify(converted)
-        if precision != "float32":
-            with tell(f"converting to {precision}"):
-                quantize.reduce_precision(converted, precision, keep_float)
+        graph = _make_graph(task, precision, fuse, keep_float, tell)
         with tell("writing"):
-            restore_outputs(converted.graph, names)
-            if weight_bytes(converted) <= LARGEST_FILE:  # else they go beside the file
-                sink_weights(converted.graph)
-            write(converted, folder / signature.MODEL_FILE)
-        with tell("running Keras for comparison"):
-            expected = [job.expected(case) for case in cases]
-        with tell("proving the file in a process without TensorFlow"):
-            found = verify.probe(folder / signature.MODEL_FILE, cases)
-        with tell("comparing"):
-            job.compare(cases, expected, found, tolerance, exact=precision == "float32")
+            write(graph, folder / signature.MODEL_FILE)
+        _prove(folder / signature.MODEL_FILE, task, cases, precision, tolerance, tell)
         text_values = None
         if text:
             with tell("writing and proving the text model"):
                 from keras_transformer.export.text_model import add_text_model
 
                 text_values = add_text_model(
-                    folder, tokenizer, job.task, job.vocab_size["target"], model.max_length
+                    folder, tokenizer, task.name, task.vocab_size["target"], model.max_length
                 )
         with tell("sealing the folder"):
             if tokenizer is not None:
                 tokenizer.save(folder / signature.TOKENIZER_FILE)
             manifest = {
-                "task": job.task,
-                "inputs": values(converted.graph.inputs),
-                "outputs": values(converted.graph.outputs),
+                "task": task.name,
+                "inputs": values(graph.graph.inputs),
+                "outputs": values(graph.graph.outputs),
                 "text": text_values,
                 "special_ids": signature.SPECIAL_IDS,
-                "vocab_size": job.vocab_size,
-                "limits": job.limits(max_source_length),
-                "search": job.search_config,
+                "vocab_size": task.vocab_size,
+                "limits": task.limits(max_source_length),
+                "search": task.search_config,
                 "precision": precision,
-                "opsets": {domain: int(v) for domain, v in converted.opset_imports.items()},
-                "ir_version": converted.ir_version,
+                "opsets": {domain: int(v) for domain, v in graph.opset_imports.items()},
+                "ir_version": graph.ir_version,
                 "versions": versions(),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
@@ -170,15 +139,53 @@ def export_onnx(
     return json.loads(sealed)
 
 
-def arrange(graph, job):
-    """Puts the inputs in their documented order, and names the axes of inputs and outputs."""
+def _make_graph(task, precision, fuse, keep_float, tell):
+    """The `onnx_ir.Model` of a task as it is to be written: traced, converted and rewritten."""
+    variables = task.model.variables
+    with tell("tracing"):
+        traced = conversion.trace(task.function, variables, task.specs)
+    with tell("converting to ONNX"):
+        model, weights = conversion.convert(traced, variables, OPSET)
+        model.ir_version = IR_VERSION
+        conversion.fill_weights(model, weights)
+    with tell("simplifying"):
+        arrange(model.graph, task)
+        names = [value.name for value in model.graph.outputs]
+        simplify(model, hoisting=not fuse)  # fusion hoists when it has seen the blocks
+    if fuse:
+        with tell("fusing blocks"):
+            fuse_blocks(model, skip_norms=precision == "float16")
+            simplify(model)
+    if precision != "float32":
+        with tell(f"converting to {precision}"):
+            quantize.reduce_precision(model, precision, keep_float)
+    restore_outputs(model.graph, names)
+    return model
+
+
+def _prove(path, task, cases, precision, tolerance, tell):
+    """Raises `ExportError` unless the written file gives what Keras gives, within the tolerance."""
+    tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
+    with tell("running Keras for comparison"):
+        expected = [task.expected(case) for case in cases]
+    with tell("proving the file in a process without TensorFlow"):
+        found = verify.probe(path, cases)
+    with tell("comparing"):
+        task.compare(cases, expected, found, tolerance, exact=precision == "float32")
+
+
+def arrange(graph, task):
+    """Puts the inputs in their documented order, and names the axes of inputs and outputs.
+
+    An axis of fixed size keeps it, except where the artefact documents a name for it.
+    """
     by_name = {value.name: value for value in graph.inputs}
-    inputs = [by_name[name] for name in job.specs]
+    inputs = [by_name[name] for name in task.specs]
     graph.inputs.clear()
     graph.inputs.extend(inputs)
     for value in [*graph.inputs, *graph.outputs]:
         sizes = list(value.shape or ())
-        names = job.axes(value.name, len(sizes))
+        names = task.axes(value.name, len(sizes))
         documented = value.name in signature.AXES
         value.shape = ir.Shape(
             size if isinstance(size, int) and not documented else name
@@ -197,17 +204,6 @@ def restore_outputs(graph, names):
             graph.outputs[index] = output
 
 
-def check_dtypes(tensors):
-    """Raises `ValueError` for an input or output of the model that an artefact cannot name."""
-    known = [dtype for dtype in signature.DTYPES if dtype != "string"]
-    for tensor in tensors:
-        if tensor.dtype not in known:
-            raise ValueError(
-                f"{tensor.name} is an input or output of dtype {tensor.dtype}, but an ONNX export "
-                f"has {known}. Cast it to one of these inside the model."
-            )
-
-
 def values(found):
     """Inputs or outputs as the manifest lists them."""
     return [
@@ -221,12 +217,19 @@ def values(found):
 
 
 def write(model, path):
-    """Writes an `onnx_ir.Model`, its weights beside it where one file cannot hold them."""
-    external = signature.WEIGHTS_FILE if weight_bytes(model) > LARGEST_FILE else None
-    ir.save(model, path, external_data=external)
+    """Writes an `onnx_ir.Model`, its weights beside it where one file cannot hold them.
+
+    In one file, weights that only a step of a search reads go into that step. Weights in a file of
+    their own stay in the outer graph.
+    """
+    if weight_bytes(model) <= LARGEST_FILE:
+        sink_weights(model.graph)
+    large = weight_bytes(model) > LARGEST_FILE  # shared weights have copies in the step now
+    ir.save(model, path, external_data=signature.WEIGHTS_FILE if large else None)
 
 
 def weight_bytes(model):
+    """How many bytes the constants of a model and of its loops take."""
     return sum(
         value.const_value.nbytes
         for graph in model.graphs()
@@ -235,6 +238,7 @@ def weight_bytes(model):
 
 
 def versions():
+    """Versions of the packages that had a part in an export, as far as they are installed."""
     found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -30,6 +30,7 @@ def run(job):
 
 
 def open_onnx(job):
+    """Checks and opens an ONNX file; returns a function from inputs to outputs for each case."""
     import onnx
     import onnxruntime
 
@@ -37,7 +38,7 @@ def open_onnx(job):
     onnx.checker.check_model(job["model"])
     yield "session creation"
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level = 4  # what is wrong comes as an exception
     if job["extensions"]:
         import onnxruntime_extensions
 
@@ -48,6 +49,7 @@ def open_onnx(job):
     names = [value.name for value in session.get_outputs()]
 
     def call(inputs):
+        # ONNX Runtime takes strings as objects, and they travel as NumPy's own (`_text`).
         inputs = {
             name: array.astype(object) if array.dtype.kind == "U" else array
             for name, array in inputs.items()
@@ -58,6 +60,7 @@ def open_onnx(job):
 
 
 def open_saved_model(job):
+    """Loads a SavedModel; returns its signature for each case, as a function of arrays."""
     import tensorflow as tf
 
     try:
@@ -85,6 +88,10 @@ def _text(array):
 
 
 def main():
+    """Runs the job that the command line names; the last line printed is the report.
+
+    Libraries may print before it. An error is no exit status, so that a crash can be told from it.
+    """
     warnings.simplefilter("ignore")
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)

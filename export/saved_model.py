@@ -10,16 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import verify
+from keras_transformer.export.arguments import check_arguments, check_weights
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import Progress, staged, why_not_saved_model
-from keras_transformer.export.tasks import (
-    ForwardJob,
-    SearchJob,
-    as_float32,
-    check_arguments,
-    check_weights,
-    proof_texts,
-)
+from keras_transformer.export.tasks import ForwardTask, SearchTask
+from keras_transformer.export.tasks.samples import proof_texts
 from keras_transformer.startup import without_lines
 
 # A search in TensorFlow and the same search traced: other orders of summation, nothing else.
@@ -48,7 +44,7 @@ def export_saved_model(
     | `logits` | always | those of the model | `logits`, or the model's own outputs |
 
     With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
-    end mark; for a `CausalTransformer` the begin mark and its pieces, which the search goes on
+    end token; for a `CausalTransformer` the begin token and its pieces, which the search goes on
     from. Blank text gives one empty hypothesis of score 0. Before the folder appears it has been
     loaded in a process without Keras, and its results held to Keras' own.
 
@@ -59,7 +55,7 @@ def export_saved_model(
             the end.
         tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: `logits` only.
-        max_length: most generated tokens, the end mark included. Defaults to `None`: the source's
+        max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a model without
             one. Defaults to `None`: random ones.
@@ -80,17 +76,17 @@ def export_saved_model(
     tell = Progress(verbose)
     check_weights(model)
     model = as_float32(model)
-    jobs, cases = {signature.FORWARD: ForwardJob(model)}, {}
+    tasks, cases = {signature.FORWARD: ForwardTask(model)}, {}
     if search is not None:
-        jobs[signature.SEARCH] = SearchJob(model, search, max_length)
-    for name, job in jobs.items():
-        cases[name] = job.cases(samples if name == list(jobs)[-1] else None)
+        tasks[signature.SEARCH] = SearchTask(model, search, max_length)
+    for name, task in tasks.items():
+        cases[name] = task.cases(samples if name == list(tasks)[-1] else None)
     with staged(path, why_not_saved_model) as folder:
         with tell("tracing"):
-            functions = {name: _function(job.function, job.specs) for name, job in jobs.items()}
+            functions = {name: _function(task.function, task.specs) for name, task in tasks.items()}
             if search is not None and tokenizer is not None:
-                functions[signature.TRANSLATE] = _translation(tokenizer, jobs[signature.SEARCH])
-                seed = {signature.SEED: np.array(17, np.int32)} if job.random else {}
+                functions[signature.TRANSLATE] = _translation(tokenizer, tasks[signature.SEARCH])
+                seed = {signature.SEED: np.array(17, np.int32)} if task.random else {}
                 texts = np.array(proof_texts(tokenizer, model.max_length))
                 cases[signature.TRANSLATE] = [{signature.TEXT: texts, **seed}]
         with tell("writing"), warnings.catch_warnings():
@@ -101,19 +97,19 @@ def export_saved_model(
             module.functions = functions
             tf.saved_model.save(module, str(folder), signatures=functions)
         with tell("proving it in a process without Keras"):
-            _prove(folder, jobs, functions, cases, tolerance)
+            _prove(folder, tasks, functions, cases, tolerance)
 
 
-def _prove(folder, jobs, functions, cases, tolerance):
+def _prove(folder, tasks, functions, cases, tolerance):
     """Holds every signature of the written folder to Keras, or to the function that was written."""
     pairs = [(name, case) for name, some in cases.items() for case in some]
     names, flat = zip(*pairs, strict=True)
     found = iter(verify.probe(folder, flat, signatures=names))
     for name, some in cases.items():
         outputs = list(itertools.islice(found, len(some)))
-        if name in jobs:
-            expected = [jobs[name].expected(case) for case in some]
-            jobs[name].compare(some, expected, outputs, tolerance)
+        if name in tasks:
+            expected = [tasks[name].expected(case) for case in some]
+            tasks[name].compare(some, expected, outputs, tolerance)
         else:
             tensors = {key: tf.constant(array) for key, array in some[0].items()}
             with without_lines("normalizer.cc"):  # SentencePiece tells that it normalises nothing
@@ -126,9 +122,13 @@ def _function(function, specs):
     return tf.function(function, autograph=False).get_concrete_function(**specs)
 
 
-def _translation(tokenizer, job):
-    """The concrete function of the signature `translate`."""
-    generate = job.task == "generate"
+def _translation(tokenizer, task):
+    """The concrete function of the signature `translate`: tokenizer, search, tokenizer.
+
+    Text ends at a NUL character, as it does for the operator of onnxruntime-extensions, and NUL in
+    the output becomes U+FFFD, so that SavedModel and text model agree on every string.
+    """
+    generate = task.name == "generate"
 
     def translate(text, **seed):
         text = tf.strings.regex_replace(text, r"(?s)\x00.*", "")
@@ -139,7 +139,7 @@ def _translation(tokenizer, job):
             [tf.shape(text)[0], 1], signature.SPECIAL_IDS["begin" if generate else "end"]
         )
         ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
-        found = job.function(ids.to_tensor(signature.SPECIAL_IDS["pad"]), **seed)
+        found = task.function(ids.to_tensor(signature.SPECIAL_IDS["pad"]), **seed)
         tokens, scores = found[signature.TOKEN_IDS], found[signature.SCORES]
         # Ids that the tokenizer lacks, as where a vocabulary was rounded up, are unknown.
         tokens = tf.where(tokens < tokenizer.vocab_size, tokens, signature.SPECIAL_IDS["unknown"])
@@ -151,6 +151,6 @@ def _translation(tokenizer, job):
             signature.SCORES: tf.where(blank, nothing, scores),
         }
 
-    specs = {**job.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
+    specs = {**task.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
     del specs[signature.SOURCE_IDS]
     return _function(translate, specs)

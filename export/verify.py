@@ -20,15 +20,8 @@ from keras_transformer.export.staging import ExportError
 # a hypothesis' score, that of log-probabilities over the vocabulary, as a mean over its tokens. So
 # an output that knows nothing of the input is off by 1 or more, whatever the model.
 #
-# Measured on eleven models: random ones of width 12 to 256 and a translator trained on Multi30k,
-# each as forward pass, and ten of them as beam search of 4, greedy search and sampling. Damaged
-# means that all reduced weights are zero, negated or shuffled.
-#
-#                 outputs, largest   scores, largest   damaged, smallest   trained translator
-# float16              0.0018             0.0014         1.00, 0.48          0.0014, 0.0003
-# int8                 0.044              0.021          1.00, 0.48          0.027,  0.0035
-# weight_int8          0.043              0.019          1.00, 0.48          0.019,  0.0069
-# weight_int4          0.35               0.30           1.00, 0.48          0.20,   0.064
+# Rounding stayed below these on eleven models, and the least that damaged weights gave is 0.48
+# (docs, benchmarks).
 TOLERANCES = {
     "float32": 1e-4,
     "float16": 1e-2,
@@ -136,7 +129,7 @@ def _check_places(what, reference, result):
 
 
 def check_known(what, reference):
-    """Raises `ExportError` where Keras' own numbers are none."""
+    """Raises `ExportError` where Keras' own numbers are NaN, which prove nothing."""
     if np.isnan(reference).any():
         raise ExportError(
             f"{what}: the Keras model itself gives NaN, so nothing can be proven. Look for weights "
@@ -145,6 +138,7 @@ def check_known(what, reference):
 
 
 def _check_error(what, error, tolerance, exact):
+    """Raises `ExportError` for an error beyond the tolerance; NaN is beyond any."""
     if not error <= tolerance:
         advice = "" if exact else ", or keep more of the weights in float (`keep_float`)"
         raise ExportError(
@@ -194,7 +188,12 @@ def compare_search(expected, found, rescored, tolerance, exact=True):
 
 
 def _compare_tokens(ids, scores, tokens, claimed):
-    """Raises `ExportError` unless hypotheses (B, W, T) are the same, or tied with one another."""
+    """Raises `ExportError` unless hypotheses (B, W, T) are the same, or tied with one another.
+
+    Two programs that add in another order may put hypotheses of nearly the same score in another
+    order, and then all later ones of the sentence may differ too. So a sentence passes where all of
+    its scores are Keras' scores.
+    """
     length = max(ids.shape[2], tokens.shape[2])
     ids, tokens = _padded(ids, length), _padded(tokens, length)
     there = np.isfinite(scores)  # both, as was checked
@@ -215,7 +214,13 @@ def _padded(ids, length):
 
 
 def compare_texts(expected, found, tolerance):
-    """Raises `ExportError` unless scores and strings (B, W) are the same, tied hypotheses apart."""
+    """Raises `ExportError` unless scores and strings (B, W) are the same, tied hypotheses apart.
+
+    Args:
+        expected: dict with `texts` as bytes and `scores`, from the tokenizer around the model.
+        found: the same from the written file, texts as `str`.
+        tolerance: largest difference of a score, relative to its size but at least to 1.
+    """
     rows = np.asarray(expected[signature.TEXTS])
     texts = np.array([[text.decode() for text in row] for row in rows])
     scores, others = np.asarray(expected[signature.SCORES]), found[signature.SCORES]

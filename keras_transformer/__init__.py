@@ -13,7 +13,7 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_transformer.startup import quiet_commands, quiet_import
+from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
 
 __all__ = [
     "AdditiveAttention",
@@ -75,6 +75,7 @@ def _where_installed() -> Iterator[None]:
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
 quiet_commands()
+serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
     from keras_transformer.data.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""Keeps messages of libraries in C++ that nobody needs out of what people read.
+"""How the package starts: without messages that nobody needs, and without TensorFlow to serve.
 
 While its libraries load, TensorFlow writes a few lines to stderr whatever `TF_CPP_MIN_LOG_LEVEL`
 says: absl prints every message until it is set up. Where that variable asks for silence, these
@@ -10,7 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
+SERVER = "keras_transformer.export.runtime"
+FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 STARTUP = ("I0000 ", "WARNING: All log messages before absl::InitializeLog()")
 # A process of its own passes lines on, so that the last words of one that crashes are not lost.
@@ -31,6 +34,17 @@ def quiet_commands() -> None:
     """
     if sys.argv[:1] == ["-m"]:  # so while Python looks for the module
         os.environ.setdefault(LEVEL, "3")
+
+
+def serve_without_frameworks() -> None:
+    """Makes frameworks count as missing where `python -m` is about to run the server's command.
+
+    Python imports the package first, which imports TensorFlow where that is installed: seconds
+    for a command that needs a fraction of one. Who imports `export.runtime` from a program of their
+    own gets the whole package, for `keras.models.load_model` must find our classes there.
+    """
+    if sys.argv[:1] == ["-m"] and ("-m", SERVER) in pairwise(sys.orig_argv):
+        sys.modules.update(dict.fromkeys(FRAMEWORKS))
 
 
 @contextmanager

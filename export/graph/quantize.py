@@ -4,19 +4,8 @@ The weights are constants of the outer graph, and the loop's body reads them fro
 decoder is reduced like the encoder. Only products with weights change for the integers; softmax,
 norms, log-probabilities and scores stay float32 in all cases.
 
-No product with weights stays float32 by default, because none is worth it. In int8, on the 1,014
-validation sentences of Multi30k with the README's translator (beam 5, BLEU 41.85 in Keras), by
-what `keep_float` keeps; means over four divisions into batches of 50, seconds of one core:
-
-    kept float32              other best hypothesis   BLEU, lowest to highest   seconds
-    nothing                           116             41.92   41.80 - 42.03      2.98
-    feed-forward, output              116             41.73   41.59 - 41.86      3.27
-    feed-forward, hidden              110             41.70   41.60 - 41.86      3.31
-    attention, output                 106             41.79   41.68 - 41.87      3.29
-    queries, keys, values              95             41.84   41.68 - 41.97      3.52
-    logits                            102             41.69   41.55 - 41.86      4.15
-    all of the encoder                103             41.80   41.67 - 41.99      3.42
-    all of the decoder                 80             41.85   41.78 - 41.94      4.12
+No product with weights stays float32 by default, because none is worth it: whichever `keep_float`
+keeps, BLEU on Multi30k does not rise and a batch takes 10 to 40 % longer (docs, benchmarks).
 
 Shapes: K rows and N columns of a weight, n blocks of a column.
 """
@@ -27,11 +16,15 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_transformer.export.graph.fuse import PACKED
-from keras_transformer.export.graph.shapes import attribute
-from keras_transformer.export.graph.simplify import all_nodes, clean
+from keras_transformer.export.graph.fuse_projections import PACKED
+from keras_transformer.export.graph.nodes import (
+    MICROSOFT,
+    add_initializer,
+    all_nodes,
+    attribute,
+)
+from keras_transformer.export.graph.simplify import clean
 
-MICROSOFT = "com.microsoft"
 # Rows of a column that share a scale in `MatMulNBits`.
 BLOCK = 32
 # Its inputs are rounded to 8 bits, each block by itself. Without that, ONNX Runtime 1.31.1 unpacks
@@ -79,7 +72,7 @@ def reduce_precision(model, precision, keep_float=()):
         "weight_int8": lambda *arguments: _block_product(*arguments, bits=8),
         "weight_int4": lambda *arguments: _block_product(*arguments, bits=4),
     }[precision]
-    made = {}  # name of a weight -> its reduced form, shared by all products with it
+    made = {}  # name of a weight -> its reduced form, which all products with it share
     for node in all_nodes(model.graph):
         weight = _weight(node)
         if weight is not None and not is_kept(weight.name, keep):
@@ -112,15 +105,6 @@ def _matrix(node, weight):
     return array.T if attribute(node, "transB", 0) else array
 
 
-def _initializer(graph, name, array):
-    value = ir.Value(
-        name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(array.shape)
-    )
-    value.dtype = value.const_value.dtype
-    graph.register_initializer(value)
-    return value
-
-
 def _replace(node, new, output):
     """Puts `new`, which gives what `output` was, in the place of `node`."""
     node.append(new) if output is node.outputs[0] else output.producer().append(new)
@@ -139,13 +123,17 @@ def quantize_columns(matrix):
 
 
 def _integer_product(graph, node, weight, made):
-    """`DynamicQuantizeMatMul`: rows of the input are rounded to 8 bits when it runs."""
+    """`DynamicQuantizeMatMul`: rows of the input are rounded to 8 bits when it runs.
+
+    before   y = Add(MatMul(x, w), bias)
+    after    y = DynamicQuantizeMatMul(x, q, scale, zero, bias)      w about q * scale
+    """
     if weight.name not in made:
         quantized, scale = quantize_columns(_matrix(node, weight))
         made[weight.name] = (
-            _initializer(graph, f"{weight.name}/int8", quantized),
-            _initializer(graph, f"{weight.name}/scale", scale),
-            _initializer(graph, f"{weight.name}/zero", np.zeros(scale.shape, np.int8)),
+            add_initializer(graph, f"{weight.name}/int8", quantized),
+            add_initializer(graph, f"{weight.name}/scale", scale),
+            add_initializer(graph, f"{weight.name}/zero", np.zeros(scale.shape, np.int8)),
         )
     inputs, output = [node.inputs[0], *made[weight.name]], node.outputs[0]
     users = [user for user, _ in output.uses()]
@@ -173,15 +161,19 @@ def quantize_blocks(matrix, bits):
 
 
 def _block_product(graph, node, weight, made, bits):
-    """`MatMulNBits`: weights and inputs are rounded in small blocks of their own scale."""
+    """`MatMulNBits`: weights and inputs are rounded in small blocks of their own scale.
+
+    before   y = MatMul(x, w)
+    after    y = MatMulNBits(x, blocks, scale)
+    """
     matrix = _matrix(node, weight)
     if weight.name not in made:
         integers, scale = quantize_blocks(matrix, bits)
         if bits == 4:  # two in a byte, the first in the lower half
             integers = integers[..., 0::2] | (integers[..., 1::2] << 4)
         made[weight.name] = (
-            _initializer(graph, f"{weight.name}/int{bits}", integers),
-            _initializer(graph, f"{weight.name}/scale", scale),
+            add_initializer(graph, f"{weight.name}/int{bits}", integers),
+            add_initializer(graph, f"{weight.name}/scale", scale),
         )
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": BLOCK}
     sizes["accuracy_level"] = ACCURACY_LEVEL

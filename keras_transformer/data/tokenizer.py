@@ -102,8 +102,7 @@ class Tokenizer:
             normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is;
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
-            byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids) and not
-                as unknown.
+            byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids).
             character_coverage: float, share of the characters that get an id of their own.
             hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
                 (unigram only).

@@ -70,6 +70,25 @@ def test_commands_of_the_package_say_nothing_at_their_start():
     assert (told, status) == ("", 0)
 
 
+def test_the_command_that_serves_imports_no_framework_even_where_one_is_installed():
+    pytest.importorskip("tensorflow")
+    told, status = run("", "-X", "importtime", "-m", startup.SERVER, "--help")
+    imported = {line.rpartition("|")[2].strip() for line in told.splitlines()}
+    packages = {name.partition(".")[0] for name in imported if "." in name}  # not asked for in vain
+    assert status == 0 and {"onnxruntime", startup.SERVER} <= imported
+    assert not packages & set(startup.FRAMEWORKS)
+
+
+def test_a_program_that_serves_has_the_whole_package():
+    pytest.importorskip("tensorflow")
+    code = """
+from keras_transformer.export.runtime import Translator
+import keras_transformer, keras
+assert keras.saving.get_registered_object("keras_transformer>Transformer")
+"""
+    assert run(code)[1] == 0
+
+
 def test_a_script_that_asks_for_silence_has_it():
     pytest.importorskip("tensorflow")
     code = "import keras_transformer, keras; keras.ops.zeros(3)"

@@ -88,12 +88,12 @@ def convert(model, search=None):
     from keras_transformer.export import onnx_model, tasks
     from keras_transformer.export.graph import conversion
 
-    job = tasks.SearchJob(model, search, MAX_LENGTH) if search else tasks.ForwardJob(model)
-    traced = conversion.trace(job.function, model.variables, job.specs)
+    task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
+    traced = conversion.trace(task.function, model.variables, task.specs)
     converted, variables = conversion.convert(traced, model.variables, onnx_model.OPSET)
     conversion.fill_weights(converted, variables)
     converted.ir_version = onnx_model.IR_VERSION
-    onnx_model.arrange(converted.graph, job)
+    onnx_model.arrange(converted.graph, task)
     return converted
 
 

@@ -2,15 +2,17 @@
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
 from support import exports
 from support.exports import BEAM, convert, counts, graph, run, source, tiny
 
 from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.shapes import Known, product, quotient, unknown
+from keras_transformer.export.graph.fuse_rule import Rule
+from keras_transformer.export.graph.shapes import Known
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.graph.sizes import product, quotient, unknown
 from keras_transformer.export.onnx_model import export_onnx
 from keras_transformer.search import GreedySearch
 
@@ -107,6 +109,16 @@ def test_a_written_file_is_fused_and_its_steps_hold_what_changes_only(tmp_path):
     assert (steps[0] - block).total() <= 70
 
 
+def rules(kind=Rule):
+    return [kind, *(rule for subclass in kind.__subclasses__() for rule in rules(subclass))]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if "pattern" in vars(rule)])
+def test_every_rule_shows_the_graph_before_and_after(rule):
+    before, _, after = rule.__doc__.partition("    after    ")
+    assert "    before   " in before and after.strip()
+
+
 def test_sizes_multiply_and_divide_exactly_or_not_at_all():
     rows, beam = unknown("rows"), unknown("beam")
     assert product([rows, 3, beam]) == product([beam, rows, 3])
@@ -116,62 +128,37 @@ def test_sizes_multiply_and_divide_exactly_or_not_at_all():
     assert quotient(6, rows) is None
 
 
-def growing_loop():
-    """A loop whose state `grown` gets one column a step, and whose state `kept` is doubled."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["more"], ["go_on"]),
-            helper.make_node("Concat", ["grown", "column"], ["longer"], axis=1),
-            helper.make_node("Add", ["kept", "kept"], ["doubled"]),
-            helper.make_node("Shape", ["kept"], ["sizes"]),
-            helper.make_node("Reshape", ["doubled", "sizes"], ["reshaped"]),
-            helper.make_node("Identity", ["weight"], ["weight_after"]),
-            helper.make_node("Neg", ["weight"], ["negative"]),
-            helper.make_node("Add", ["reshaped", "negative"], ["sum"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("step", TensorProto.INT64, []),
-            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("grown", TensorProto.FLOAT, [None, None]),
-            helper.make_tensor_value_info("kept", TensorProto.FLOAT, [None, 2]),
-            helper.make_tensor_value_info("weight", TensorProto.FLOAT, [2]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("longer", TensorProto.FLOAT, [None, None]),
-            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [None, 2]),
-            helper.make_tensor_value_info("weight_after", TensorProto.FLOAT, [2]),
-        ],
-    )
-    main = helper.make_graph(
-        [
-            helper.make_node("Slice", ["x", "zero", "zero", "one"], ["empty"]),
-            helper.make_node("Slice", ["x", "zero", "one", "one"], ["column"]),
-            helper.make_node(
-                "Loop", ["count", "yes", "empty", "x", "w"], ["wide", "y", "w_after"], body=body
-            ),
-        ],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 2])],
-        [
-            helper.make_tensor_value_info("wide", TensorProto.FLOAT, ["rows", None]),
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 2]),
-        ],
-        [
-            helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
-            helper.make_tensor("one", TensorProto.INT64, [1], [1]),
-            helper.make_tensor("count", TensorProto.INT64, [], [3]),
-            helper.make_tensor("yes", TensorProto.BOOL, [], [True]),
-            helper.make_tensor("w", TensorProto.FLOAT, [2], [0.5, 0.25]),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    return ir.from_proto(helper.make_model(main, opset_imports=opsets, ir_version=8))
+def parsed(text):
+    """The `onnx_ir.Model` of a graph in ONNX's textual form."""
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>{text}'))
+
+
+# A loop whose state `grown` gets one column a step, and whose state `kept` is doubled.
+GROWING_LOOP = """
+main (float[rows, 2] x) => (float[rows, ?] wide, float[rows, 2] y)
+<int64[1] zero = {0}, int64[1] one = {1}, int64 count = {3}, bool yes = {1},
+ float[2] w = {0.5, 0.25}>
+{
+    empty = Slice(x, zero, zero, one)
+    column = Slice(x, zero, one, one)
+    wide, y, w_after = Loop(count, yes, empty, x, w) <body = body (
+        int64 step, bool more, float[?, ?] grown, float[?, 2] kept, float[2] weight
+    ) => (bool go_on, float[?, ?] longer, float[?, 2] sum, float[2] weight_after) {
+        go_on = Identity(more)
+        longer = Concat<axis = 1>(grown, column)
+        doubled = Add(kept, kept)
+        sizes = Shape(kept)
+        reshaped = Reshape(doubled, sizes)
+        weight_after = Identity(weight)
+        negative = Neg(weight)
+        sum = Add(reshaped, negative)
+    }>
+}
+"""
 
 
 def test_shapes_are_followed_through_a_loop():
-    model = growing_loop()
+    model = parsed(GROWING_LOOP)
     known = Known(model.graph)
     x, (loop,) = model.graph.inputs[0], [n for n in model.graph if n.op_type == "Loop"]
     inside = loop.attributes["body"].value
@@ -183,7 +170,7 @@ def test_shapes_are_followed_through_a_loop():
 
 
 def test_loop_gives_back_its_weights_and_what_depends_on_them_alone():
-    before, model = growing_loop(), growing_loop()
+    before, model = parsed(GROWING_LOOP), parsed(GROWING_LOOP)
     simplify(model)
     (loop,) = (node for node in model.graph if node.op_type == "Loop")
     operators = [node.op_type for node in loop.attributes["body"].value]
@@ -196,25 +183,18 @@ def test_loop_gives_back_its_weights_and_what_depends_on_them_alone():
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (5, 3)])
 def test_reshapes_become_constant_where_one_size_is_open(rows, columns):
-    nodes = [
-        helper.make_node("Shape", ["x"], ["sizes"]),
-        helper.make_node("Gather", ["sizes", "first"], ["rows"]),
-        helper.make_node("Concat", ["rows", "six"], ["target"], axis=0),
-        helper.make_node("Reshape", ["x", "target"], ["flat"]),
-        helper.make_node("Reshape", ["flat", "deep"], ["y"]),
-        helper.make_node("Neg", ["y"], ["z"]),
-    ]
-    constants = {"first": [0], "six": [-1], "deep": [-1, 2, 3]}
-    main = helper.make_graph(
-        nodes,
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns", 6])],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [None, 2, 3])],
-        [helper.make_tensor(k, TensorProto.INT64, [len(v)], v) for k, v in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    proto = helper.make_model(main, opset_imports=opsets, ir_version=8)
-    model = ir.from_proto(proto)
+    model = parsed("""
+        main (float[rows, columns, 6] x) => (float[?, 2, 3] z)
+        <int64[1] first = {0}, int64[1] six = {-1}, int64[3] deep = {-1, 2, 3}>
+        {
+            sizes = Shape(x)
+            rows = Gather(sizes, first)
+            target = Concat<axis = 0>(rows, six)
+            flat = Reshape(x, target)
+            y = Reshape(flat, deep)
+            z = Neg(y)
+        }
+    """)
     simplify(model)
     assert [node.op_type for node in model.graph] == ["Reshape", "Neg"]
     x = np.arange(rows * columns * 6, dtype=np.float32).reshape(rows, columns, 6)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from support import exports
 from support.exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
 
@@ -45,15 +46,15 @@ def reduced(converted, precision, **arguments):
 
 
 def product_graph(weight):
-    main = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "layer/kernel"], ["y"])],
-        "main",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, weight.shape[0]])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, weight.shape[1]])],
-        [onnx.numpy_helper.from_array(weight, "layer/kernel")],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    return ir.from_proto(helper.make_model(main, opset_imports=opsets, ir_version=8))
+    rows, columns = weight.shape
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        main (float[?, {rows}] x, float[{rows}, {columns}] "layer/kernel")
+        => (float[?, {columns}] y) {{ y = MatMul(x, "layer/kernel") }}
+    """)
+    del proto.graph.input[1]
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "layer/kernel"))
+    return ir.from_proto(proto)
 
 
 def test_columns_have_scales_of_their_own():
@@ -156,15 +157,15 @@ def damaged(model, precision, kind):
 @pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
 def test_proof_tells_rounding_from_damage(precision, search):
     model = exports.shared_model()
-    job = tasks.SearchJob(model, search, MAX_LENGTH) if search else tasks.ForwardJob(model)
-    cases = job.cases(None)
-    expected = [job.expected(case) for case in cases]
+    task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
+    cases = task.cases(None)
+    expected = [task.expected(case) for case in cases]
     made = reduced(exports.shared_graph(search), precision)
 
     def check(tried):
         names = [value.name for value in tried.graph.outputs]
         found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
-        job.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+        task.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
 
     check(graph(made))
     for kind in ("zero", "negated", "shuffled"):

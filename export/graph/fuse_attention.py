@@ -1,0 +1,190 @@
+"""Attention as one operator: `MultiHeadAttention` of ONNX Runtime, with a cache or with a mask.
+
+Ours is written with heads of their own, (B, T, H, K), and takes about fifteen nodes: transposed
+queries, keys and values, scaled scores, a softmax, a product with the values and a transpose back.
+The operator takes queries, keys and values with heads side by side, (B, T, H K), and adds to the
+scores a bias of shape (B or 1, 1, T, S).
+
+Shapes: B batch, T queries, S keys, H heads, K size of a head.
+"""
+
+from keras_transformer.export.graph.fuse_rule import (
+    Rule,
+    are_heads_first,
+    heads,
+    integers,
+    is_order,
+    join_heads,
+    split_heads,
+)
+from keras_transformer.export.graph.nodes import MICROSOFT, number
+
+
+def cached_attention_rules(known):
+    """Self-attention of the new tokens of a step to themselves and their cached past."""
+    return [CachedAttention.rule(known), SharedCacheAttention.rule(known)]
+
+
+def attention_rules(known):
+    """Attention with a mask: of an encoder, of a decoder to its source, of a whole target."""
+    return [MaskedAttention.rule(known), MemoryAttention.rule(known)]
+
+
+class CachedAttention(Rule):
+    """A step's self-attention, where the cache grows by the new keys and values.
+
+    before   keys = Concat(past_key, heads_first(key)), values likewise
+             output = heads_last(Softmax(scale query keys^T) values)
+    after    output, keys, values = MultiHeadAttention(query, key, value, past_key, past_value)
+    """
+
+    def pattern(self, op, query, key, value, past_key, past_value, scale):
+        return _attend_past(op, query, key, value, past_key, past_value, scale, None)
+
+    def check(self, context, query, key, value, scale, columns, output, penalty=None, **rest):
+        sizes = [heads(self.known, item) for item in (query, key, value)]
+        forbidden = self.known.dims.get(penalty)
+        moved = (rest["queries"], rest["new_keys"], rest["new_values"], output)
+        return (
+            None not in sizes
+            and len(set(sizes)) == 1
+            and (penalty is None or bool(forbidden) and len(forbidden) == 4 and forbidden[1] == 1)
+            and number(scale) is not None
+            and is_order(columns, 0, 1, 3, 2)
+            and are_heads_first(*moved)
+        )
+
+    def rewrite(self, op, query, key, value, past_key, past_value, scale, penalty=None, **_):
+        count, _ = heads(self.known, query)
+        bias = None if penalty is None else op.Neg(penalty)
+        output, keys, values = op.MultiHeadAttention(
+            join_heads(op, query), join_heads(op, key), join_heads(op, value), None, None, bias,
+            past_key, past_value,
+            num_heads=count, scale=number(scale), _domain=MICROSOFT, _outputs=3,
+        )  # fmt: skip
+        return split_heads(op, output, count), keys, values
+
+
+class SharedCacheAttention(CachedAttention):
+    """The same with several hypotheses that share the cache of their sentence.
+
+    before   output = heads_last(Softmax(scale query keys^T - penalty) values)
+    after    output, keys, values = MultiHeadAttention(query, ..., bias=Neg(penalty), ...)
+    """
+
+    def pattern(self, op, query, key, value, past_key, past_value, scale, penalty):
+        return _attend_past(op, query, key, value, past_key, past_value, scale, penalty)
+
+
+def _attend_past(op, query, key, value, past_key, past_value, scale, penalty):
+    """The nodes of attention to a cache; `penalty` keeps hypotheses from each other's tokens."""
+    queries = op.Transpose(query, _outputs=["queries"])  # (B, H, T, K)
+    keys = op.Concat(past_key, op.Transpose(key, _outputs=["new_keys"]), axis=2)
+    values = op.Concat(past_value, op.Transpose(value, _outputs=["new_values"]), axis=2)
+    scores = op.MatMul(op.Mul(queries, scale), op.Transpose(keys, _outputs=["columns"]))
+    scores = scores if penalty is None else op.Sub(scores, penalty)
+    heads = op.MatMul(op.Softmax(scores), values)
+    return op.Transpose(heads, _outputs=["output"]), keys, values
+
+
+class MaskedAttention(Rule):
+    """Attention with a mask, to keys and values that are computed here.
+
+    before   output = heads_last(Softmax(scale query key^T - penalty) alive value)
+    after    output = MultiHeadAttention(query, key, alive value, bias=Neg(penalty))
+
+    `alive` is 0 where a query may attend to nothing, so that it gets zeros and not a mean. Where
+    that is so for all queries of a sentence alike, the values become zeros; else the output does.
+    """
+
+    def pattern(self, op, query, key, value, scale, penalty, alive):
+        queries = op.Transpose(query, _outputs=["queries"])
+        columns = op.Transpose(op.Transpose(key, _outputs=["keys"]), _outputs=["columns"])
+        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), penalty)
+        weights = op.Mul(op.Softmax(scores), alive)
+        heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
+        return op.Transpose(heads, _outputs=["output"])
+
+    def check(self, context, query, key, value, scale, penalty, alive, columns, **moved):
+        sizes = [heads(self.known, item) for item in (query, key, value)]
+        return (
+            None not in sizes
+            and len(set(sizes)) == 1
+            and are_heads_first(*moved.values())
+            and _is_masked(self.known, scale, penalty, alive, columns)
+        )
+
+    def rewrite(self, op, query, key, value, scale, penalty, alive, **_):
+        values = join_heads(op, value)
+        if self.known.dims[alive][2] == 1:
+            values = op.Mul(values, op.Squeeze(alive, integers(op, 1)))
+        keys = join_heads(op, key)
+        return _attention(self.known, op, query, keys, values, scale, penalty, alive)
+
+
+class MemoryAttention(Rule):
+    """Attention with a mask, keys and values (B, H, S, K) being ready: those of the source.
+
+    before   output = heads_last(Softmax(scale query keys^T - penalty) alive values)
+    after    output = MultiHeadAttention(query, keys, alive values, bias=Neg(penalty))
+    """
+
+    def pattern(self, op, query, keys, values, scale, penalty, alive):
+        queries = op.Transpose(query, _outputs=["queries"])
+        columns = op.Transpose(keys, _outputs=["columns"])
+        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), penalty)
+        weights = op.Mul(op.Softmax(scores), alive)
+        heads = op.MatMul(weights, values)
+        return op.Transpose(heads, _outputs=["output"])
+
+    def check(self, context, query, keys, values, scale, penalty, alive, columns, **moved):
+        dims = [self.known.dims.get(item) for item in (keys, values)]
+        size = heads(self.known, query)
+        return (
+            size is not None
+            and all(item is not None and (item[1], item[3]) == size for item in dims)
+            and are_heads_first(*moved.values())
+            and _is_masked(self.known, scale, penalty, alive, columns)
+        )
+
+    def rewrite(self, op, query, keys, values, scale, penalty, alive, **_):
+        # Scaling the values can be done once, before the loop, and so is free.
+        values = op.Mul(values, alive) if self.known.dims[alive][2] == 1 else values
+        return _attention(self.known, op, query, keys, values, scale, penalty, alive)
+
+
+def _is_masked(known, scale, penalty, alive, columns):
+    """Whether scale and mask are such as the operator takes: one mask for all heads."""
+    masks = [known.dims.get(item) for item in (penalty, alive)]
+    return (
+        number(scale) is not None
+        and is_order(columns, 0, 1, 3, 2)
+        and all(item is not None and len(item) == 4 and item[1] == 1 for item in masks)
+        and masks[1][3] == 1
+    )
+
+
+def _attention(known, op, query, keys, values, scale, penalty, alive):
+    """The operator, and zeros for the queries that may attend to nothing: (B, T, H, K)."""
+    count, _ = heads(known, query)
+    output = op.MultiHeadAttention(
+        join_heads(op, query), keys, values, None, None, _bias(known, op, query, penalty),
+        num_heads=count, scale=number(scale), _domain=MICROSOFT,
+    )  # fmt: skip
+    if known.dims[alive][2] != 1:
+        # Queries of a sentence differ in whether they see anything: those that do not get zeros.
+        output = op.Mul(output, op.Squeeze(alive, integers(op, 1)))  # (B, T, 1)
+    return split_heads(op, output, count)
+
+
+def _bias(known, op, query, penalty):
+    """What the operator adds; it does not broadcast along the axis of the queries."""
+    bias = op.Neg(penalty)
+    if known.dims[penalty][2] != 1:
+        return bias
+    if known.dims[penalty][3] == known.dims[query][1]:
+        rows = op.Shape(penalty, start=3)  # the same for every block
+    else:
+        rows = op.Shape(query, start=1, end=2)
+    ones, one = integers(op, 1, 1), integers(op, 1)
+    return op.Expand(bias, op.Concat(ones, rows, one, axis=0))

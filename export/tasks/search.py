@@ -1,0 +1,166 @@
+"""The export of a search: ids in, the generated ids and their scores out.
+
+Shapes: B sentences, W hypotheses of each, S source length, P start (or prompt) length, T generated
+length, V vocabulary.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.export import verify
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.tasks.samples import check_listed, random_ids
+from keras_transformer.models import CausalTransformer
+from keras_transformer.search import Sampling
+from keras_transformer.search.loop import EXTRA_LENGTH
+
+
+def vocab_sizes(model):
+    """`{"source", "target"}` of a model that can be searched."""
+    target = model.decoder.embedding
+    source = model.encoder.embedding if model.encoder else target
+    return {"source": source.vocab_size, "target": target.vocab_size}
+
+
+class SearchTask:
+    """What an export with a search computes, and how it is proven.
+
+    Args:
+        model: `Transformer` or `CausalTransformer` in float32.
+        search: `GreedySearch`, `BeamSearch` or `Sampling`.
+        max_length: most generated tokens, or `None` for the source's length and some more.
+
+    Attributes:
+        name: "translate" or "generate", the task in the manifest.
+        random: whether the search takes a seed.
+        specs: dict from the inputs' names to `tf.TensorSpec`.
+        vocab_size: `{"source", "target"}`.
+        search_config: the search as the manifest describes it.
+    """
+
+    def __init__(self, model, search, max_length):
+        self.model, self.search, self.max_length = model, search, max_length
+        self.random = isinstance(search, Sampling)
+        self.name = "generate" if isinstance(model, CausalTransformer) else "translate"
+        self.vocab_size = vocab_sizes(model)
+        self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
+        self.specs = {
+            signature.SOURCE_IDS: tf.TensorSpec([None, None], "int32", signature.SOURCE_IDS)
+        }
+        if self.random:
+            self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
+
+    def function(self, source_ids, **seed):
+        """What is traced: source ids (B, S) to ids (B, W, T) and scores (B, W)."""
+        result = self.search(self.model, source_ids, self.max_length, **seed)
+        return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
+
+    def axes(self, name, rank):
+        """Names of the axes of an input or output."""
+        return signature.AXES[name]
+
+    def limits(self, max_source_length):
+        """The lengths that the manifest promises to serve."""
+        longest = self.model.max_length
+        return {
+            "source_length": min(max_source_length, longest or max_source_length),
+            "target_length": self.max_length or longest,
+            "extra_length": None if self.max_length else EXTRA_LENGTH,
+        }
+
+    def cases(self, samples):
+        """Inputs to prove the file on: sentences of several lengths, padded, alone and together."""
+        if samples is None:
+            samples = random_ids(self.vocab_size["source"], self.model.max_length)
+        cases = [{signature.SOURCE_IDS: self._checked(ids)} for ids in check_listed(samples)]
+        if self.random:
+            for seed, case in enumerate(cases, 17):
+                case[signature.SEED] = np.array(seed, np.int32)
+        return cases
+
+    def _checked(self, ids):
+        """A sample as it is fed; raises `ValueError` unless these are ids that the model reads."""
+        size, longest = self.vocab_size["source"], self.model.max_length
+        ids = np.asarray(ids)
+        fits = ids.ndim == 2 and ids.size > 0 and ids.dtype.kind in "iu"
+        if not (fits and 0 <= ids.min() and ids.max() < size):
+            held = f"with ids from {ids.min()} to {ids.max()}" if fits else f"of {ids.dtype}"
+            raise ValueError(
+                f"A sample must be an array (B, S) of ids from 0 to {size - 1}, but one of "
+                f"shape {ids.shape} {held} was passed."
+            )
+        if longest is not None and ids.shape[1] > longest:
+            raise ValueError(
+                f"A sample has {ids.shape[1]} ids a sentence, but the model has learned "
+                f"positions for {longest} only."
+            )
+        return ids.astype(np.int32)
+
+    def expected(self, case):
+        """Keras' ids (B, W, T) and scores (B, W) for a case."""
+        seed = {"seed": int(case[signature.SEED])} if self.random else {}
+        result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
+        return result.ids.numpy(), result.scores.numpy()
+
+    def compare(self, cases, expected, found, tolerance, exact=True):
+        """Raises `ExportError` unless what the file gave is what Keras gives.
+
+        Its scores are held against those that Keras' forward pass gives to the file's own ids:
+        rounded weights may choose other tokens, but must not give them wrong scores.
+        """
+        rescored = [
+            self.rescore(case[signature.SOURCE_IDS], outputs[signature.TOKEN_IDS])
+            for case, outputs in zip(cases, found, strict=True)
+        ]
+        return verify.compare_search(expected, found, rescored, tolerance, exact)
+
+    def rescore(self, source_ids, token_ids):
+        """The scores, (B, W), that the model's plain forward pass gives to hypotheses (B, W, T).
+
+        It knows no cache, no loop and no beam, so it is a second way to the same numbers. Beside
+        them their spread: the scores' sums over standard deviations of all log-probabilities.
+        """
+        width = token_ids.shape[1]
+        targets, lengths = self._targets(source_ids, token_ids)
+        inputs = targets[:, :-1]  # the last token is never read
+        if self.name == "translate":
+            inputs = {
+                signature.SOURCE_IDS: np.repeat(source_ids, width, axis=0),
+                signature.TARGET_IDS: inputs,
+            }
+        logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        verify.check_known("Logits of the forward pass", logits)
+        peak = logits.max(axis=-1, keepdims=True)
+        logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
+        chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
+        spread = logits.std(axis=-1, where=np.isfinite(logits))
+        column = np.arange(chosen.shape[1])[None]
+        pad = signature.SPECIAL_IDS["pad"]
+        generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
+        count = np.maximum(generated.sum(axis=1), 1)
+        norm = ((5.0 + count) / 6.0) ** getattr(self.search, "length_penalty", 0.0)
+        return tuple(
+            (np.where(generated, part, 0.0).sum(axis=1) / norm).reshape(-1, width)
+            for part in (chosen, spread)
+        )
+
+    def _targets(self, source_ids, token_ids):
+        """Start and generated tokens of each hypothesis in a row, and the length of each start.
+
+        Returns:
+            A pair: ids (B W, P + T), padded on the right, and lengths (B W,). A prompt's own
+            padding is left out, so that the tokens follow it as they do in the search.
+        """
+        tokens = token_ids.reshape(-1, token_ids.shape[2])  # (B W, T)
+        start = np.asarray(self.model.start_ids(tf.constant(source_ids)))
+        start = np.repeat(start, token_ids.shape[1], axis=0)  # (B W, P)
+        pad = signature.SPECIAL_IDS["pad"]
+        lengths = np.maximum((start != pad).sum(axis=1), 1)
+        rows = [
+            np.r_[one[:n], two[two != pad]]
+            for one, n, two in zip(start, lengths, tokens, strict=True)
+        ]
+        targets = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
+        for target, row in zip(targets, rows, strict=True):
+            target[: len(row)] = row
+        return targets, lengths
