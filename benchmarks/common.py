@@ -152,10 +152,13 @@ def processor():
 
 
 def write(report, path):
-    """Writes a report as JSON: whole, or not at all."""
-    from keras_transformer.files import whole_file
+    """Writes a report as JSON: whole, or not at all.
 
+    By hand and not by `keras_transformer.files`: importing the package imports the frameworks, and
+    the process that compares engines must hold no memory of the device that they run on.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as aside:
-        aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    aside = path.with_name(f"part-{path.name}")
+    aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    os.replace(aside, path)
     print(f"written to {path}")

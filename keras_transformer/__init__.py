@@ -83,11 +83,9 @@ with _where_installed():  # sentencepiece
 with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers
     from keras_transformer.layers.additive import AdditiveAttention
-    from keras_transformer.layers.attention import (
-        MultiHeadAttention,
-        scaled_dot_product_attention,
-    )
+    from keras_transformer.layers.attention import MultiHeadAttention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
+    from keras_transformer.layers.dot_product import scaled_dot_product_attention
     from keras_transformer.layers.embeddings import TokenEmbedding
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.positions import (

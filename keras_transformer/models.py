@@ -213,9 +213,8 @@ class Transformer(CachedDecoding, _Model):
 class TransformerEncoder(_Model):
     """The encoder alone: ids in, one vector a token out (section 3.1).
 
-    For classification, tagging, retrieval: put any head on its output.
-
-    Args: as `Transformer`, without `target_vocab_size`.
+    For classification, tagging, retrieval: put any head on its output. Arguments and errors are
+    those of `Transformer`, without `target_vocab_size`.
 
     Call arguments:
         inputs: (B, S) int32 `source_ids`; id 0 is padding.
@@ -223,9 +222,6 @@ class TransformerEncoder(_Model):
     Returns:
         (B, S, D). Carries the Keras mask of the ids, so that pooling layers which
         respect masks leave the padding out.
-
-    Raises:
-        ValueError, TypeError: as `Transformer`.
 
     Example:
 
@@ -245,18 +241,14 @@ class TransformerEncoder(_Model):
 class CausalTransformer(CachedDecoding, _Model):
     """The decoder alone, a language model: each position predicts the next token.
 
-    The decoder of section 3.1 without its attention to an encoder.
-
-    Args: as `Transformer`, without `target_vocab_size`.
+    The decoder of section 3.1 without its attention to an encoder. Arguments and errors are those
+    of `Transformer`, without `target_vocab_size`.
 
     Call arguments:
         inputs: (B, T) int32 `target_ids`; id 0 is padding, on the right.
 
     Returns:
         (B, T, V) float32 logits of the tokens after each position.
-
-    Raises:
-        ValueError, TypeError: as `Transformer`.
 
     Example:
 

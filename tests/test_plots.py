@@ -116,6 +116,20 @@ def test_grid_has_a_row_a_layer_and_a_column_a_head(tmp_path):
     assert figure.get_suptitle() == "cross"
 
 
+def test_a_translation_is_drawn_with_its_own_tokens():
+    tokenizer = kt.Tokenizer.train(["a b a b"], vocab_size=270, hard_vocab_limit=False)
+    model = kt.Transformer(**SIZES | {"vocab_size": tokenizer.vocab_size})
+    figure = plots.plot_translation(model, tokenizer, "a b", "b", title="a b -> b")
+    source, target = [*tokenizer.encode("a b"), 3], [2, *tokenizer.encode("b")]
+    weights = plots.attention_maps(model, source, target)["cross"]  # (2, 3, T, S)
+    for panel, w in zip(figure.axes, weights.reshape(6, len(target), len(source)), strict=True):
+        np.testing.assert_array_equal(panel.images[0].get_array(), w)
+    labelled = figure.axes[3]  # the left one of the lower row
+    assert labelled.get_yticklabels()[0].get_text() == "<s>"
+    assert labelled.get_xticklabels()[-1].get_text() == "</s>"
+    assert figure.get_suptitle() == "a b -> b"
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 7), (2, 3, 7, 5)])
 def test_weights_and_labels_must_fit(shape):
     with pytest.raises(ValueError, match=r"must have shape \(layers, heads, 5, 7\)"):

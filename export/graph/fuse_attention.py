@@ -43,12 +43,12 @@ class CachedAttention(Rule):
 
     def check(self, context, query, key, value, scale, columns, output, negative_bias=None, **rest):
         sizes = [heads(self.known, item) for item in (query, key, value)]
-        dims = self.known.dims.get(negative_bias)
+        bias = self.known.dims.get(negative_bias)
         moved = (rest["queries"], rest["new_keys"], rest["new_values"], output)
         return (
             None not in sizes
             and len(set(sizes)) == 1
-            and (negative_bias is None or bool(dims) and len(dims) == 4 and dims[1] == 1)
+            and (negative_bias is None or bool(bias) and len(bias) == 4 and bias[1] == 1)
             and number(scale) is not None
             and is_order(columns, 0, 1, 3, 2)
             and are_heads_first(*moved)
@@ -77,7 +77,7 @@ class SharedCacheAttention(CachedAttention):
 
 
 def _negative(op, value):
-    """-value; where value is itself -1 times another one, that."""
+    """The negative of a value: what it is the negative of, or a node."""
     producer = value.producer()
     if producer is not None and producer.op_type == "Mul" and number(producer.inputs[1]) == -1:
         return producer.inputs[0]
@@ -85,7 +85,7 @@ def _negative(op, value):
 
 
 def _attend_past(op, query, key, value, past_key, past_value, scale, negative_bias):
-    """The nodes of attention to a cache; `negative_bias` hides other hypotheses' tokens."""
+    """The nodes of attention to a cache; the bias hides other hypotheses' slots."""
     queries = op.Transpose(query, _outputs=["queries"])  # (B, H, T, K)
     keys = op.Concat(past_key, op.Transpose(key, _outputs=["new_keys"]), axis=2)
     values = op.Concat(past_value, op.Transpose(value, _outputs=["new_values"]), axis=2)
@@ -99,7 +99,7 @@ class MaskedAttention(Rule):
     """Attention with a mask, to keys and values that are computed here.
 
     before   output = heads_last(Softmax(scale query key^T - negative_bias) alive value)
-    after    output = MultiHeadAttention(query, key, alive value, bias=Neg(negative_bias))
+    after    output = MultiHeadAttention(query, key, alive value, bias=-negative_bias)
 
     `alive` is 0 where a query may attend to nothing, so that it gets zeros and not a mean. Where
     that is so for all queries of a sentence alike, the values become zeros; else the output does.
@@ -134,7 +134,7 @@ class MemoryAttention(Rule):
     """Attention with a mask, keys and values (B, H, S, K) being ready: those of the source.
 
     before   output = heads_last(Softmax(scale query keys^T - negative_bias) alive values)
-    after    output = MultiHeadAttention(query, keys, alive values, bias=Neg(negative_bias))
+    after    output = MultiHeadAttention(query, keys, alive values, bias=-negative_bias)
     """
 
     def pattern(self, op, query, keys, values, scale, negative_bias, alive):
@@ -187,7 +187,7 @@ def _attention(known, op, query, keys, values, scale, negative_bias, alive):
 
 def _bias(known, op, query, negative_bias):
     """What the operator adds; it does not broadcast along the axis of the queries."""
-    bias = op.Neg(negative_bias)
+    bias = _negative(op, negative_bias)
     if known.dims[negative_bias][2] != 1:
         return bias
     if known.dims[negative_bias][3] == known.dims[query][1]:

@@ -7,8 +7,8 @@ D d_model.
 import keras
 from keras import layers, ops
 
-from keras_transformer.layers.attention import masked_softmax
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
+from keras_transformer.layers.dot_product import masked_softmax
 from keras_transformer.layers.masks import attention_shape, combine_masks
 
 

@@ -125,8 +125,7 @@ class EncoderBlock(_Block):
 
     def call(self, inputs, attention_mask=None, use_causal_mask=False, training=None):
         def attend(x):
-            options = {"use_causal_mask": use_causal_mask, "training": training}
-            return self.self_attention(x, x, attention_mask=attention_mask, **options)
+            return self.self_attention(x, x, None, attention_mask, use_causal_mask, training)
 
         x = self.residual(inputs, attend, self.self_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
@@ -140,8 +139,7 @@ class DecoderBlock(_Block):
     causal: position i sees positions up to i only.
 
     Weights: those of `EncoderBlock`, and `cross_attention/...`, `cross_attention_norm/...`.
-
-    Args: as `EncoderBlock`.
+    Arguments and errors are those of `EncoderBlock`.
 
     Call arguments:
         inputs: (B, T, D), the target.
@@ -154,9 +152,6 @@ class DecoderBlock(_Block):
 
     Returns:
         (B, T, D). The Keras mask of `inputs` passes through.
-
-    Raises:
-        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set.
 
     Example:
 
@@ -173,8 +168,8 @@ class DecoderBlock(_Block):
 
     def call(self, inputs, memory, attention_mask=None, memory_mask=None, training=None):
         def attend_self(x):
-            options = {"use_causal_mask": True, "training": training}
-            return self.self_attention(x, x, attention_mask=attention_mask, **options)
+            causal = True
+            return self.self_attention(x, x, None, attention_mask, causal, training)
 
         def attend_memory(x):
             return self.cross_attention(x, memory, attention_mask=memory_mask, training=training)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.layers.attention import FORBIDDEN
+from keras_transformer.layers.dot_product import FORBIDDEN
 
 
 class Cache(NamedTuple):

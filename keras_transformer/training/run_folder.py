@@ -100,7 +100,8 @@ class RunFolder:
         """The run's tokenizer, trained on `lines` unless it is there already."""
         path = self.path / "tokenizer.model"
         if not path.exists():
-            Tokenizer.train(lines, vocab_size=vocab_size).save(path)
+            with self.replace(path.name) as aside:
+                Tokenizer.train(lines, vocab_size=vocab_size).save(aside)
         return Tokenizer.load(path)
 
     def callbacks(self, batches, epochs):
@@ -157,7 +158,7 @@ class RunFolder:
             aside.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
     def replace(self, name):
-        """A context whose path to write to becomes the file `name` when it ends: see `files`."""
+        """A context whose path is moved to the file `name` when it ends; see `whole_file`."""
         return whole_file(self.path / name)
 
 

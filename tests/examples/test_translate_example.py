@@ -232,20 +232,19 @@ def test_arguments_of_its_own_are_checked(script, arguments, capsys):
     assert arguments.split()[0] in capsys.readouterr().err
 
 
-def test_replicas_of_a_cpu_train_together_and_nothing_but_progress_is_told(tmp_path):
+def test_replicas_of_a_cpu_train_together_and_libraries_keep_quiet(tmp_path):
     command = [sys.executable, str(SCRIPT), *"--limit 23 --vocab-size 310 --epochs 1".split()]
-    command += [*"--replicas 2 --beam-width 1 --length-penalty 1".split(), "--output", tmp_path]
+    command += [*"--replicas 2 --beam-width 1 --length-penalty 1 --no-export".split()]
+    command += ["--output", tmp_path]
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "2 replicas" in done.stdout and f"Saved in {tmp_path}" in done.stdout
     assert read_metrics(tmp_path)["recipe"]["replicas"] == 2
-    # The exporters tell their progress on stderr; libraries have nothing to say beside it.
-    lines = done.stderr.splitlines()
-    assert lines and [line for line in lines if not re.fullmatch(r".* \.\.\. [\d.]+ s", line)] == []
+    assert done.stderr == ""
 
 
-def test_an_example_is_one_screenful_after_another_and_in_the_index():
+def test_examples_are_short_and_in_the_index():
     index = (SCRIPT.parent / "README.md").read_text("utf-8")
     scripts = sorted(SCRIPT.parent.glob("*.py"))
     assert scripts

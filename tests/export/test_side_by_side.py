@@ -1,6 +1,7 @@
 """An artefact beside its Keras model: the same tokens are counted, in a process of its own."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,13 @@ pytest.importorskip("onnxruntime")
 
 from support import exports  # noqa: E402
 
-from keras_transformer.export import ExportError, apart, export_onnx, side_by_side  # noqa: E402
+from keras_transformer.export import (  # noqa: E402
+    ExportError,
+    apart,
+    export_onnx,
+    export_saved_model,
+    side_by_side,
+)
 from keras_transformer.export.side_by_side import Comparison, compare_with_keras  # noqa: E402
 
 LINES = [*exports.LINES, "a red dog", "two men run , a dog 's hat ."]
@@ -89,6 +96,13 @@ def test_without_a_text_model_tokens_alone_are_compared(exported, tmp_path):
     found = compare_with_keras(model, exports.tokenizer(), Bounded(), folder, LINES[:3])
     assert found.same_texts is None and found.text_seconds is None and found.same_tokens == 3
     assert "strings" not in str(found)
+
+
+def test_exports_tell_their_progress_and_nothing_else(exported, tmp_path, capfd):
+    folder, tokenizer = tmp_path / "saved_model", exports.tokenizer()
+    export_saved_model(exported[0], folder, tokenizer, exports.BEAM, max_length=7)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines and [line for line in lines if not re.fullmatch(r".* \.\.\. [\d.]+ s", line)] == []
 
 
 def test_times_are_told_beside_each_other():
