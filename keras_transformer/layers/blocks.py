@@ -125,7 +125,8 @@ class EncoderBlock(_Block):
 
     def call(self, inputs, attention_mask=None, use_causal_mask=False, training=None):
         def attend(x):
-            return self.self_attention(x, x, None, attention_mask, use_causal_mask, training)
+            options = {"use_causal_mask": use_causal_mask, "training": training}
+            return self.self_attention(x, x, attention_mask=attention_mask, **options)
 
         x = self.residual(inputs, attend, self.self_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
@@ -168,8 +169,8 @@ class DecoderBlock(_Block):
 
     def call(self, inputs, memory, attention_mask=None, memory_mask=None, training=None):
         def attend_self(x):
-            causal = True
-            return self.self_attention(x, x, None, attention_mask, causal, training)
+            options = {"use_causal_mask": True, "training": training}
+            return self.self_attention(x, x, attention_mask=attention_mask, **options)
 
         def attend_memory(x):
             return self.cross_attention(x, memory, attention_mask=memory_mask, training=training)
