@@ -61,7 +61,7 @@ def train(args, run, text, tokenizer, strategy):
             keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(label_smoothing=0.1),
             weighted_metrics=[kt.Perplexity()],
-            jit_compile=on_gpu,
+            jit_compile=on_gpu and multiple == 1,  # XLA compiles for one device
         )
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
