@@ -28,6 +28,12 @@ def pytest_configure(config):
     )
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first: then no worker is left alone with one of them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test draws the same numbers, alone or in company."""

@@ -9,6 +9,7 @@ from support import exports, guides
 
 from keras_transformer.export import export_onnx
 
+pytestmark = pytest.mark.slow
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "guides"
 FRAMEWORKS = ("keras", "tensorflow", "tensorflow_text", "jax", "torch", "tf2onnx", "onnx")
 SMALL_MODEL = "num_layers=1, d_model=12, num_heads=2, d_ff=17"

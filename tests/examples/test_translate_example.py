@@ -24,6 +24,7 @@ from keras_transformer.export.runtime import Translator  # noqa: E402
 from keras_transformer.training import callbacks, checkpoints, recipes, run_folder  # noqa: E402
 from keras_transformer.training.bleu import bleu  # noqa: E402
 
+pytestmark = pytest.mark.slow
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "translate.py"
 # Seconds, not minutes; it learns little, but something.
 SMALL = dict(

@@ -134,6 +134,7 @@ def batches(draw):
     early_stop=st.booleans(),
     sources=st.lists(batches(), min_size=5, max_size=5),
 )  # fmt: skip
+@pytest.mark.slow
 def test_keras_and_onnx_runtime_hold_together(beam_width, length_penalty, early_stop, sources):
     """Each search is an export of its own: there are few of them, and several batches for each."""
     model, search = shallow_model(), BeamSearch(beam_width, length_penalty, early_stop=early_stop)

@@ -14,6 +14,7 @@ TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
 
 
+@pytest.mark.slow
 def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
     """As many of them as run here, and at least one of each file; none skipped."""
     pytest.importorskip("jax", reason="JAX, the second backend, is missing")

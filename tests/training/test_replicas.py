@@ -74,7 +74,6 @@ def compile_model(model, case, kind):
 
     optimizers = {
         "norm": lambda: sgd(clipnorm=0.05, use_ema=True, ema_momentum=0.5),
-        "value": lambda: sgd(clipvalue=0.02),
         "scaled": lambda: keras.optimizers.LossScaleOptimizer(
             sgd(global_clipnorm=0.1), initial_scale=2.0**80
         ),
@@ -82,7 +81,7 @@ def compile_model(model, case, kind):
             kt.InverseSquareRootWarmup(6, 3, 0.1), 0.9, 0.98, 1e-5, global_clipnorm=0.1
         ),
     }
-    options = {"norm": {"steps_per_execution": 2}, "value": {"run_eagerly": True}}
+    options = {"norm": {"steps_per_execution": 2}}
     if case in ("mask", "rows"):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         metrics = [keras.metrics.SparseCategoricalAccuracy()]
@@ -134,7 +133,6 @@ def use_again(strategy, model, kind):
 CASES = {
     "global": "transformer",
     "norm": "causal",
-    "value": "causal",
     "scaled": "causal",
     "mask": "causal",
     "rows": "classifier",

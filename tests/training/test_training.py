@@ -325,7 +325,7 @@ def test_what_prepare_cannot_do_it_refuses():
     with pytest.raises(ValueError, match="needs the model's weights"):
         prepare(unbuilt)
     own = type("Own", (keras.Sequential,), {"train_step": lambda self, data: {}})(
-        [keras.Input((2,))]
+        [keras.Input((2,)), keras.layers.Dense(2)]
     )
     own.compile("sgd", "mse")
     with pytest.raises(ValueError, match="Own has a train_step of its own"):
