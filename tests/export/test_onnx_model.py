@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import exports
 from support.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
+from support.linear_bias import LinearBias
 
 from keras_transformer.export import (
     ExportError,
@@ -161,6 +162,7 @@ VARIANTS = {
         BeamSearch(2, 0.0),
     ),
     "mixed bfloat16": ({"dtype": "mixed_bfloat16", "num_layers": 1}, GreedySearch()),
+    "positions of one's own": ({"positions": LinearBias(), "num_layers": 1}, BeamSearch(3)),
 }  # fmt: skip
 
 
