@@ -23,7 +23,8 @@ class PositionEncoding(layers.Layer):
     ...     in_attention = True
     ...
     ...     def bias(self, queries, keys, num_heads):
-    ...         slopes = 2.0 ** -(8.0 * (1.0 + keras.ops.arange(num_heads)) / num_heads)
+    ...         heads = keras.ops.arange(num_heads, dtype="float32")
+    ...         slopes = 2.0 ** (-8.0 * (1.0 + heads) / num_heads)
     ...         distances = keras.ops.abs(queries[:, None] - keys[None, :])
     ...         return -slopes[:, None, None] * keras.ops.cast(distances, "float32")
     >>> EncoderBlock(num_heads=2, d_ff=16, positions=LinearBias())(keras.ops.ones((1, 3, 8))).shape
@@ -58,6 +59,8 @@ class PositionEncoding(layers.Layer):
         With `position` the keys are a cache's: each earlier position has T of them, one for each
         alternative.
         """
+        if not self.in_attention:
+            return None
         heads, targets = queries.shape[1], ops.shape(queries)[2]
         query_positions, key_positions = ops.arange(targets), ops.arange(ops.shape(keys)[2])
         if position is not None:
