@@ -17,9 +17,11 @@ class PositionEncoding(layers.Layer):
             holds an encoding of this kind; otherwise the embeddings do. Defaults to `False`.
         max_length: number of positions that can be encoded, or `None` for no limit.
 
-    Example, attention that falls off with distance (arXiv 2108.12409):
+    Example, attention that falls off with distance (arXiv 2108.12409). It is registered, for blocks
+    and models make their own encodings from the configuration of the one that they are given:
 
-    >>> class LinearBias(PositionEncoding):
+    >>> @keras.saving.register_keras_serializable("my_project")
+    ... class LinearBias(PositionEncoding):
     ...     in_attention = True
     ...
     ...     def bias(self, queries, keys, num_heads):
