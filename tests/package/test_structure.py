@@ -40,6 +40,7 @@ FLOORS = (
         "data.corpora",
         "data.batches",
         "data.checks",
+        "data.words",
     },
     {"export.runtime"},
     {
