@@ -39,6 +39,7 @@ FLOORS = (
         "data.tokenizer_training",
         "data.corpora",
         "data.batches",
+        "data.encoding",
         "data.checks",
         "data.words",
     },
