@@ -62,7 +62,7 @@ def tagging_batches(
             )
     classes, names = label_ids([tag for marks in tags for tag in marks], label_names)
     ends = np.cumsum([len(words) for words in sentences])
-    classes = np.split(classes, ends[:-1])
+    classes = np.split(classes, ends)[:-1]
     rows, labels = _encode(tokenizer, sentences, classes)
     keep, counts = choose(
         "sentence",
