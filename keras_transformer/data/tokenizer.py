@@ -223,13 +223,15 @@ class Tokenizer:
             text: str.
 
         Returns:
-            List of (begin, end), one a piece, in bytes of the text's UTF-8 form. The space before
-            a word belongs to it. Pieces that are bytes of one character have the same span.
+            List of (begin, end), one a piece, in bytes of the text's UTF-8 form. A space before a
+            word may belong to it. Pieces that are bytes of one character have the same span; the
+            space that SentencePiece puts before a text has none, (0, 0).
         """
         pieces = self._processor.encode(text, return_type="proto").pieces
         spans = [(piece.begin, piece.end) for piece in pieces]
-        for i in reversed(range(len(spans) - 1)):  # of one character, the last byte has the span
-            if spans[i][0] == spans[i][1]:
+        for i in reversed(range(len(spans) - 1)):
+            # SentencePiece gives the span of a character to the last of its bytes.
+            if spans[i][0] == spans[i][1] and self._processor.is_byte(pieces[i].id):
                 spans[i] = spans[i + 1]
         return spans
 

@@ -1,4 +1,4 @@
-"""What holds for the batches of every kind of example: epochs, resumption, limits, rows of padding."""
+"""What holds for batches of all kinds: epochs, resumption, limits, rows of padding."""
 
 import logging
 
