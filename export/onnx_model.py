@@ -40,6 +40,7 @@ def export_onnx(
     search=None,
     precision="float32",
     *,
+    target_tokenizer=None,
     max_length=None,
     max_source_length=MAX_SOURCE_LENGTH,
     fuse=True,
@@ -61,6 +62,8 @@ def export_onnx(
             model. Its weights are exported in float32, whatever its dtype policy.
         path: folder to write. An earlier export at this place is replaced in one move, at the end.
         tokenizer: `Tokenizer` to put beside the model. Defaults to `None`: ids only.
+        target_tokenizer: `Tokenizer` of what the model writes, for models whose vocabularies are
+            apart. Defaults to `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
@@ -95,7 +98,7 @@ def export_onnx(
     >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
-    check_arguments(model, tokenizer, search, max_length, max_source_length)
+    check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
     check_weights(model)
     tell = Progress(verbose)
@@ -113,12 +116,12 @@ def export_onnx(
             with tell("writing and proving the text model"):
                 from keras_transformer.export.text_model import add_text_model
 
-                text_values = add_text_model(
-                    folder, tokenizer, task.name, task.vocab_size["target"], model.max_length
-                )
+                text_values = add_text_model(folder, task, tokenizer, target_tokenizer)
         with tell("sealing the folder"):
             if tokenizer is not None:
                 tokenizer.save(folder / signature.TOKENIZER_FILE)
+            if target_tokenizer is not None:
+                target_tokenizer.save(folder / signature.TARGET_TOKENIZER_FILE)
             manifest = {
                 "task": task.name,
                 "inputs": values(graph.graph.inputs),
