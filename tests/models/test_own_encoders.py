@@ -1,5 +1,7 @@
 """`Transformer(encoder=...)`: any functional model in the place of the encoder."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -71,6 +73,9 @@ def test_the_encoder_is_saved_with_the_model(viewer, tmp_path):
     inputs = {**encoders.pictures(), "target_ids": TARGETS}
     np.testing.assert_array_equal(loaded(inputs), viewer(inputs))
     assert sorted(loaded.source_inputs) == ["image", "place"]
+    config = json.loads(json.dumps(viewer.get_config()))
+    again = kt.Transformer.from_config(config)
+    assert again.get_config() == viewer.get_config() and again.encoder is not viewer.encoder
 
 
 def test_depths_of_encoder_and_decoder_may_differ():
