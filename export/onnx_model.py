@@ -17,6 +17,7 @@ from keras_transformer.export.arguments import (
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.runtime import signature
@@ -148,7 +149,8 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):
-        model, weights = conversion.convert(traced, variables, OPSET)
+        recurrent = conversion.recurrent_variables(task.model)
+        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
         model.ir_version = IR_VERSION
         conversion.fill_weights(model, weights)
     with tell("simplifying"):
@@ -159,6 +161,9 @@ def _make_graph(task, precision, fuse, keep_float, tell):
         with tell("fusing blocks"):
             fuse_blocks(model, skip_norms=precision == "float16")
             simplify(model)
+            if precision == "float32":
+                join_projections(model)
+                simplify(model)
     if precision != "float32":
         with tell(f"converting to {precision}"):
             quantize.reduce_precision(model, precision, keep_float)
