@@ -145,7 +145,8 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):
-        model, weights = conversion.convert(traced, variables, OPSET)
+        recurrent = conversion.recurrent_variables(task.model)
+        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
         model.ir_version = IR_VERSION
         conversion.fill_weights(model, weights)
     with tell("simplifying"):
