@@ -55,7 +55,8 @@ class ClassToken(layers.Layer):
     def compute_mask(self, inputs, previous_mask=None):
         if previous_mask is None:
             return None
-        return ops.pad(previous_mask, [[0, 0], [1, 0]], constant_values=True)  # (B, S + 1)
+        mask = ops.cast(previous_mask, "int32")  # tf2onnx does not pad booleans
+        return ops.cast(ops.pad(mask, [[0, 0], [1, 0]], constant_values=1), "bool")  # (B, S + 1)
 
     def compute_output_shape(self, input_shape):
         batch_size, length, d_model = input_shape

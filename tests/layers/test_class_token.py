@@ -47,6 +47,11 @@ def test_padding_changes_nothing(padded):
     assert_close(classified(np.array(padded, "int32"))[0], numpy64(alone))
 
 
+def test_the_mask_of_an_empty_row_is_the_token_alone():
+    mask = ClassToken().compute_mask(normal(B, 0, D), np.zeros((B, 0), bool))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(mask), np.ones((B, 1), bool))
+
+
 def test_a_row_of_padding_only_gives_numbers():
     assert np.isfinite(numpy64(classified(np.zeros((2, 4), "int32"))[0])).all()
 
