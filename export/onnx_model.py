@@ -20,6 +20,7 @@ from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.heads import check_head, manifest_fields
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
@@ -42,6 +43,7 @@ def export_onnx(
     precision="float32",
     *,
     target_tokenizer=None,
+    head=None,
     max_length=None,
     max_source_length=MAX_SOURCE_LENGTH,
     fuse=True,
@@ -71,6 +73,9 @@ def export_onnx(
             scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
             out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
             every 32 rows of a column: closer to float32 and smaller, for large models).
+        head: what the outputs of a model without search mean: `Classification`,
+            `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
+            gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
         max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         max_source_length: longest source that the artefact says it serves. Defaults to 512, or to
@@ -104,7 +109,8 @@ def export_onnx(
     check_weights(model)
     tell = Progress(verbose)
     model = as_float32(model)
-    task = SearchTask(model, search, max_length) if search else ForwardTask(model)
+    task = SearchTask(model, search, max_length) if search else ForwardTask(model, head)
+    check_head(task, search, head, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
@@ -136,6 +142,7 @@ def export_onnx(
                 "opsets": {domain: int(v) for domain, v in graph.opset_imports.items()},
                 "ir_version": graph.ir_version,
                 "versions": versions(),
+                **manifest_fields(task, head, cases),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
             sealed = seal(manifest)

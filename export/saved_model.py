@@ -4,6 +4,7 @@ Shapes: B sentences, W hypotheses of each, S source length, T target length.
 """
 
 import itertools
+import json
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow as tf
 from keras_transformer.export import verify
 from keras_transformer.export.arguments import check_arguments, check_weights
 from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.heads import check_head, described
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import Progress, staged, why_not_saved_model
 from keras_transformer.export.tasks import ForwardTask, SearchTask
@@ -29,6 +31,7 @@ def export_saved_model(
     search=None,
     *,
     target_tokenizer=None,
+    head=None,
     max_length=None,
     samples=None,
     tolerance=TOLERANCE,
@@ -62,6 +65,9 @@ def export_saved_model(
         target_tokenizer: `Tokenizer` of what the model writes. Defaults to `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass
             only.
+        head: what the outputs of a model without search mean, as in `export_onnx`. It is checked,
+            and written beside the model as `assets.extra/head.json`; signatures give the model's
+            outputs. Defaults to `None`.
         max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a model without
@@ -83,7 +89,8 @@ def export_saved_model(
     tell = Progress(verbose)
     check_weights(model)
     model = as_float32(model)
-    forward, cases = ForwardTask(model), {}
+    forward, cases = ForwardTask(model, head), {}
+    check_head(forward, search, head, tokenizer)
     gives_logits = forward.outputs == [signature.LOGITS]
     tasks = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
     if search is not None:
@@ -103,6 +110,10 @@ def export_saved_model(
             module.weights = [variable.value for variable in model.variables]
             module.functions = functions
             tf.saved_model.save(module, str(folder), signatures=functions)
+        if head is not None:
+            extra = folder / "assets.extra"  # where TensorFlow leaves files that it does not know
+            extra.mkdir()
+            (extra / "head.json").write_text(json.dumps(described(head)), encoding="utf-8")
         with tell("proving it in a process without Keras"):
             _prove(folder, tasks, functions, cases, tolerance)
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import verify
+from keras_transformer.export import heads, verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import (
     check_listed,
@@ -23,9 +23,10 @@ class ForwardTask:
     Args:
         model: functional Keras model in float32. A `Sequential` becomes one, as its inputs and
             outputs have no names of their own.
+        head: what its outputs mean, one of `export.runtime.heads`, or `None`.
 
     Attributes:
-        name: "forward", the task in the manifest.
+        name: the task in the manifest: the head's, or "forward".
         specs: dict from the inputs' names to `tf.TensorSpec`.
         outputs: the outputs' names.
         vocab_size: `{"source", "target"}`, `None` for models that have no vocabulary.
@@ -35,9 +36,10 @@ class ForwardTask:
         ValueError: inputs and outputs do not have names of their own.
     """
 
-    name, search_config = "forward", None
+    search_config = None
 
-    def __init__(self, model):
+    def __init__(self, model, head=None):
+        self.head, self.name = head, head.task if head else "forward"
         if isinstance(model, keras.Sequential):
             model = keras.Model(model.inputs, model.outputs, name=model.name)
         self.model = model
@@ -103,7 +105,9 @@ class ForwardTask:
         return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
 
     def compare(self, cases, expected, found, tolerance, exact=True):
-        """Raises `ExportError` unless what the file gave is what Keras gives."""
+        """Raises `ExportError` unless what the file gave is what Keras gives, and the head fits."""
+        if self.head is not None:
+            heads.check_outputs(self, cases, expected)
         return verify.compare_forward(expected, found, tolerance, exact)
 
 
