@@ -22,19 +22,24 @@ __all__ = [
     "BleuCallback",
     "CausalTransformer",
     "CheckpointAveraging",
+    "ClassToken",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
+    "MaskedConv1D",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
     "RotaryPositionEncoding",
     "Sampling",
     "SearchResult",
+    "SegmentEmbedding",
     "SequenceCrossentropy",
+    "SequencePooling",
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
     "Throughput",
@@ -92,9 +97,13 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
+    from keras_transformer.layers.class_token import ClassToken
     from keras_transformer.layers.dot_product import scaled_dot_product_attention
-    from keras_transformer.layers.embeddings import TokenEmbedding
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
+    from keras_transformer.layers.frames import MaskedConv1D
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
+    from keras_transformer.layers.patches import PatchEmbedding
+    from keras_transformer.layers.pooling import SequencePooling
     from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
         PositionEncoding,
