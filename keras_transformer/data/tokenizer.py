@@ -246,25 +246,6 @@ class Tokenizer:
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
 
-    def byte_spans(self, text):
-        """Where the pieces of `encode(text)` stand in the text.
-
-        Args:
-            text: str.
-
-        Returns:
-            List of (begin, end), one a piece, in bytes of the text's UTF-8 form. A space before a
-            word may belong to it. Pieces that are bytes of one character have the same span; the
-            space that SentencePiece puts before a text has none, (0, 0).
-        """
-        pieces = self._processor.encode(text, return_type="proto").pieces
-        spans = [(piece.begin, piece.end) for piece in pieces]
-        for i in reversed(range(len(spans) - 1)):
-            # SentencePiece gives the span of a character to the last of its bytes.
-            if spans[i][0] == spans[i][1] and self._processor.is_byte(pieces[i].id):
-                spans[i] = spans[i + 1]
-        return spans
-
     def tf_encode(self, text):
         """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).
 
