@@ -194,16 +194,16 @@ class Tokenizer:
             text: str.
 
         Returns:
-            ids: list of int.
-            spans: list of pairs of int, one a piece: its characters are `text[start:end]`, a space
-                before a word included. Of the bytes of a character the last one has it all.
+            Two lists with one entry a piece: its id, and its span, a pair of int, whose text is
+            `text[start:end]`, a space before a word included. Of the bytes of a character the last
+            one has it all.
 
         Raises:
             TypeError, ValueError: as `encode` does.
 
         Example:
 
-        >>> tokenizer = Tokenizer.train(["a red hat"], vocab_size=270)
+        >>> tokenizer = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
         >>> ids, spans = tokenizer.encode_with_spans("a hat")
         >>> ids == tokenizer.encode("a hat"), spans[-1][1]
         (True, 5)
