@@ -19,7 +19,7 @@ from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
-from keras_transformer.export.heads import check_head, manifest_fields
+from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
@@ -102,11 +102,12 @@ def export_onnx(
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
+    check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
     model = as_float32(model)
     task = SearchTask(model, search, max_length) if search else ForwardTask(model, head)
-    check_head(task, search, head, tokenizer)
+    check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
@@ -138,7 +139,7 @@ def export_onnx(
                 "opsets": {domain: int(v) for domain, v in graph.opset_imports.items()},
                 "ir_version": graph.ir_version,
                 "versions": versions(),
-                **manifest_fields(task, head, cases),
+                **manifest_fields(task, cases),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
             sealed = seal(manifest)
