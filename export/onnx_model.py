@@ -185,7 +185,7 @@ def _prove(path, task, cases, precision, tolerance, tell):
 def arrange(graph, task):
     """Puts the inputs in their documented order, and names the axes of inputs and outputs.
 
-    An axis of fixed size keeps it, except where the artefact documents a name for it.
+    An axis of fixed size keeps it, except in outputs whose axes the artefact documents by name.
     """
     by_name = {value.name: value for value in graph.inputs}
     inputs = [by_name[name] for name in task.specs]
@@ -194,7 +194,7 @@ def arrange(graph, task):
     for value in [*graph.inputs, *graph.outputs]:
         sizes = list(value.shape or ())
         names = task.axes(value.name, len(sizes))
-        documented = value.name in signature.AXES
+        documented = value.name in signature.AXES and value.name not in by_name
         value.shape = ir.Shape(
             size if isinstance(size, int) and not documented else name
             for size, name in zip(sizes or [None] * len(names), names, strict=True)
