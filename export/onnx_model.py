@@ -17,6 +17,7 @@ from keras_transformer.export.arguments import (
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
@@ -41,6 +42,7 @@ def export_onnx(
     search=None,
     precision="float32",
     *,
+    target_tokenizer=None,
     head=None,
     max_length=None,
     max_source_length=MAX_SOURCE_LENGTH,
@@ -63,6 +65,8 @@ def export_onnx(
             model. Its weights are exported in float32, whatever its dtype policy.
         path: folder to write. An earlier export at this place is replaced in one move, at the end.
         tokenizer: `Tokenizer` to put beside the model. Defaults to `None`: ids only.
+        target_tokenizer: `Tokenizer` of what the model writes, for models whose vocabularies are
+            apart. Defaults to `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
@@ -100,7 +104,7 @@ def export_onnx(
     >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
-    check_arguments(model, tokenizer, search, max_length, max_source_length)
+    check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
     check_head_alone(head, search)
     check_weights(model)
@@ -120,12 +124,12 @@ def export_onnx(
             with tell("writing and proving the text model"):
                 from keras_transformer.export.text_model import add_text_model
 
-                text_values = add_text_model(
-                    folder, tokenizer, task.name, task.vocab_size["target"], model.max_length
-                )
+                text_values = add_text_model(folder, task, tokenizer, target_tokenizer)
         with tell("sealing the folder"):
             if tokenizer is not None:
                 tokenizer.save(folder / signature.TOKENIZER_FILE)
+            if target_tokenizer is not None:
+                target_tokenizer.save(folder / signature.TARGET_TOKENIZER_FILE)
             manifest = {
                 "task": task.name,
                 "inputs": values(graph.graph.inputs),
@@ -153,7 +157,8 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):
-        model, weights = conversion.convert(traced, variables, OPSET)
+        recurrent = conversion.recurrent_variables(task.model)
+        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
         model.ir_version = IR_VERSION
         conversion.fill_weights(model, weights)
     with tell("simplifying"):
@@ -164,6 +169,9 @@ def _make_graph(task, precision, fuse, keep_float, tell):
         with tell("fusing blocks"):
             fuse_blocks(model, skip_norms=precision == "float16")
             simplify(model)
+            if precision == "float32":
+                join_projections(model)
+                simplify(model)
     if precision != "float32":
         with tell(f"converting to {precision}"):
             quantize.reduce_precision(model, precision, keep_float)

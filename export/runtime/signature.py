@@ -32,6 +32,13 @@ AXES = {
     TEXT: ("batch",),
     TEXTS: ("batch", "beam"),
 }
+
+
+def axes_of(name, rank):
+    """Names of the axes of an input or output that is none of ours: a batch of sequences."""
+    return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
+
+
 DTYPES = ("bool", "float16", "float32", "int32", "int64", "string")
 
 MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
@@ -53,14 +60,13 @@ MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"  # external data, only beside models past 2 GB
 TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only where asked for
 TOKENIZER_FILE = "tokenizer.model"
-TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # only where the target has a tokenizer of its own
+TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of what is written, where it is not the same
 MANIFEST_FILE = "artefact.json"
 FILES = (MODEL_FILE, WEIGHTS_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
 
-# Signatures of a SavedModel.
-TRANSLATE = "translate"  # strings in; n-best strings and scores out
+# Signatures of a SavedModel. Where strings are served, the task is the signature's name.
 SEARCH = "search"  # ids in and out
-FORWARD = "logits"  # teacher forcing
+FORWARD = "forward"  # one forward pass; called LOGITS where it gives these alone
 
 FORMAT = "keras-transformer-onnx"
 FORMAT_VERSION = 1

@@ -46,7 +46,7 @@ class Tokenizer:
 
     Example:
 
-    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=274)
+    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=273)
     >>> tokenizer.decode(tokenizer.encode("a red hat 😀"))
     'a red hat 😀'
     """
@@ -98,15 +98,16 @@ class Tokenizer:
         Args:
             lines: iterable of str, one sentence each. Empty ones are passed over.
             vocab_size: int, number of ids, the four special ones and the 256 bytes included.
-            model_type: `"unigram"` (default; can sample segmentations by their probability) or
-                `"bpe"` (samples by dropping merges).
+            model_type: `"unigram"` (default; can sample segmentations by their probability),
+                `"bpe"` (samples by dropping merges), or `"char"`: an id for each character, the
+                most frequent ones if there are more than `vocab_size` allows.
             normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is;
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
             byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids).
             character_coverage: float, share of the characters that get an id of their own.
             hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
-                (unigram only).
+                (unigram; char always does).
 
         Returns:
             A `Tokenizer`.
@@ -244,6 +245,23 @@ class Tokenizer:
                     "the ids made by another tokenizer?"
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
+
+    def byte_spans(self, text):
+        """Where the pieces of `encode(text)` stand in the text.
+
+        Args:
+            text: str.
+
+        Returns:
+            List of (begin, end), one a piece, in bytes of the text's UTF-8 form. The space before
+            a word belongs to it. Pieces that are bytes of one character have the same span.
+        """
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        spans = [(piece.begin, piece.end) for piece in pieces]
+        for i in reversed(range(len(spans) - 1)):  # of one character, the last byte has the span
+            if spans[i][0] == spans[i][1]:
+                spans[i] = spans[i + 1]
+        return spans
 
     def tf_encode(self, text):
         """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).

@@ -9,11 +9,12 @@ from keras import layers, ops
 
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
 from keras_transformer.layers.dot_product import masked_softmax
+from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, combine_masks
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AdditiveAttention(layers.Layer):
+class AdditiveAttention(MaskReader):
     """Attention with a feed-forward compatibility function (compared in section 3.2.1).
 
     softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory as
@@ -35,7 +36,7 @@ class AdditiveAttention(layers.Layer):
 
     Raises:
         ValueError: `units` is not positive, inputs are not of rank 3, keys are not as many as
-            values, a mask of another rank or size.
+            values, a mask of another rank or size; or a functional model's Keras mask was lost.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -76,6 +77,11 @@ class AdditiveAttention(layers.Layer):
         mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         weights = masked_softmax(scores, None if mask is None else mask[:, 0])
         return ops.matmul(ops.cast(weights, value.dtype), value)  # (B, T, U)
+
+    def compute_output_spec(self, query, value, key=None, attention_mask=None, **kwargs):
+        if attention_mask is None:
+            self.refuse_lost_mask(value, key)
+        return super().compute_output_spec(query, value, key)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], value_shape[-1])

@@ -9,9 +9,10 @@ from keras import layers
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.checks import check_ranks
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.lost_masks import MaskReader
 
 
-class _Block(layers.Layer):
+class _Block(MaskReader):
     """What the two blocks share: arguments, self-attention, feed-forward network, residuals."""
 
     def __init__(
@@ -114,7 +115,8 @@ class EncoderBlock(_Block):
         (B, T, D). A Keras mask passes through.
 
     Raises:
-        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set.
+        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set; or a
+            functional model's Keras mask was lost on the way here.
 
     Example:
 
@@ -130,6 +132,11 @@ class EncoderBlock(_Block):
 
         x = self.residual(inputs, attend, self.self_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
+
+    def compute_output_spec(self, inputs, attention_mask=None, use_causal_mask=False, **kwargs):
+        if attention_mask is None and not use_causal_mask:
+            self.refuse_lost_mask(inputs)
+        return super().compute_output_spec(inputs)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -178,6 +185,11 @@ class DecoderBlock(_Block):
         x = self.residual(inputs, attend_self, self.self_attention_norm, training)
         x = self.residual(x, attend_memory, self.cross_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
+
+    def compute_output_spec(self, inputs, memory, memory_mask=None, **kwargs):
+        if memory_mask is None:
+            self.refuse_lost_mask(memory)
+        return super().compute_output_spec(inputs, memory)
 
     def compute_output_shape(self, inputs_shape, memory_shape=None):
         return inputs_shape

@@ -52,7 +52,7 @@ class Memory(NamedTuple):
 
     Attributes:
         blocks: for each block keys (B, H, S, K) and values (B, H, S, U).
-        mask: boolean (B, S), False for padding.
+        mask: boolean (B, S), False for padding; `()` where there is none.
     """
 
     blocks: Any
@@ -149,9 +149,11 @@ class CachedDecoding:
             past_bias = ops.concatenate([past_bias, step_bias], axis=2)  # (B, W, (t + 1) W)
             attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
         x = self.decoder.embed(ids, position)  # (B, W, D)
-        longer = []
+        longer, mask = [], None
+        if memory and not isinstance(memory.mask, tuple):
+            mask = memory.mask
         for i, (block, past) in enumerate(zip(self.decoder.blocks, blocks, strict=True)):
-            source = (memory.blocks[i], memory.mask) if memory else ()
+            source = (memory.blocks[i], mask) if memory else ()
             x, past = step_block(block, x, past, position, attention_bias, *source)
             longer.append(past)
         logits = self.decoder.embedding.logits(self.decoder.norm(x))

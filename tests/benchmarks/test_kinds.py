@@ -1,0 +1,87 @@
+"""The table of kinds of task: some rows in full, and what each row is made of."""
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="exporters run on TensorFlow")
+if keras.config.backend() != "tensorflow":
+    pytest.skip("exporters run on TensorFlow", allow_module_level=True)
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import kinds  # noqa: E402
+import kinds_checks  # noqa: E402
+import kinds_rows  # noqa: E402
+
+ROWS = kinds.all_rows()
+# What must be there, as words of the rows' names.
+KINDS = (
+    "classes", "tags", "spans", "vectors", "language model", "text to text", "pictures to class",
+    "series to series", "sound to class", "sound to text", "recurrent", "used twice", "numbers",
+    "several outputs",
+)  # fmt: skip
+
+
+def test_every_kind_of_task_has_a_row():
+    missing = [kind for kind in KINDS if not any(kind in name for name in ROWS)]
+    assert not missing
+    assert sum(not row.own for row in ROWS.values()) >= 10
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.own])
+def test_cases_have_several_sizes_and_padding_on_either_side(name):
+    row = ROWS[name]
+    cases = row.cases(kinds_rows.CASES)
+    assert {len(next(iter(case.values()))) for case in cases} >= {1, 3, 8, 32}
+    ends = [x for case in cases for x in case.values() if x.ndim == 2 and x.dtype.kind == "i"]
+    assert not ends or any((x[:, 0] == 0).any() for x in ends)
+    assert not ends or any((x[:, -1] == 0).any() for x in ends)
+
+
+@pytest.mark.parametrize(
+    "name, columns",
+    [
+        ("classes", (".keras", "weight_int4", "padding")),
+        ("classes, class token", ("float32", "padding")),
+        ("spans of two texts", ("SavedModel",)),
+        ("sound to class", ("float32", "padding")),
+        ("pictures to class", ("int8",)),
+    ],
+)
+def test_a_row_holds(name, columns):
+    report = kinds.measure(ROWS[name], quick=True, columns=columns)
+    assert list(report["columns"]) == list(columns)
+    assert [found for found in report["columns"].values() if "fails" in found] == []
+
+
+def test_what_fails_is_listed_with_its_reason():
+    def broken():
+        ids = keras.Input((None,), dtype="int32", name="source_ids")
+        floats = keras.ops.cast(ids, "float32")
+        return keras.Model(ids, floats * keras.ops.sum(floats))  # padding and company count
+
+    row = kinds_rows.Row(
+        "broken", broken, lambda rng, real: {"source_ids": kinds_rows.ids(rng, ~real)}
+    )
+    kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES)
+    kind.expected = [{name: x + 1.0 for name, x in case.items()} for case in kind.expected]
+    with pytest.raises(kinds_checks.export.ExportError, match="differ"):
+        kind.check(".keras")
+    rows = [
+        {"name": "good", "columns": {".keras": {"error": 0.0}}},
+        {"name": "broken", "columns": {".keras": {"fails": "ExportError: they differ"}}},
+        {"name": "gone", "fails": "status -11"},
+    ]
+    text = kinds.table(rows)
+    assert "| good | 0e+00 |" in text and "| gone | fails |" in text
+    assert "- broken, .keras: ExportError: they differ" in text
+    assert "- gone, all: status -11" in text
+
+
+def test_a_search_answers_alike_in_every_format():
+    report = kinds.measure(ROWS["language model, sampling"], quick=True, columns=(".keras",))
+    assert report["columns"] == {".keras": {"error": pytest.approx(0.0, abs=1e-5)}}
+    assert np.isfinite(report["parameters"])
