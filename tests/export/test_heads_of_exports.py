@@ -53,7 +53,7 @@ def reader(two_rows=False):
         question = layers.GlobalAveragePooling1D()(kt.TokenEmbedding(exports.VOCAB, 12)(other))
         x = layers.Multiply()([x, layers.RepeatVector(1)(question)])
     else:
-        x = layers.Add()([x, layers.Embedding(3, 12, mask_zero=True)(other)])
+        x = kt.SegmentEmbedding()(x, other)
     numbers = layers.Dense(2)(x)
     outputs = {"start": numbers[..., 0], "end": numbers[..., 1]}
     return keras.Model([other, passage] if two_rows else [passage, other], outputs)
