@@ -43,14 +43,18 @@ def measure(row, quick, columns=None):
 
     started = time.perf_counter()
     report = {"name": row.name, "own": row.own, "columns": {}}
-    kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES if quick else kinds_rows.CASES)
+    columns = columns or kinds_checks.COLUMNS
+    if not row.sides:
+        columns = [column for column in columns if column != "padding"]
+    try:
+        kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES if quick else kinds_rows.CASES)
+    except Exception as error:  # whatever it is, the table says so
+        return report | {"fails": reason(error)}
     report["parameters"] = kind.model.count_params()
-    for column in columns or kinds_checks.COLUMNS:
-        if column == "padding" and not row.sides:
-            continue
+    for column in columns:
         try:
             report["columns"][column] = {"error": kind.check(column)}
-        except Exception as error:  # whatever it is, the table says so
+        except Exception as error:  # as above
             report["columns"][column] = {"fails": reason(error)}
     return report | {"seconds": round(time.perf_counter() - started, 1)}
 

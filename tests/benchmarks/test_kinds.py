@@ -37,7 +37,7 @@ def test_cases_have_several_sizes_and_padding_on_either_side(name):
     cases = row.cases(kinds_rows.CASES)
     assert {len(next(iter(case.values()))) for case in cases} >= {1, 3, 8, 32}
     ends = [x for case in cases for x in case.values() if x.ndim == 2 and x.dtype.kind == "i"]
-    assert not ends or any((x[:, 0] == 0).any() for x in ends)
+    assert not ends or not row.left or any((x[:, 0] == 0).any() for x in ends)
     assert not ends or any((x[:, -1] == 0).any() for x in ends)
 
 
