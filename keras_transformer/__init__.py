@@ -17,6 +17,7 @@ from keras_transformer.startup import quiet_commands, quiet_import, serve_withou
 
 __all__ = [
     "AdditiveAttention",
+    "Batches",
     "BeamSearch",
     "BleuCallback",
     "CausalTransformer",
@@ -49,12 +50,18 @@ __all__ = [
     "Transformer",
     "TransformerEncoder",
     "TranslationBatches",
+    "answer_batches",
     "average_checkpoints",
     "causal_mask",
+    "classification_batches",
     "combine_masks",
+    "feature_batches",
     "importers",
+    "language_model_batches",
     "padding_mask",
+    "pair_batches",
     "scaled_dot_product_attention",
+    "tagging_batches",
     "training",
     "translation_batches",
 ]
@@ -110,6 +117,13 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
 
 with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer import training
+    from keras_transformer.data.answers import answer_batches
+    from keras_transformer.data.classification import classification_batches
+    from keras_transformer.data.dataset import Batches
+    from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.language_model import language_model_batches
+    from keras_transformer.data.pairs import pair_batches
+    from keras_transformer.data.tagging import tagging_batches
     from keras_transformer.data.translation import TranslationBatches, translation_batches
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput

@@ -26,8 +26,8 @@ def cached_attention_rules(known):
 
 
 def attention_rules(known):
-    """Attention with a mask: of an encoder, of a decoder to its source, of a whole target."""
-    return [MaskedAttention.rule(known), MemoryAttention.rule(known)]
+    """Attention of an encoder, of a decoder to its source, of a whole target."""
+    return [MaskedAttention.rule(known), MemoryAttention.rule(known), PlainAttention.rule(known)]
 
 
 class CachedAttention(Rule):
@@ -128,6 +128,39 @@ class MaskedAttention(Rule):
             values = op.Mul(values, op.Squeeze(alive, integers(op, 1)))
         keys = join_heads(op, key)
         return _attention(self.known, op, query, keys, values, scale, negative_bias, alive)
+
+
+class PlainAttention(Rule):
+    """Attention without a mask, to keys and values that are computed here.
+
+    before   output = heads_last(Softmax(scale query key^T) value)
+    after    output = MultiHeadAttention(query, key, value)
+    """
+
+    def pattern(self, op, query, key, value, scale):
+        queries = op.Transpose(query, _outputs=["queries"])
+        columns = op.Transpose(op.Transpose(key, _outputs=["keys"]), _outputs=["columns"])
+        weights = op.Softmax(op.MatMul(op.Mul(queries, scale), columns))
+        heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
+        return op.Transpose(heads, _outputs=["output"])
+
+    def check(self, context, query, key, value, scale, columns, **moved):
+        sizes = [heads(self.known, item) for item in (query, key, value)]
+        return (
+            None not in sizes
+            and len(set(sizes)) == 1
+            and are_heads_first(*moved.values())
+            and number(scale) is not None
+            and is_order(columns, 0, 1, 3, 2)
+        )
+
+    def rewrite(self, op, query, key, value, scale, **_):
+        count, _ = heads(self.known, query)
+        output = op.MultiHeadAttention(
+            *(join_heads(op, item) for item in (query, key, value)),
+            num_heads=count, scale=number(scale), _domain=MICROSOFT,
+        )  # fmt: skip
+        return split_heads(op, output, count)
 
 
 class MemoryAttention(Rule):

@@ -18,6 +18,9 @@ from onnxscript.rewriter import pattern
 
 from keras_transformer.export.graph.nodes import attribute
 
+# Operators that only give numbers another shape.
+VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+
 
 class Rule(pattern.RewriteRuleClassBase):
     """A rewrite of a small subgraph, which knows the shapes of the graph that it is applied to.
@@ -39,9 +42,8 @@ def integers(op, *items):
 
 def vector(value):
     """The weight of shape (D,) behind `value`, which may be a reshaped view of it; or `None`."""
-    producer = value.producer()
-    if producer is not None and producer.op_type == "Reshape":
-        value = producer.inputs[0]
+    while value.producer() is not None and value.producer().op_type in VIEWS:
+        value = value.producer().inputs[0]
     if value.const_value is None or len(value.const_value.shape) != 1:
         return None
     return value

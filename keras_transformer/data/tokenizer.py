@@ -5,6 +5,7 @@ Importing this module needs SentencePiece only; TensorFlow is imported by the me
 Ids: 0 pad, 1 unknown, 2 begin, 3 end. Shapes: `B` batch, `T` tokens of the longest sentence.
 """
 
+import itertools
 import os
 import threading
 
@@ -45,7 +46,7 @@ class Tokenizer:
 
     Example:
 
-    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=274)
+    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=273)
     >>> tokenizer.decode(tokenizer.encode("a red hat 😀"))
     'a red hat 😀'
     """
@@ -97,15 +98,16 @@ class Tokenizer:
         Args:
             lines: iterable of str, one sentence each. Empty ones are passed over.
             vocab_size: int, number of ids, the four special ones and the 256 bytes included.
-            model_type: `"unigram"` (default; can sample segmentations by their probability) or
-                `"bpe"` (samples by dropping merges).
+            model_type: `"unigram"` (default; can sample segmentations by their probability),
+                `"bpe"` (samples by dropping merges), or `"char"`: an id for each character, the
+                most frequent ones if there are more than `vocab_size` allows.
             normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is;
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
             byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids).
             character_coverage: float, share of the characters that get an id of their own.
             hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
-                (unigram only).
+                (unigram; char always does).
 
         Returns:
             A `Tokenizer`.
@@ -185,6 +187,35 @@ class Tokenizer:
             ids = self._processor.encode(lines)
         return ids[0] if single else ids
 
+    def encode_with_spans(self, text):
+        """As `encode`, and where each piece stands in the text: for answers that are parts of it.
+
+        Args:
+            text: str.
+
+        Returns:
+            ids: list of int.
+            spans: list of pairs of int, one a piece: its characters are `text[start:end]`, a space
+                before a word included. Of the bytes of a character the last one has it all.
+
+        Raises:
+            TypeError, ValueError: as `encode` does.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.train(["a red hat"], vocab_size=270)
+        >>> ids, spans = tokenizer.encode_with_spans("a hat")
+        >>> ids == tokenizer.encode("a hat"), spans[-1][1]
+        (True, 5)
+        """
+        (text,) = checked_strings([text], "text")
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        # SentencePiece counts bytes: how many characters begin in the first n of them?
+        begins = (byte & 0xC0 != 0x80 for byte in text.encode("utf-8"))
+        characters = list(itertools.accumulate(begins, initial=0))
+        spans = [(characters[piece.begin], characters[piece.end]) for piece in pieces]
+        return [piece.id for piece in pieces], spans
+
     def decode(self, ids):
         """Turns ids into text: stops at the first end token, leaves out padding and begin tokens.
 
@@ -214,6 +245,23 @@ class Tokenizer:
                     "the ids made by another tokenizer?"
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
+
+    def byte_spans(self, text):
+        """Where the pieces of `encode(text)` stand in the text.
+
+        Args:
+            text: str.
+
+        Returns:
+            List of (begin, end), one a piece, in bytes of the text's UTF-8 form. The space before
+            a word belongs to it. Pieces that are bytes of one character have the same span.
+        """
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        spans = [(piece.begin, piece.end) for piece in pieces]
+        for i in reversed(range(len(spans) - 1)):  # of one character, the last byte has the span
+            if spans[i][0] == spans[i][1]:
+                spans[i] = spans[i + 1]
+        return spans
 
     def tf_encode(self, text):
         """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).

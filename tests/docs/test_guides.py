@@ -74,6 +74,10 @@ def test_export(run):
     assert (folder / "out/saved_model/saved_model.pb").exists()
 
 
+def test_encoders(run):
+    assert (run("encoders") / "out/listener/artefact.json").exists()
+
+
 def test_serve(run):
     folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3

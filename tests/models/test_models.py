@@ -368,7 +368,7 @@ def inputs_of(model):
 
 @pytest.mark.parametrize("cls, config", CLASSES)
 def test_the_configuration_is_complete(cls, config):
-    check_config(cls, config)
+    check_config(cls, config, elsewhere=["encoder"])
     named = cls(**{**config, "dtype": "mixed_bfloat16", "name": "given"})
     assert named.name == "given" and named.get_config()["name"] == "given"
     again = cls.from_config(named.get_config())

@@ -39,7 +39,9 @@ FLOORS = (
         "data.tokenizer_training",
         "data.corpora",
         "data.batches",
+        "data.encoding",
         "data.checks",
+        "data.words",
     },
     {"export.runtime"},
     {
