@@ -50,7 +50,7 @@ class FlatProduct(Rule):
 
     def rewrite(self, op, x, shape, weight, **_):
         if len(self.known.dims[x]) == 4:
-            x = join_heads(op, x)
+            x = join_heads(op, x, self.known)
         rows = integers(op, -1, self.known.dims[weight][1])
         return op.Reshape(op.MatMul(x, weight), rows)
 
