@@ -7,16 +7,13 @@ Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
 import keras
-from keras import layers, ops
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.layers.cache import CachedDecoding, Memory
-from keras_transformer.layers.checks import check_encoder, check_ids, check_known, check_positive
+from keras_transformer.layers.cache import CachedDecoding
+from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_known
 from keras_transformer.layers.embeddings import TokenEmbedding
-from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.positions import LearnedPositionEncoding, position_encoding
-from keras_transformer.layers.stack import Stack
-from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.layers.stack import encoded, make_stack
 from keras_transformer.training.distribution import DistributedModel
 
 
@@ -35,8 +32,8 @@ class _Model(DistributedModel):
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
         self.activation, self.norm_first, self.use_bias = activation, norm_first, use_bias
-        self._positions = keras.saving.serialize_keras_object(positions)
-        self._dtype = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        self.positions = keras.saving.serialize_keras_object(positions)
+        self.layers_dtype = keras.dtype_policies.get(kwargs.pop("dtype", None))
         self.max_length = position_encoding(positions).max_length
         check_known(self, kwargs, "name", "trainable")  # Keras passes over what it does not know
         inputs, outputs, stacks = self._connect()
@@ -44,37 +41,10 @@ class _Model(DistributedModel):
         self.encoder, self.decoder = stacks
 
     def _embedding(self, name, vocab_size):
-        return TokenEmbedding(vocab_size, self.d_model, dtype=self._dtype, name=name)
-
-    def _stack(self, embedding, block, num_layers, side, text):
-        """One side of figure 1; `side` names its blocks, `text` what comes before them."""
-        check_positive(num_layers=num_layers)
-        positions = position_encoding(self._positions, dtype=self._dtype, name=f"{text}_positions")
-        blocks = [
-            block(
-                self.num_heads, self.d_ff, self.dropout, self.activation, self.norm_first,
-                key_dim=self.key_dim, value_dim=self.value_dim,
-                attention_dropout=self.attention_dropout, use_bias=self.use_bias,
-                positions=self._positions if positions.in_attention else None,
-                dtype=self._dtype, name=f"{side}_block_{i}",
-            )
-            for i in range(num_layers)
-        ]  # fmt: skip
-        dropout = layers.Dropout(self.dropout, dtype=self._dtype, name=f"{text}_dropout")
-        if self.norm_first:
-            norm = layers.LayerNormalization(epsilon=1e-5, dtype=self._dtype, name=f"{side}_norm")
-        else:
-            norm = layers.Identity(dtype=self._dtype.name, name=f"{side}_norm")
-        return Stack(embedding, positions, dropout, blocks, norm)
+        return TokenEmbedding(vocab_size, self.d_model, dtype=self.layers_dtype, name=name)
 
     def call(self, inputs, training=None, mask=None):
-        given = inputs
-        if not isinstance(inputs, dict):
-            names = [tensor.name for tensor in self.inputs]
-            given = dict(zip(names, keras.tree.flatten(inputs), strict=False))
-        for name in {"source_ids", "target_ids"}.intersection(given):
-            # Keras would cut floats down to int32 in silence.
-            check_ids(given[name], "feed vectors to the blocks themselves")
+        check_id_inputs(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self):
@@ -83,12 +53,15 @@ class _Model(DistributedModel):
         return {
             **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(keras.activations.get(self.activation)),
-            "positions": self._positions,
-            "dtype": keras.dtype_policies.serialize(self._dtype),
+            "positions": self.positions,
+            "dtype": keras.dtype_policies.serialize(self.layers_dtype),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
+        if config.get("encoder") is not None:
+            encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
+            config = {**config, "encoder": encoder}
         return cls(**config)
 
 
@@ -170,7 +143,8 @@ class Transformer(CachedDecoding, _Model):
         )  # fmt: skip
 
     def _connect(self):
-        depth, decoder_depth = _pair(self.num_layers)
+        pair = isinstance(self.num_layers, (tuple, list))
+        depth, decoder_depth = self.num_layers if pair else [self.num_layers] * 2
         source = keras.Input((None,), dtype="int32", name="source_ids")
         encoder, inputs = self.encoder, {"source_ids": source}
         if encoder is not None:
@@ -179,14 +153,14 @@ class Transformer(CachedDecoding, _Model):
             target = self._embedding("token_embedding", self.vocab_size)
         elif self.target_vocab_size is None:
             target = self._embedding("token_embedding", self.vocab_size)
-            encoder = self._stack(target, EncoderBlock, depth, "encoder", "source")
+            encoder = make_stack(self, target, EncoderBlock, depth, "encoder", "source")
         else:
             embedding = self._embedding("source_embedding", self.vocab_size)
-            encoder = self._stack(embedding, EncoderBlock, depth, "encoder", "source")
+            encoder = make_stack(self, embedding, EncoderBlock, depth, "encoder", "source")
             target = self._embedding("target_embedding", self.target_vocab_size)
-        decoder = self._stack(target, DecoderBlock, decoder_depth, "decoder", "target")
+        decoder = make_stack(self, target, DecoderBlock, decoder_depth, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = target.logits(decoder(target_ids, _encoded(encoder, source)))
+        logits = target.logits(decoder(target_ids, encoded(encoder, source)))
         return {**inputs, "target_ids": target_ids}, logits, (encoder, decoder)
 
     def get_config(self):
@@ -196,52 +170,6 @@ class Transformer(CachedDecoding, _Model):
             "target_vocab_size": self.target_vocab_size,
             "encoder": keras.saving.serialize_keras_object(encoder),
         }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        encoder = keras.saving.deserialize_keras_object(config.get("encoder"), custom_objects)
-        return cls(**{**config, "encoder": encoder})
-
-    @property
-    def source_inputs(self):
-        """What an encoder of the caller's reads: dict from names to `keras.KerasTensor`.
-
-        `None` where token ids are read.
-        """
-        if isinstance(self.encoder, Stack):
-            return None
-        return {tensor.name: tensor for tensor in self.encoder.inputs}
-
-    def start_ids(self, source_ids):
-        """What precedes the first generated token: the begin id, (B, 1) int32."""
-        batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
-        return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
-
-    def encode(self, source_ids):
-        """What a search needs of the source (B, S), or of a dict of the encoder's inputs.
-
-        Computed once. `Memory`: for each decoder block keys (B, H, S, K) and values (B, H, S, U) of
-        the source; and which of its positions are no padding, (B, S).
-        """
-        memory = _encoded(self.encoder, source_ids)
-        blocks = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
-        if isinstance(self.encoder, Stack):
-            return Memory(blocks, padding_mask(source_ids))
-        mask = getattr(memory, "_keras_mask", None)
-        return Memory(blocks, () if mask is None else mask)
-
-
-def _encoded(encoder, source):
-    """The output (B, S, D) of an encoder for its inputs: one, or all of them by name."""
-    if isinstance(source, dict):
-        source = [source[tensor.name] for tensor in encoder.inputs]
-        source = keras.tree.pack_sequence_as(encoder.input, source)
-    return encoder(source)
-
-
-def _pair(num_layers):
-    """The numbers of blocks in encoder and decoder."""
-    return num_layers if isinstance(num_layers, (tuple, list)) else (num_layers, num_layers)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -267,7 +195,7 @@ class TransformerEncoder(_Model):
 
     def _connect(self):
         embedding = self._embedding("token_embedding", self.vocab_size)
-        encoder = self._stack(embedding, EncoderBlock, self.num_layers, "encoder", "source")
+        encoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "encoder", "source")
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         return source_ids, encoder(source_ids), (encoder, None)
 
@@ -294,15 +222,7 @@ class CausalTransformer(CachedDecoding, _Model):
 
     def _connect(self):
         embedding = self._embedding("token_embedding", self.vocab_size)
-        decoder = self._stack(embedding, EncoderBlock, self.num_layers, "decoder", "target")
+        decoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = embedding.logits(decoder(target_ids, use_causal_mask=True))
         return target_ids, logits, (None, decoder)
-
-    def start_ids(self, prompt_ids):
-        """What precedes the first generated token: the prompt, (B, P) int32."""
-        return ops.cast(prompt_ids, "int32")
-
-    def encode(self, prompt_ids):
-        """Nothing: a decoder-only model has no memory beside its cache."""
-        return ()

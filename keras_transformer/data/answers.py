@@ -97,8 +97,7 @@ def piece_span(tokenizer, text, answer, name="answer"):
             f"{name} is ({begin}, {end}), which is no part of its passage of {len(text)} "
             "characters. Give begin and end so that passage[begin:end] is the answer."
         )
-    begin, end = len(text[:begin].encode()), len(text[:end].encode())
-    spans = np.array(tokenizer.byte_spans(text))
+    spans = np.array(tokenizer.encode_with_spans(text)[1])
     within = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
     if not len(within):
         raise ValueError(f"{name}, ({begin}, {end}), has no piece: the tokenizer drops its text.")

@@ -69,11 +69,6 @@ def classification_batches(
     check_counts_agree(texts=texts, labels=labels)
     classes, names = label_ids(labels, label_names)
     longest = batching.longest
-
-    def encode(texts, alpha=None, rng=None):
-        rows = encode_rows(tokenizer, texts, alpha, rng)
-        return [_cut(row, longest) for row in rows] if truncate else rows
-
     rows = encode_rows(tokenizer, texts)
     whole = lengths_of(rows)
     keep, counts = choose(
@@ -88,7 +83,7 @@ def classification_batches(
     examples = Labelled(source, classes[keep])
 
     def resample(epoch, longest):
-        drawn = encode(texts, sampling_alpha, sample_rng(batching.seed, epoch))
+        drawn = encode_rows(tokenizer, texts, sampling_alpha, sample_rng(batching.seed, epoch))
         return Labelled(fitting(drawn, source, longest), examples.labels)
 
     counts |= {

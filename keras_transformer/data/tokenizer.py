@@ -194,16 +194,16 @@ class Tokenizer:
             text: str.
 
         Returns:
-            ids: list of int.
-            spans: list of pairs of int, one a piece: its characters are `text[start:end]`, a space
-                before a word included. Of the bytes of a character the last one has it all.
+            Two lists with one entry a piece: its id, and its span, a pair of int, whose text is
+            `text[start:end]`, a space before a word included. Of the bytes of a character the last
+            one has it all.
 
         Raises:
             TypeError, ValueError: as `encode` does.
 
         Example:
 
-        >>> tokenizer = Tokenizer.train(["a red hat"], vocab_size=270)
+        >>> tokenizer = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
         >>> ids, spans = tokenizer.encode_with_spans("a hat")
         >>> ids == tokenizer.encode("a hat"), spans[-1][1]
         (True, 5)
@@ -245,23 +245,6 @@ class Tokenizer:
                     "the ids made by another tokenizer?"
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
-
-    def byte_spans(self, text):
-        """Where the pieces of `encode(text)` stand in the text.
-
-        Args:
-            text: str.
-
-        Returns:
-            List of (begin, end), one a piece, in bytes of the text's UTF-8 form. The space before
-            a word belongs to it. Pieces that are bytes of one character have the same span.
-        """
-        pieces = self._processor.encode(text, return_type="proto").pieces
-        spans = [(piece.begin, piece.end) for piece in pieces]
-        for i in reversed(range(len(spans) - 1)):  # of one character, the last byte has the span
-            if spans[i][0] == spans[i][1]:
-                spans[i] = spans[i + 1]
-        return spans
 
     def tf_encode(self, text):
         """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).

@@ -14,9 +14,13 @@ V vocabulary, t steps so far.
 
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.layers.dot_product import FORBIDDEN
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.stack import Stack, encoded
+from keras_transformer.special_ids import BEGIN_ID
 
 
 class Cache(NamedTuple):
@@ -118,7 +122,41 @@ def step_block(block, x, cache, position, attention_bias=None, memory=None, memo
 
 
 class CachedDecoding:
-    """The cache and the step of a model with a `decoder`, for the searches."""
+    """What searches ask of a model with a `decoder`, and an `encoder` or `None`."""
+
+    @property
+    def source_inputs(self):
+        """What an encoder of the caller's reads: dict from names to `keras.KerasTensor`.
+
+        `None` where token ids are read.
+        """
+        if self.encoder is None or isinstance(self.encoder, Stack):
+            return None
+        return {tensor.name: tensor for tensor in self.encoder.inputs}
+
+    def start_ids(self, source_ids):
+        """What precedes the first generated token: the begin id, (B, 1) int32.
+
+        Without an encoder the prompt itself, (B, P) int32.
+        """
+        if self.encoder is None:
+            return ops.cast(source_ids, "int32")
+        batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
+        return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
+
+    def encode(self, source_ids):
+        """What a search needs of the source (B, S), or of a dict of the encoder's inputs.
+
+        `Memory`, computed once; `()` without an encoder, where all is in the cache.
+        """
+        if self.encoder is None:
+            return ()
+        memory = encoded(self.encoder, source_ids)
+        blocks = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
+        if isinstance(self.encoder, Stack):
+            return Memory(blocks, padding_mask(source_ids))
+        mask = getattr(memory, "_keras_mask", None)
+        return Memory(blocks, () if mask is None else mask)
 
     def initial_cache(self, batch_size, beam_width=1):
         """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0)."""

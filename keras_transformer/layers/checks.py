@@ -49,6 +49,15 @@ def check_ids(ids, otherwise):
     raise TypeError(message)
 
 
+def check_id_inputs(model, inputs):
+    """Refuses ids that are not integers in a model's inputs: Keras would cut floats to int32."""
+    if not isinstance(inputs, dict):
+        names = [tensor.name for tensor in model.inputs]
+        inputs = dict(zip(names, keras.tree.flatten(inputs), strict=False))
+    for name in {"source_ids", "target_ids"}.intersection(inputs):
+        check_ids(inputs[name], "feed vectors to the blocks themselves")
+
+
 def check_encoder(encoder, target_vocab_size):
     """Refuses an encoder of the caller's that is no functional model with output (B, S, D)."""
     if encoder is None:

@@ -61,6 +61,10 @@ def test_train(run):
     assert len(list((folder / "run/weights").glob("*.npz"))) == 1
 
 
+def test_data(run):
+    assert run("data").is_dir()  # it trains, and leaves nothing
+
+
 def test_several_devices(run):
     ports = dict(zip(("12345", "12346"), map(str, free_ports(2)), strict=True))
     folder = run("several_devices", {**MODEL, **ports}, starts_from=["tokenizer.model"])
