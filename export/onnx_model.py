@@ -16,6 +16,7 @@ from keras_transformer.export.arguments import (
 )
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
+from keras_transformer.export.graph.flat_rows import flatten_networks
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
@@ -170,6 +171,7 @@ def _make_graph(task, precision, fuse, keep_float, tell):
             simplify(model)
             if precision == "float32":
                 join_projections(model)
+                flatten_networks(model.graph, simplify(model))
                 simplify(model)
     if precision != "float32":
         with tell(f"converting to {precision}"):
