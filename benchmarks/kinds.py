@@ -43,14 +43,18 @@ def measure(row, quick, columns=None):
 
     started = time.perf_counter()
     report = {"name": row.name, "own": row.own, "columns": {}}
-    kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES if quick else kinds_rows.CASES)
+    columns = columns or kinds_checks.COLUMNS
+    if not row.sides:
+        columns = [column for column in columns if column != "padding"]
+    try:
+        kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES if quick else kinds_rows.CASES)
+    except Exception as error:  # whatever it is, the table says so
+        return report | {"fails": reason(error)}
     report["parameters"] = kind.model.count_params()
-    for column in columns or kinds_checks.COLUMNS:
-        if column == "padding" and not row.sides:
-            continue
+    for column in columns:
         try:
             report["columns"][column] = {"error": kind.check(column)}
-        except Exception as error:  # whatever it is, the table says so
+        except Exception as error:  # as above
             report["columns"][column] = {"fails": reason(error)}
     return report | {"seconds": round(time.perf_counter() - started, 1)}
 
@@ -109,7 +113,9 @@ def cell(found, row):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", help="names of rows; default: all")
+    parser.add_argument(
+        "--rows", nargs="+", help="names of rows; default: all. Others of --output stay"
+    )
     parser.add_argument("--quick", action="store_true", help="few inputs a row")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
@@ -123,10 +129,13 @@ def main():
     unknown = set(args.rows or ()) - set(known)
     if unknown:
         parser.error(f"no rows {sorted(unknown)}; there are {sorted(known)}")
-    report = common.head(args) | {"rows": []}
+    rows = {}
+    if args.rows and args.output and args.output.exists():
+        rows = {row["name"]: row for row in json.loads(args.output.read_text("utf-8"))["rows"]}
     for row in in_processes(args.rows or known, args.quick):
-        report["rows"].append(row)
+        rows[row["name"]] = row
         print(json.dumps(row), flush=True)
+    report = common.head(args) | {"rows": [rows[name] for name in known if name in rows]}
     if args.output:
         common.write(report, args.output)
     print(table(report["rows"]))

@@ -11,9 +11,15 @@ TEXT = {"vocabulary_size": VOCABULARY, **SMALL}
 
 
 def application(name, **options):
-    """A model of `keras.applications` for pictures (32, 32, 3) and ten classes."""
-    make = getattr(keras.applications, name)
-    return lambda: make(weights=None, input_shape=(32, 32, 3), classes=10, **options)
+    """A model of `keras.applications` for pictures (32, 32, 3) and ten classes, without softmax."""
+
+    def build():
+        image = keras.Input((32, 32, 3), name="image")
+        settings = {"weights": None, "classes": 10, "classifier_activation": None, **options}
+        model = getattr(keras.applications, name)(input_shape=(32, 32, 3), **settings)
+        return keras.Model(image, model(image), name=model.name)
+
+    return build
 
 
 def backbone(name, **options):
@@ -59,24 +65,13 @@ def whisper_inputs(rng, real):
     }
 
 
-def image_inputs(name):
-    return lambda rng, real: {name: images(rng, real)}
+def image_inputs(name, brightest=1.0):
+    return lambda rng, real: {name: brightest * images(rng, real)}
 
 
 def pictures(name, **options):
-    build = named_image(application(name, **options))
-    return other(name, build, image_inputs("image"), sequence=False)
-
-
-def named_image(make):
-    """The model behind an input that is called "image", whatever the number of models before."""
-
-    def build():
-        image = keras.Input((32, 32, 3), name="image")
-        model = make()
-        return keras.Model(image, model(image), name=model.name)
-
-    return build
+    build = application(name, **options)
+    return other(name, build, image_inputs("image", 255.0), sequence=False)
 
 
 def other(name, build, inputs, **options):
@@ -96,9 +91,8 @@ ROWS = [
     other("Keras' attention", keras_attention, lambda rng, real: {"source_ids": ids(rng, real)}),
     pictures("MobileNetV2", alpha=0.35),
     pictures("MobileNetV3Small"),
-    pictures("EfficientNetB0"),
+    pictures("MobileNet", alpha=0.25),
     pictures("ResNet50V2"),
-    pictures("DenseNet121"),
     pictures("ConvNeXtTiny"),
     other("BERT", backbone("Bert", **TEXT), text_inputs(segments=True)),
     other("ALBERT", backbone("Albert", **TEXT, embedding_dim=32), text_inputs(segments=True)),

@@ -29,6 +29,7 @@ class Row:
         search: function without arguments that gives a search, or `None` for the forward pass.
         sides: where padding must change nothing: "right", "left", both or none of them.
         sequence: whether inputs have a length at all.
+        left: whether inputs may be padded on the left; a prompt, which text follows, may not.
         blank: whether a row may be padding only.
         own: whether the model is made of this package's layers.
     """
@@ -39,6 +40,7 @@ class Row:
     search: Callable = None
     sides: tuple = ("right",)
     sequence: bool = True
+    left: bool = True
     blank: bool = True
     own: bool = True
 
@@ -47,6 +49,8 @@ class Row:
         rng = np.random.default_rng(5)
         seen, cases = set(), []
         for batch, length, side in sizes:
+            if side == "left" and not self.left:
+                continue
             if (batch, self.sequence and (length, side)) in seen:
                 continue
             seen.add((batch, self.sequence and (length, side)))

@@ -40,7 +40,8 @@ class MaskReader(layers.Layer):
                 f"{type(self).__name__} {self.name!r} was passed a tensor whose Keras mask was "
                 f"lost in {type(culprit).__name__} {culprit.name!r}, so padding would change its "
                 "results. Operations such as `a + b` drop masks: write "
-                "keras.layers.Add()([a, b]), where both have one, or pass the mask explicitly."
+                "keras.layers.Add()([a, b]), where both have one, or pass the mask yourself, such "
+                "as keras_transformer.padding_mask(ids)."
             )
             if not self._loaded:
                 raise ValueError(message)

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="exporters run on TensorFlow")
@@ -37,17 +36,16 @@ def test_cases_have_several_sizes_and_padding_on_either_side(name):
     cases = row.cases(kinds_rows.CASES)
     assert {len(next(iter(case.values()))) for case in cases} >= {1, 3, 8, 32}
     ends = [x for case in cases for x in case.values() if x.ndim == 2 and x.dtype.kind == "i"]
-    assert not ends or any((x[:, 0] == 0).any() for x in ends)
+    assert not ends or not row.left or any((x[:, 0] == 0).any() for x in ends)
     assert not ends or any((x[:, -1] == 0).any() for x in ends)
 
 
 @pytest.mark.parametrize(
     "name, columns",
     [
-        ("classes", (".keras", "weight_int4", "padding")),
+        ("tags", (".keras",)),
         ("classes, class token", ("float32", "padding")),
-        ("spans of two texts", ("SavedModel",)),
-        ("sound to class", ("float32", "padding")),
+        ("sound to class", ("SavedModel",)),
         ("pictures to class", ("int8",)),
     ],
 )
@@ -57,19 +55,19 @@ def test_a_row_holds(name, columns):
     assert [found for found in report["columns"].values() if "fails" in found] == []
 
 
-def test_what_fails_is_listed_with_its_reason():
-    def broken():
-        ids = keras.Input((None,), dtype="int32", name="source_ids")
-        floats = keras.ops.cast(ids, "float32")
-        return keras.Model(ids, floats * keras.ops.sum(floats))  # padding and company count
-
-    row = kinds_rows.Row(
-        "broken", broken, lambda rng, real: {"source_ids": kinds_rows.ids(rng, ~real)}
-    )
-    kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES)
-    kind.expected = [{name: x + 1.0 for name, x in case.items()} for case in kind.expected]
+def test_a_wrong_answer_fails():
+    kind = kinds_checks.Kind(ROWS["text and numbers"], kinds_rows.QUICK_CASES[:1])
+    kind.expected = [{name: 2.0 * x for name, x in case.items()} for case in kind.expected]
     with pytest.raises(kinds_checks.export.ExportError, match="differ"):
         kind.check(".keras")
+
+
+def test_what_fails_is_listed_with_its_reason():
+    def broken():
+        raise ValueError("no such\nthing")
+
+    row = kinds_rows.Row("broken", broken, lambda rng, real: {})
+    assert kinds.measure(row, quick=True)["fails"] == "ValueError: no such thing"
     rows = [
         {"name": "good", "columns": {".keras": {"error": 0.0}}},
         {"name": "broken", "columns": {".keras": {"fails": "ExportError: they differ"}}},
@@ -79,9 +77,3 @@ def test_what_fails_is_listed_with_its_reason():
     assert "| good | 0e+00 |" in text and "| gone | fails |" in text
     assert "- broken, .keras: ExportError: they differ" in text
     assert "- gone, all: status -11" in text
-
-
-def test_a_search_answers_alike_in_every_format():
-    report = kinds.measure(ROWS["language model, sampling"], quick=True, columns=(".keras",))
-    assert report["columns"] == {".keras": {"error": pytest.approx(0.0, abs=1e-5)}}
-    assert np.isfinite(report["parameters"])
