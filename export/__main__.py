@@ -12,7 +12,7 @@ from keras_transformer.export.staging import ExportError, Progress
 
 # Arguments that only some exports have, by their names in Python. An argument that does not apply
 # is an error, not ignored: who passes --length-penalty with --greedy has something else in mind.
-ONNX = ("precision", "max_source_length", "fuse", "keep_float", "text")
+ONNX = ("precision", "max_source_length", "fuse", "keep_float", "layout", "text")
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
 SHARED = ("max_length", "tolerance")
@@ -60,6 +60,9 @@ def parser():
         "--keep-float", action="append", metavar="PATH",
         help="weights whose path starts so stay float32; can be repeated",
     )  # fmt: skip
+    onnx.add_argument(
+        "--layout", choices=signature.LAYOUTS, help="one file, or two with the loop outside (loop)"
+    )
     onnx.add_argument("--text", action="store_true", help="also write a file from text to text")
     made.add_argument("--quiet", action="store_true", default=False, help="no progress on stderr")
     return made

@@ -12,6 +12,7 @@ from keras_transformer.export.graph import quantize
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
+from keras_transformer.layers.cache import CachedDecoding
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 # The longest source that an artefact says it serves, where the model itself has no limit.
@@ -91,7 +92,7 @@ def _check_search(model, tokenizer, search, target_tokenizer):
             )
 
 
-def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text):
+def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, layout="loop"):
     """Raises `TypeError` or `ValueError` for what the exporter to ONNX does not take."""
     if precision not in signature.PRECISIONS:
         raise ValueError(
@@ -105,9 +106,33 @@ def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text):
             f"{[tensor.name for tensor in model.encoder.inputs]}. Leave it out: the runtime "
             "decodes what the model writes."
         )
+    _check_layout(model, search, text, layout)
     quantize.check_keep_float(
         keep_float, precision, [variable.path for variable in model.variables]
     )
+
+
+def _check_layout(model, search, text, layout):
+    """Raises unless what is exported can be laid out so."""
+    if layout not in signature.LAYOUTS:
+        raise ValueError(f"layout must be one of {signature.LAYOUTS}, but {layout!r} was passed.")
+    if layout == "loop":
+        return
+    if search is None:
+        raise ValueError(
+            "layout='steps' takes the loop of a search out of the graph: pass a search, or leave "
+            "it out."
+        )
+    if text:
+        raise ValueError(
+            "text=True writes one file from text to text, which needs the loop in the graph: "
+            "pass layout='loop', or leave text out, for the runtime does the tokenizing."
+        )
+    if not isinstance(model, CachedDecoding):
+        raise TypeError(
+            f"layout='steps' gives caches one size, which it knows how to do for Transformer and "
+            f"CausalTransformer, but {type(model).__name__} was passed. Leave it out."
+        )
 
 
 def check_weights(model):

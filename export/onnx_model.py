@@ -26,6 +26,7 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
 from keras_transformer.export.tasks import ForwardTask, SearchTask
+from keras_transformer.export.tasks.steps import StepsTask
 
 # The oldest opset with LayerNormalization: the older, the more runtimes there are.
 OPSET = 17
@@ -49,6 +50,7 @@ def export_onnx(
     max_source_length=MAX_SOURCE_LENGTH,
     fuse=True,
     keep_float=(),
+    layout="loop",
     text=False,
     samples=None,
     tolerance=None,
@@ -86,6 +88,10 @@ def export_onnx(
         keep_float: list of weights that reduced precisions leave in float32, as prefixes of their
             Keras paths. The projections to queries, keys and values of a self-attention are one
             product, so they stay together. Defaults to none.
+        layout: "loop" for one file with the search's loop in it. "steps" for two files, what comes
+            before the first step and one step, for GPUs: the runtime makes the loop, and caches
+            have one size and are updated in place. Both give the same tokens, and `Translator`
+            serves both. Defaults to "loop".
         text: whether to write a second file, strings in and out, for onnxruntime-extensions.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a forward
             pass. Defaults to `None`: random ones.
@@ -106,7 +112,7 @@ def export_onnx(
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
-    check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
+    check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, layout)
     check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
@@ -116,10 +122,13 @@ def export_onnx(
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
-        graph = _make_graph(task, precision, fuse, keep_float, tell)
-        with tell("writing"):
-            write(graph, folder / signature.MODEL_FILE)
-        _prove(folder / signature.MODEL_FILE, task, cases, precision, tolerance, tell)
+        graphs = []
+        for name, part in _parts(task, layout, precision):
+            graphs.append(_make_graph(part, precision, fuse, keep_float, tell))
+            with tell("writing"):
+                write(graphs[-1], folder / name)
+        files = [folder / name for name in signature.MODEL_FILES[layout]]
+        _prove(files, task, cases, precision, tolerance, tell)
         text_values = None
         if text:
             with tell("writing and proving the text model"):
@@ -133,23 +142,44 @@ def export_onnx(
                 target_tokenizer.save(folder / signature.TARGET_TOKENIZER_FILE)
             manifest = {
                 "task": task.name,
-                "inputs": values(graph.graph.inputs),
-                "outputs": values(graph.graph.outputs),
+                "inputs": values(graphs[0].graph.inputs),
+                "outputs": _outputs(graphs, layout),
                 "text": text_values,
                 "special_ids": signature.SPECIAL_IDS,
                 "vocab_size": task.vocab_size,
                 "limits": task.limits(max_source_length),
                 "search": task.search_config,
                 "precision": precision,
-                "opsets": {domain: int(v) for domain, v in graph.opset_imports.items()},
-                "ir_version": graph.ir_version,
+                "opsets": {domain: int(v) for domain, v in graphs[-1].opset_imports.items()},
+                "ir_version": IR_VERSION,
                 "versions": versions(),
                 **manifest_fields(task, cases),
+                **({} if layout == "loop" else {"layout": layout}),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
             sealed = seal(manifest)
             (folder / signature.MANIFEST_FILE).write_bytes(sealed)
     return json.loads(sealed)
+
+
+def _parts(task, layout, precision):
+    """Yields each file and what its graph is made of, traced before the next is asked for."""
+    if layout == "loop":
+        yield signature.MODEL_FILE, task
+        return
+    steps = StepsTask(task, "float16" if precision == "float16" else "float32")
+    yield signature.FIRST_FILE, steps.first
+    yield signature.STEP_FILE, steps.step
+
+
+def _outputs(graphs, layout):
+    """Outputs of the whole as the manifest lists them, also where the loop is outside."""
+    if layout == "loop":
+        return values(graphs[0].graph.outputs)
+    return [
+        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
+        for name, dtype in ((signature.TOKEN_IDS, "int32"), (signature.SCORES, "float32"))
+    ]
 
 
 def _make_graph(task, precision, fuse, keep_float, tell):
@@ -181,13 +211,13 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     return model
 
 
-def _prove(path, task, cases, precision, tolerance, tell):
-    """Raises `ExportError` unless the written file gives what Keras gives, within the tolerance."""
+def _prove(files, task, cases, precision, tolerance, tell):
+    """Raises `ExportError` unless the written files give what Keras gives, within the tolerance."""
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
     with tell("running Keras for comparison"):
         expected = [task.expected(case) for case in cases]
     with tell("proving the file in a process without TensorFlow"):
-        found = verify.probe(path, cases)
+        found = verify.probe(files[0], cases, step=files[1] if len(files) > 1 else None)
     with tell("comparing"):
         task.compare(cases, expected, found, tolerance, exact=precision == "float32")
 
@@ -243,7 +273,7 @@ def write(model, path):
     if weight_bytes(model) <= LARGEST_FILE:
         sink_weights(model.graph)
     large = weight_bytes(model) > LARGEST_FILE  # shared weights have copies in the step now
-    ir.save(model, path, external_data=signature.WEIGHTS_FILE if large else None)
+    ir.save(model, path, external_data=f"{path.name}.data" if large else None)
 
 
 def weight_bytes(model):

@@ -2,9 +2,10 @@
 
 A script of its own, `python -P probe.py JOB.json`, started by `keras_transformer.export.verify`: an
 ONNX file that only works beside TensorFlow is not exported, and libraries that cannot live in one
-process (onnxruntime-extensions and TensorFlow) need not.
+process (onnxruntime-extensions and TensorFlow) need not. Of this package only the loop of a search
+in two files is imported, which is part of what is proven.
 
-The job: `{"model": path, "extensions": bool, "signatures": null or a SavedModel's, one a case,
+The job: `{"models": [path], "extensions": bool, "signatures": null or a SavedModel's, one a case,
 "cases": [{"inputs": path.npz, "outputs": path.npz}]}`. Prints one line of JSON at the end, `{}` or
 `{"check": ..., "error": ...}`.
 """
@@ -15,6 +16,8 @@ import warnings
 from functools import partial
 
 import numpy as np
+
+FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 
 
 def run(job):
@@ -30,12 +33,13 @@ def run(job):
 
 
 def open_onnx(job):
-    """Checks and opens an ONNX file; returns a function from inputs to outputs for each case."""
+    """Checks and opens ONNX files; returns a function from inputs to outputs for each case."""
     import onnx
     import onnxruntime
 
     yield "onnx.checker"
-    onnx.checker.check_model(job["model"])
+    for path in job["models"]:
+        onnx.checker.check_model(path)
     yield "session creation"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what is wrong comes as an exception
@@ -43,9 +47,18 @@ def open_onnx(job):
         import onnxruntime_extensions
 
         options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
-    session = onnxruntime.InferenceSession(
-        job["model"], options, providers=["CPUExecutionProvider"]
-    )
+    if len(job["models"]) > 1:  # threads of two sessions that spin are in each other's way
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    sessions = [
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        for path in job["models"]
+    ]
+    session = sessions[-1]
+    if len(sessions) > 1:
+        sys.modules.update(dict.fromkeys(FRAMEWORKS))  # not to be had from here on
+        from keras_transformer.export.runtime.steps import StepsSession
+
+        session = StepsSession(*sessions)
     names = [value.name for value in session.get_outputs()]
 
     def call(inputs):
@@ -68,7 +81,7 @@ def open_saved_model(job):
     except ImportError:
         pass
     yield "loading the SavedModel"
-    loaded = tf.saved_model.load(job["model"])
+    loaded = tf.saved_model.load(job["models"][0])
 
     def call(function, inputs):
         outputs = function(**{name: tf.constant(array) for name, array in inputs.items()})

@@ -38,12 +38,13 @@ LARGE, TIMES = 1e3, 100
 TIMEOUT = 1800  # seconds; a file that takes longer does not work in practice
 
 
-def probe(path, cases, *, extensions=False, signatures=None):
+def probe(path, cases, *, step=None, extensions=False, signatures=None):
     """Outputs for each of `cases` of what was written to `path`, from a process of its own.
 
     Args:
         path: an ONNX file, or the folder of a SavedModel.
         cases: list of dicts from input names to arrays.
+        step: the second file of a search in two files. Defaults to `None`: there is one.
         extensions: whether to load the operators of onnxruntime-extensions.
         signatures: the SavedModel's signature of each case. Defaults to `None`: an ONNX file.
 
@@ -59,7 +60,8 @@ def probe(path, cases, *, extensions=False, signatures=None):
         for i, case in enumerate(cases):
             files.append({key: str(folder / f"{i}.{key}.npz") for key in ("inputs", "outputs")})
             np.savez(files[-1]["inputs"], **case)
-        job = {"model": str(path), "extensions": extensions, "cases": files}
+        models = [str(item) for item in (path, step) if item is not None]
+        job = {"models": models, "extensions": extensions, "cases": files}
         job["signatures"] = signatures
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         script = pathlib.Path(__file__).with_name("probe.py")

@@ -22,7 +22,8 @@ from keras_transformer.export.graph.nodes import MICROSOFT, number
 
 def cached_attention_rules(known):
     """Self-attention of the new tokens of a step to themselves and their cached past."""
-    return [CachedAttention.rule(known), SharedCacheAttention.rule(known)]
+    rules = (CachedAttention, SharedCacheAttention, SlotAttention)
+    return [rule.rule(known) for rule in rules]
 
 
 def attention_rules(known):
@@ -74,6 +75,44 @@ class SharedCacheAttention(CachedAttention):
 
     def pattern(self, op, query, key, value, past_key, past_value, scale, negative_bias):
         return _attend_past(op, query, key, value, past_key, past_value, scale, negative_bias)
+
+
+class SlotAttention(Rule):
+    """A step's self-attention to a cache that has all its slots from the start.
+
+    before   output = heads_last(Softmax(scale query keys^T - negative_bias) values)
+    after    output = MultiHeadAttention(query, keys, values, bias=-negative_bias)
+    """
+
+    def pattern(self, op, query, keys, values, scale, negative_bias):
+        queries = op.Transpose(query, _outputs=["queries"])
+        columns = op.Transpose(keys, _outputs=["columns"])
+        scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), negative_bias)
+        heads = op.MatMul(op.Softmax(scores), values)
+        return op.Transpose(heads, _outputs=["output"])
+
+    def check(self, context, query, keys, values, scale, negative_bias, columns, **moved):
+        sources = [value.producer() for value in (keys, values)]
+        dims = [self.known.dims.get(item) for item in (keys, values)]
+        size, bias = heads(self.known, query), self.known.dims.get(negative_bias)
+        return (
+            all(node is not None and node.op_type in ("ScatterND", "Cast") for node in sources)
+            and size is not None
+            and all(item is not None and (item[1], item[3]) == size for item in dims)
+            and bool(bias and len(bias) == 4 and bias[1] == 1)
+            and number(scale) is not None
+            and is_order(columns, 0, 1, 3, 2)
+            and are_heads_first(*moved.values())
+        )
+
+    def rewrite(self, op, query, keys, values, scale, negative_bias, **_):
+        count, size = heads(self.known, query)
+        output = op.MultiHeadAttention(
+            join_heads(op, query, self.known), keys, values, None, None,
+            _negative(op, negative_bias),
+            num_heads=count, scale=number(scale), _domain=MICROSOFT,
+        )  # fmt: skip
+        return split_heads(op, output, count, size)
 
 
 def _negative(op, value):

@@ -34,9 +34,15 @@ class Artefact(NamedTuple):
     target_tokenizer: Tokenizer | None = None
 
     @property
+    def models(self):
+        """Paths of the ONNX files, list of pathlib.Path."""
+        layout = self.manifest.get("layout", "loop")
+        return [self.folder / name for name in signature.MODEL_FILES[layout]]
+
+    @property
     def model(self):
-        """Path of the ONNX file, pathlib.Path."""
-        return self.folder / signature.MODEL_FILE
+        """Path of the ONNX file, or of the first, pathlib.Path."""
+        return self.models[0]
 
 
 def read_artefact(folder):

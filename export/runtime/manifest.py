@@ -6,7 +6,7 @@ An artefact is a folder. The fields of its manifest are those of `FIELDS`:
 | --- | --- |
 | `format`, `format_version` | `FORMAT`, `FORMAT_VERSION` |
 | `task` | one of `TASKS`: a search, a head, or "forward", one pass without a head |
-| `inputs`, `outputs` | of `model.onnx`: list of `{"name", "dtype", "axes"}`, axes names or sizes |
+| `inputs`, `outputs` | of the model: list of `{"name", "dtype", "axes"}`, axes names or sizes |
 | `text` | `{"inputs", "outputs"}` of `text_model.onnx`, or null where there is none |
 | `special_ids` | `SPECIAL_IDS` |
 | `vocab_size` | `{"source", "target"}`, valid ids lie below; null where there are no ids |
@@ -15,7 +15,8 @@ An artefact is a folder. The fields of its manifest are those of `FIELDS`:
 | `head` | `{"class_name", "config"}`, one of `heads`; only where the task has one |
 | `ignores_padding` | whether ids padded on the right give the same; only beside `head` |
 | `precision` | one of `PRECISIONS` |
-| `opsets`, `ir_version` | of `model.onnx`: `{domain: version}`, `""` being ONNX itself; integer |
+| `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" where it is missing |
+| `opsets`, `ir_version` | of the ONNX files: `{domain: version}`, `""` is ONNX itself; integer |
 | `versions` | `{package: version}` that wrote the artefact |
 | `files` | `{name: {"sha256", "bytes"}}`, every file but the manifest itself |
 | `checksum` | SHA-256 of the other fields (`seal`), so that no flipped bit in them goes unseen |
@@ -33,8 +34,9 @@ from keras_transformer.export.runtime.signature import (
     FILES,
     FORMAT,
     FORMAT_VERSION,
+    LAYOUTS,
     MANIFEST_FILE,
-    MODEL_FILE,
+    MODEL_FILES,
     PRECISIONS,
     SCORES,
     SEARCH_TASKS,
@@ -71,6 +73,8 @@ FIELDS = {
 }
 # Artefacts of other tasks, and those of earlier releases, do not have these.
 HEAD_FIELDS = {"head": dict, "ignores_padding": bool}
+# Artefacts of one file, and those of earlier releases, do not have it.
+LAYOUT = "layout"
 
 
 def digest(path):
@@ -135,7 +139,7 @@ def validate(manifest):
             isinstance(manifest[name], kind) and not isinstance(manifest[name], bool),
             f"field {name!r} has the wrong type {type(manifest[name]).__name__}",
         )
-    unknown = sorted(set(manifest) - set(FIELDS) - set(HEAD_FIELDS))
+    unknown = sorted(set(manifest) - set(FIELDS) - set(HEAD_FIELDS) - {LAYOUT})
     _check(not unknown, f"unknown fields {unknown}")
     found = checksum(manifest)
     _check(manifest["checksum"] == found, f"its checksum should be {found}")
@@ -154,7 +158,9 @@ def validate(manifest):
         _check_values(manifest["text"].get("inputs"), "text inputs")
         _check_values(manifest["text"].get("outputs"), "text outputs")
     _check_sizes(manifest)
-    _check_files(manifest["files"])
+    layout = manifest.get(LAYOUT, "loop")
+    _check(layout in LAYOUTS, f"layout is {layout!r}, not one of {LAYOUTS}")
+    _check_files(manifest["files"], MODEL_FILES[layout])
     _check_head(manifest)
     if manifest["task"] in SEARCH_TASKS:
         names = [value["name"] for value in manifest["outputs"]]
@@ -217,8 +223,9 @@ def _check_sizes(manifest):
     _check(limits["source_length"] is not None, "limits have no source_length")
 
 
-def _check_files(files):
-    _check(MODEL_FILE in files, f"files do not name {MODEL_FILE}")
+def _check_files(files, needed):
+    for name in needed:
+        _check(name in files, f"files do not name {name}")
     for name, entry in files.items():
         _check(name in FILES, f"files name {name!r}")
         _check(

@@ -7,6 +7,7 @@ import onnxruntime
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import ArtefactError
 from keras_transformer.export.runtime.mapped_model import MappedModel
+from keras_transformer.export.runtime.steps import StepsSession
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -30,7 +31,9 @@ class ProviderError(ValueError):
 
 
 def open_session(artefact, providers=None, *, threads=None, arena=True, spinning=True):
-    """An `onnxruntime.InferenceSession` of an `Artefact`, on the provider that was asked for.
+    """A session of an `Artefact`, on the provider that was asked for.
+
+    It is an `onnxruntime.InferenceSession`, or a `StepsSession` where the artefact has two files.
 
     Args:
         artefact: Artefact, from `read_artefact`.
@@ -42,12 +45,26 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
-    options = session_options(threads, arena, spinning)
     providers = chosen_providers(providers, artefact.manifest["precision"])
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
-    path = artefact.model.resolve()
+    opened = []
+    for path in artefact.models:
+        # Threads that spin after the first of two files would be in the way of the steps.
+        spins = spinning and path == artefact.models[-1]
+        options = session_options(threads, arena, spins)
+        opened.append(_opened(artefact, path, options, providers))
+    device = "cuda" if name == CUDA else "cpu"
+    session = StepsSession(*opened, device) if len(opened) > 1 else opened[0]
+    _check_names(artefact, "inputs", session.get_inputs())
+    _check_names(artefact, "outputs", session.get_outputs())
+    return session
+
+
+def _opened(artefact, path, options, providers):
+    """The session of one file of an artefact."""
+    shown, path, name = path, path.resolve(), _name(providers[0])
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(path.parent)
     )
@@ -60,7 +77,7 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
-            f"onnxruntime {onnxruntime.__version__} cannot run {artefact.model} on {name}: {error} "
+            f"onnxruntime {onnxruntime.__version__} cannot run {shown} on {name}: {error} "
             f"It was exported with {artefact.manifest['versions']}; a release of onnxruntime at "
             "least as new should run it."
         ) from error
@@ -75,8 +92,6 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
             "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
             f"providers=[{CPU!r}]."
         )
-    _check_names(artefact, "inputs", session.get_inputs())
-    _check_names(artefact, "outputs", session.get_outputs())
     return session
 
 

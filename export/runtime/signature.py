@@ -21,6 +21,13 @@ TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
 ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
 
+# Of a step whose loop is outside of the graph (`steps`).
+NEXT = "next."  # before the name of an input: what the next step reads in its place
+SLOTS = "blocks"  # how the names of cached keys and values begin
+UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
+HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
+START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only where there are prompts
+
 # Names of the axes, in order. Axes of one name have one length within a call.
 AXES = {
     SOURCE_IDS: ("batch", "source_length"),
@@ -62,7 +69,16 @@ TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only where asked for
 TOKENIZER_FILE = "tokenizer.model"
 TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of what is written, where it is not the same
 MANIFEST_FILE = "artefact.json"
-FILES = (MODEL_FILE, WEIGHTS_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
+# In the place of MODEL_FILE where the loop of a search is outside of the graph (`steps`).
+FIRST_FILE, FIRST_WEIGHTS_FILE = "first.onnx", "first.onnx.data"  # up to the first step
+STEP_FILE, STEP_WEIGHTS_FILE = "step.onnx", "step.onnx.data"  # one step
+MODEL_FILES = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
+FILES = (
+    *(MODEL_FILE, WEIGHTS_FILE, FIRST_FILE, FIRST_WEIGHTS_FILE, STEP_FILE, STEP_WEIGHTS_FILE),
+    *(TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE),
+)
+# Layouts of an artefact with a search: one file with the loop in it, or one for each step.
+LAYOUTS = tuple(MODEL_FILES)
 
 # Signatures of a SavedModel. Where strings are served, the task is the signature's name.
 SEARCH = "search"  # ids in and out

@@ -50,6 +50,11 @@ class DecoderSlots(NamedTuple):
     blocks: Any
     step_bias: Any
 
+    @staticmethod
+    def put(past, new):
+        """`append`. Slots of another kind may write elsewhere."""
+        return append(past, new)
+
 
 class Memory(NamedTuple):
     """What decoder blocks attend to: the encoded source.
@@ -72,7 +77,12 @@ def empty_cache(block, batch_size):
     )
 
 
-def step_attention(attention, query, cache, position, attention_bias=None):
+def append(past, new):
+    """Past and new keys, values or biases in a row, on axis 2: a cache that grows."""
+    return ops.concatenate([past, new], axis=2)
+
+
+def step_attention(attention, query, cache, position, attention_bias=None, put=append):
     """Self-attention of one new token of each hypothesis to itself and its past.
 
     Args:
@@ -82,23 +92,26 @@ def step_attention(attention, query, cache, position, attention_bias=None):
         position: t, integer scalar, the position of the new tokens.
         attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other hypotheses.
             `None` for one hypothesis a sentence.
+        put: function that adds the new tokens' keys or values to those of the cache.
 
     Returns:
-        Output (B, W, D), and the cache with the new tokens at its end.
+        Output (B, W, D), and the cache with the new tokens.
     """
     new = attention.project_key_value(query, position=position)
-    keys, values = (ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True))
+    keys, values = (put(*pair) for pair in zip(cache, new, strict=True))
     output = attention.attend(query, keys, values, attention_bias=attention_bias, position=position)
     return output, (keys, values)
 
 
-def step_block(block, x, cache, position, attention_bias=None, memory=None, memory_mask=None):
+def step_block(
+    block, x, cache, position, attention_bias=None, memory=None, memory_mask=None, put=append
+):
     """One new token of each hypothesis through a block.
 
     Args:
         block: `DecoderBlock`; or `EncoderBlock`, without memory.
         x: (B, W, D).
-        cache, position, attention_bias: as in `step_attention`.
+        cache, position, attention_bias, put: as in `step_attention`.
         memory: keys (B, H, S, K) and values (B, H, S, U) of `cross_attention.project_key_value`.
         memory_mask: boolean (B, S).
 
@@ -109,7 +122,9 @@ def step_block(block, x, cache, position, attention_bias=None, memory=None, memo
 
     def attend_self(x):
         nonlocal longer
-        output, longer = step_attention(block.self_attention, x, cache, position, attention_bias)
+        output, longer = step_attention(
+            block.self_attention, x, cache, position, attention_bias, put
+        )
         return output
 
     def attend_memory(x):
@@ -181,18 +196,18 @@ class CachedDecoding:
         Returns:
             Logits (B, W, V) float32, and the cache of t + 1 tokens.
         """
-        (blocks, step_bias), past_bias = cache
+        slots, past_bias = cache
         attention_bias = None
-        if ids.shape[1] > 1:
-            past_bias = ops.concatenate([past_bias, step_bias], axis=2)  # (B, W, (t + 1) W)
+        if not isinstance(slots.step_bias, tuple):
+            past_bias = slots.put(past_bias, slots.step_bias)  # (B, W, (t + 1) W)
             attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
         x = self.decoder.embed(ids, position)  # (B, W, D)
         longer, mask = [], None
         if memory and not isinstance(memory.mask, tuple):
             mask = memory.mask
-        for i, (block, past) in enumerate(zip(self.decoder.blocks, blocks, strict=True)):
-            source = (memory.blocks[i], mask) if memory else ()
-            x, past = step_block(block, x, past, position, attention_bias, *source)
+        for i, (block, past) in enumerate(zip(self.decoder.blocks, slots.blocks, strict=True)):
+            source = (memory.blocks[i], mask) if memory else (None, None)
+            x, past = step_block(block, x, past, position, attention_bias, *source, slots.put)
             longer.append(past)
         logits = self.decoder.embedding.logits(self.decoder.norm(x))
-        return logits, Cache(DecoderSlots(longer, step_bias), by_hypothesis=past_bias)
+        return logits, Cache(slots._replace(blocks=longer), by_hypothesis=past_bias)

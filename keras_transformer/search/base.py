@@ -90,11 +90,7 @@ class Search:
         """Checks the arguments. Eager code compiles the search once a model, other code traces."""
         check_model(model)
         specs = source_specs(model)
-        options["source"] = source = source_tensors(source_ids, specs)
-        if max_length is not None:
-            options["max_length"] = max_lengths(max_length, source, self.min_length)
-        if target_prefix is not None:
-            options["target_prefix"] = prefix_ids(target_prefix, source)
+        options.update(self._options(specs, source_ids, max_length, target_prefix))
         if not tf.executing_eagerly():
             return self._search(model, options)
         functions = self._compiled.setdefault(model, {})
@@ -102,6 +98,16 @@ class Search:
         if names not in functions:
             functions[names] = self._compile(model, options, specs)
         return functions[names](options)
+
+    def _options(self, specs, source_ids, max_length, target_prefix=None):
+        """What `_begun` reads, checked: dict of tensors, without what was not given."""
+        options = {"source": source_tensors(source_ids, specs)}
+        if max_length is not None:
+            source = options["source"]
+            options["max_length"] = max_lengths(max_length, source, self.min_length)
+        if target_prefix is not None:
+            options["target_prefix"] = prefix_ids(target_prefix, options["source"])
+        return options
 
     def _compile(self, model, options, specs):
         # The function must not keep alive the model that it is stored under.
@@ -121,6 +127,19 @@ class Search:
     def _search(self, model, options):
         """The whole search as one pure function of tensors."""
         batch_size = batch_size_of(options["source"])
+        memory, plan, state = self._begun(model, options)
+        cache = model.initial_cache(batch_size, self._width)
+        if not isinstance(cache, Cache):
+            raise TypeError(
+                f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
+                "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
+            )
+        state = loop.run(self._advance, model, memory, plan, state, cache, batch_size)
+        return self._result(state, plan)
+
+    def _begun(self, model, options):
+        """What is there before the first step, but for the cache: memory, `Plan` and `State`."""
+        batch_size = batch_size_of(options["source"])
         source = options["source"]
         if list(source) == [SOURCE_IDS]:
             source = source[SOURCE_IDS]
@@ -128,16 +147,9 @@ class Search:
             start = tf.cast(model.start_ids(source), tf.int32)  # (B, P)
         else:
             start = tf.fill([batch_size, 1], BEGIN_ID)
-        memory, cache = model.encode(source), model.initial_cache(batch_size, self._width)
+        memory = model.encode(source)
         plan = self._plan(getattr(model, "max_length", None), start, memory, options)
-        if not isinstance(cache, Cache):
-            raise TypeError(
-                f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
-                "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
-            )
-        state = self._first_state(start, plan)
-        state = loop.run(self._advance, model, memory, plan, state, cache, batch_size)
-        return self._result(state, plan)
+        return memory, plan, self._first_state(start, plan)
 
     def _plan(self, positions, start, memory, options):
         start_length, given = given_tokens(start, options.get("target_prefix"))

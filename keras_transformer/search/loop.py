@@ -100,17 +100,20 @@ def _steps(batch_size, advance, decode_step, variables, shape_invariants):
     def most_go_on(position, state, cache):
         return tf.reduce_sum(tf.cast(_going_on(state.running), tf.float32)) > enough
 
-    def step(position, state, cache):
-        logits, cache = decode_step(state.ids, position, cache)
-        state, parents = advance(position, tf.cast(logits, tf.float32), state)
-        if parents is not None:
-            reordered = tf.nest.map_structure(
-                lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
-            )
-            cache = cache._replace(by_hypothesis=reordered)
-        return position + 1, state, cache
-
+    step = functools.partial(add_token, advance, decode_step)
     return tf.while_loop(most_go_on, step, variables, shape_invariants=shape_invariants)
+
+
+def add_token(advance, decode_step, position, state, cache):
+    """One step: position, state and cache after it."""
+    logits, cache = decode_step(state.ids, position, cache)
+    state, parents = advance(position, tf.cast(logits, tf.float32), state)
+    if parents is not None:
+        reordered = tf.nest.map_structure(
+            lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
+        )
+        cache = cache._replace(by_hypothesis=reordered)
+    return position + 1, state, cache
 
 
 def _going_on(running):

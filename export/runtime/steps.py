@@ -1,0 +1,145 @@
+"""Runs a search whose loop is outside of the graph: one `run_with_iobinding` a step, no copies.
+
+The artefact's layout "steps" has two files. `first.onnx` gives, under their names, all tensors that
+`step.onnx` reads. What a step changes it gives under the same name behind `NEXT`:
+
+- keys and values, named `blocks...`, have slots for every step from the start. Input and output are
+  the same buffer: ONNX Runtime's ScatterND then writes the slots of the step and copies nothing;
+- all else is small. It goes to and fro between two buffers, for a step may still read the old one.
+
+No shape changes from one step to the next, and only `UNFINISHED`, one boolean, is read by the host.
+
+Shapes: B sentences, W hypotheses of each, R rows of tokens (W, or more: the last W count), L most
+steps, T tokens of the longest hypothesis.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnxruntime
+
+from keras_transformer.export.runtime.signature import (
+    HISTORY,
+    NEXT,
+    SCORES,
+    SLOTS,
+    START_LENGTH,
+    TOKEN_IDS,
+    UNFINISHED,
+)
+
+
+class Named(NamedTuple):
+    """An output by its name, as an `InferenceSession` lists them."""
+
+    name: str
+
+
+class StepsSession:
+    """Two sessions that are run as one, with those methods of an `InferenceSession` that serve.
+
+    Threads can share it: every call has its own buffers.
+
+    Args:
+        first, step: `onnxruntime.InferenceSession` of the two files.
+        device: what ONNX Runtime calls the device of their provider: "cpu" or "cuda".
+    """
+
+    def __init__(self, first, step, device="cpu"):
+        self.first, self.step, self.device = first, step, device
+        self._read = [value.name for value in step.get_inputs()]
+        self._changed = [
+            value.name.removeprefix(NEXT)
+            for value in step.get_outputs()
+            if value.name != UNFINISHED
+        ]
+
+    def get_inputs(self):
+        return self.first.get_inputs()
+
+    def get_outputs(self):
+        """`token_ids` and `scores`, as far as their names are concerned."""
+        return [Named(TOKEN_IDS), Named(SCORES)]
+
+    def get_providers(self):
+        return self.step.get_providers()
+
+    def run(self, names, inputs):
+        """The outputs called `names`, or both: ids, int32 (B, W, T), and scores, float32 (B, W).
+
+        Args:
+            names: list of names, or `None`.
+            inputs: dict of arrays, the inputs of `first.onnx`.
+        """
+        tensors = self._begin(inputs)
+        given = tensors[START_LENGTH].numpy() if START_LENGTH in tensors else None
+        most = tensors[HISTORY].shape()[2]
+        tensors, steps = self._run_steps(tensors, most)
+        history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
+        width = scores.shape[1]
+        results = finished(history[:, -width:, most - steps :], scores, given)
+        found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
+        return [found[name] for name in names or found]
+
+    def _begin(self, inputs):
+        """The tensors of `first.onnx` by name, on the device."""
+        binding = self.first.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        names = [value.name for value in self.first.get_outputs()]
+        for name in names:
+            binding.bind_output(name, self.device)
+        self.first.run_with_iobinding(binding)
+        return dict(zip(names, binding.get_outputs(), strict=True))
+
+    def _run_steps(self, tensors, most):
+        """Runs steps until all sentences are over; the tensors after the last, and how many ran."""
+        other = {
+            name: tensors[name] if name.startswith(SLOTS) else self._like(tensors[name])
+            for name in self._changed
+        }
+        unfinished = onnxruntime.OrtValue.ortvalue_from_shape_and_type((), np.bool_, self.device)
+        pair = [tensors, {**tensors, **other}]
+        bindings = [self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1])]
+        for steps in range(1, most + 1):
+            self.step.run_with_iobinding(bindings[(steps - 1) % 2])
+            if not unfinished.numpy():
+                break
+        return pair[steps % 2], steps
+
+    def _like(self, tensor):
+        """A buffer of the same shape and dtype."""
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+            tensor.shape(), tensor.element_type(), self.device
+        )
+
+    def _bound(self, before, after, unfinished):
+        """A binding of a step that reads `before` and writes `after`."""
+        binding = self.step.io_binding()
+        for name in self._read:
+            binding.bind_ortvalue_input(name, before[name])
+        for name in self._changed:
+            binding.bind_ortvalue_output(NEXT + name, after[name])
+        binding.bind_ortvalue_output(UNFINISHED, unfinished)
+        return binding
+
+
+def finished(ids, scores, start_length=None):
+    """What a search returns: ids (B, W, T), without the prompt and without columns of padding.
+
+    Args:
+        ids: int32 (B, W, t), the tokens of every step.
+        scores: float32 (B, W), -inf where there is no hypothesis.
+        start_length: int32 (B, 1), how many tokens a prompt has; `None` where there is none.
+    """
+    if start_length is not None:
+        columns = np.arange(ids.shape[2]) + start_length - 1  # (B, t)
+        padded = np.pad(ids, [(0, 0), (0, 0), (0, 1)])
+        columns = np.minimum(columns, ids.shape[2])[:, np.newaxis]
+        ids = np.take_along_axis(padded, np.broadcast_to(columns, ids.shape), axis=2)
+    order = np.argsort(-scores, axis=1, kind="stable")  # samples are drawn in any order
+    ids = np.take_along_axis(ids, order[:, :, np.newaxis], axis=1)
+    scores = np.take_along_axis(scores, order, axis=1)
+    ids = ids * (scores > -np.inf)[:, :, np.newaxis]
+    used = int((ids != 0).any(axis=(0, 1)).sum())
+    return [ids[:, :, :used].astype(np.int32), scores]
