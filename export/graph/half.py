@@ -73,6 +73,9 @@ def halve(model, is_kept):
         is_kept: function of a weight's name that says whether it stays float32.
     """
     graph, halves = model.graph, _Halves(model)
+    for node in all_nodes(graph):  # slots that are float16 already; tf2onnx notes no dtype here
+        if node.op_type == "ScatterND" and node.outputs[0].dtype is None:
+            node.outputs[0].type = node.inputs[0].type
     for node in all_nodes(graph):
         weights = [value for value in node.inputs if _is_float_weight(value)]
         kept = any(is_kept(weight.name) for weight in weights)
