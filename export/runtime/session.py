@@ -46,6 +46,8 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
     providers = chosen_providers(providers, artefact.manifest["precision"])
+    if len(artefact.models) > 1:
+        check_no_cuda_graph(providers)
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
@@ -102,6 +104,21 @@ def check_threads(name, count):
             f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
             f"machine); got {count}."
         )
+
+
+def check_no_cuda_graph(providers):
+    """Raises `ProviderError` where a provider is told to record CUDA graphs.
+
+    ONNX Runtime replays them on the buffers that they were recorded with, and here each call has
+    its own: the results would be those of an earlier call.
+    """
+    for provider in providers:
+        options = {} if isinstance(provider, str) else provider[1]
+        if str(options.get("enable_cuda_graph", 0)).lower() not in ("0", "false"):
+            raise ProviderError(
+                "'enable_cuda_graph' was passed, but each call of a search in two files has "
+                "buffers of its own, and a CUDA graph needs the same ones. Leave it out."
+            )
 
 
 def session_options(threads, arena, spinning):

@@ -2,7 +2,8 @@
 
 What lives here: one class for each kind of export. An exporter asks it for the function to trace,
 for names of inputs, outputs and axes, for samples, for Keras' results on them, and to compare these
-with what the written file gives. `samples` has the inputs that are made up.
+with what the written file gives. `samples` has the inputs that are made up, `steps` the two
+functions that a search is where its loop is outside of the graph.
 
 What may be imported: TensorFlow, Keras, models and searches, and of `export` the comparison
 (`verify`), the error (`staging`) and the names of the artefact (`runtime.signature`). A new kind of

@@ -13,7 +13,12 @@ from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Generator, Translator
 from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
 from keras_transformer.export.runtime.manifest import seal
-from keras_transformer.export.runtime.session import open_session
+from keras_transformer.export.runtime.session import (
+    CUDA,
+    ProviderError,
+    check_no_cuda_graph,
+    open_session,
+)
 from keras_transformer.export.runtime.steps import finished
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
@@ -188,3 +193,11 @@ def test_results_are_in_order_and_hypotheses_that_do_not_exist_are_empty():
     found, scores = finished(ids, np.array([[-2.0, -1.0, -np.inf]], np.float32))
     assert found.tolist() == [[[8, 3], [7, 3], [0, 0]]]
     assert scores.tolist() == [[-1.0, -2.0, -np.inf]]
+
+
+@pytest.mark.parametrize("flag", ["1", True, "True"])
+def test_cuda_graphs_are_refused(flag):
+    """They would replay on the buffers of an earlier call."""
+    check_no_cuda_graph(["CPUExecutionProvider", (CUDA, {"enable_cuda_graph": "0"})])
+    with pytest.raises(ProviderError, match="buffers of its own"):
+        check_no_cuda_graph([(CUDA, {"enable_cuda_graph": flag})])
