@@ -150,7 +150,7 @@ def _plain(text):
     return text.replace("$", r"\$")
 
 
-def plot_translation(model, tokenizer, source, translation, title=None):
+def plot_translation(model, tokenizer, source, translation, title=None, target_tokenizer=None):
     """Draws which source tokens the decoder of a `Transformer` attends to while it translates.
 
     Args:
@@ -159,6 +159,7 @@ def plot_translation(model, tokenizer, source, translation, title=None):
         source: str, the sentence.
         translation: str, its translation, by the model or by a person.
         title: str or `None`.
+        target_tokenizer: `Tokenizer` of the translation. Defaults to `None`: `tokenizer`.
 
     Returns:
         `matplotlib.figure.Figure`, as `plot_attention` draws it.
@@ -167,10 +168,11 @@ def plot_translation(model, tokenizer, source, translation, title=None):
 
     >>> plot_translation(model, tokenizer, "a cat", "eine Katze").savefig("a.png")  # doctest: +SKIP
     """
+    target_tokenizer = target_tokenizer or tokenizer
     source_ids = [*tokenizer.encode(source), END_ID]
-    target_ids = [BEGIN_ID, *tokenizer.encode(translation)]
+    target_ids = [BEGIN_ID, *target_tokenizer.encode(translation)]
     weights = attention_maps(model, source_ids, target_ids)["cross"]
-    labels = [token_labels(tokenizer, ids) for ids in (target_ids, source_ids)]
+    labels = token_labels(target_tokenizer, target_ids), token_labels(tokenizer, source_ids)
     return plot_attention(weights, *labels, title)
 
 
