@@ -31,30 +31,30 @@ def described(head):
     return {"class_name": type(head).__name__, "config": head.get_config()}
 
 
-def manifest_fields(task, head, cases):
+def manifest_fields(task, cases):
     """The fields that a head adds to the manifest; none where there is no head."""
-    if head is None:
+    if task.head is None:
         return {}
-    return {"head": described(head), "ignores_padding": ignores_padding(task, cases)}
+    return {"head": described(task.head), "ignores_padding": ignores_padding(task, cases)}
 
 
-def check_head(task, search, head, tokenizer):
-    """Raises `TypeError` or `ValueError` for a head that does not go with the model.
-
-    Args:
-        task: `ForwardTask`, or the search's task where there is one.
-        search, head, tokenizer: arguments of the exporters.
-    """
-    if head is None:
-        return
-    if type(head) not in HEADS.values():
+def check_head_alone(head, search):
+    """Raises `TypeError` or `ValueError` for what is no head, and for one beside a search."""
+    if head is not None and type(head) not in HEADS.values():
         raise TypeError(
             f"head must be one of {', '.join(HEADS)}, but {type(head).__name__} was passed."
         )
-    if search is not None:
+    if head is not None and search is not None:
         raise ValueError(
             "A search writes texts and has no head: pass `search` or `head`, not both."
         )
+
+
+def check_head(task, tokenizer):
+    """Raises `ValueError` for a head that does not go with the model of a `ForwardTask`."""
+    head = task.head
+    if head is None:
+        return
     shapes = _output_shapes(task)
     if isinstance(head, QuestionAnswering):
         wanted = {signature.ANSWER_START: 2, signature.ANSWER_END: 2}

@@ -21,7 +21,7 @@ from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
-from keras_transformer.export.heads import check_head, manifest_fields
+from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
@@ -107,11 +107,12 @@ def export_onnx(
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
+    check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
     model = as_float32(model)
     task = SearchTask(model, search, max_length) if search else ForwardTask(model, head)
-    check_head(task, search, head, tokenizer)
+    check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
@@ -143,7 +144,7 @@ def export_onnx(
                 "opsets": {domain: int(v) for domain, v in graph.opset_imports.items()},
                 "ir_version": graph.ir_version,
                 "versions": versions(),
-                **manifest_fields(task, head, cases),
+                **manifest_fields(task, cases),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
             sealed = seal(manifest)
@@ -194,7 +195,7 @@ def _prove(path, task, cases, precision, tolerance, tell):
 def arrange(graph, task):
     """Puts the inputs in their documented order, and names the axes of inputs and outputs.
 
-    An axis of fixed size keeps it, except where the artefact documents a name for it.
+    An axis of fixed size keeps it, except in outputs whose axes the artefact documents by name.
     """
     by_name = {value.name: value for value in graph.inputs}
     inputs = [by_name[name] for name in task.specs]
@@ -203,7 +204,7 @@ def arrange(graph, task):
     for value in [*graph.inputs, *graph.outputs]:
         sizes = list(value.shape or ())
         names = task.axes(value.name, len(sizes))
-        documented = value.name in signature.AXES
+        documented = value.name in signature.AXES and value.name not in by_name
         value.shape = ir.Shape(
             size if isinstance(size, int) and not documented else name
             for size, name in zip(sizes or [None] * len(names), names, strict=True)

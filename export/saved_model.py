@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.export import verify
 from keras_transformer.export.arguments import check_arguments, check_weights
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.heads import check_head, described
+from keras_transformer.export.heads import check_head, check_head_alone, described
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import Progress, staged, why_not_saved_model
 from keras_transformer.export.tasks import ForwardTask, SearchTask
@@ -86,11 +86,12 @@ def export_saved_model(
     >>> translate(text=tf.constant(["A man rides a bicycle."]))  # doctest: +SKIP
     """
     check_arguments(model, tokenizer, search, max_length, target_tokenizer=target_tokenizer)
+    check_head_alone(head, search)
     tell = Progress(verbose)
     check_weights(model)
     model = as_float32(model)
     forward, cases = ForwardTask(model, head), {}
-    check_head(forward, search, head, tokenizer)
+    check_head(forward, tokenizer)
     gives_logits = forward.outputs == [signature.LOGITS]
     tasks = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
     if search is not None:

@@ -12,8 +12,8 @@ What lives here, in the order of an export; in brackets the nodes of a beam sear
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
 
 All of them ask `shapes` what is known of sizes, which stands on `sizes` (products of unknowns),
-`shape_rules`, `layout_rules` and `window_rules` (a rule for each operator) and `contents` (shapes as data). `nodes`
-has the helpers. Each pass takes an `onnx_ir` model and changes it in place.
+`shape_rules`, `layout_rules` and `window_rules` (a rule for each operator) and `contents` (shapes
+as data). `nodes` has the helpers. Each pass takes an `onnx_ir` model and changes it in place.
 
 What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
 new fusion is a rule in the file of its subject, a new precision a function in `quantize`; a new

@@ -75,16 +75,18 @@ def merge_equal(model):
     after    a = Shape(x); y = Add(a, a)
     """
     for graph in model.graphs():
-        first = {}
+        seen = {}
         for node in list(graph):
             if node.op_type in RANDOM or has_graphs(node):
                 continue
-            attributes = sorted(str(ir.to_proto(item)) for item in node.attributes.values())
-            key = node.op_identifier(), node.inputs, len(node.outputs), *attributes
-            same = first.setdefault(key, node)
+            alike = seen.setdefault((node.op_identifier(), node.inputs, len(node.outputs)), [])
+            same = next((other for other in alike if _have_equal_attributes(node, other)), None)
+            if same is None:
+                alike.append(node)
+                continue
             pairs = list(zip(node.outputs, same.outputs, strict=True))
             # The model's outputs keep their names, and each output of a loop is another value.
-            if same is node or any(
+            if any(
                 old.is_graph_output() and (graph is model.graph or new.is_graph_output())
                 for old, new in pairs
             ):
@@ -92,3 +94,11 @@ def merge_equal(model):
             for old, new in pairs:
                 old.replace_all_uses_with(new, replace_graph_outputs=True)
             graph.remove(node, safe=True)
+
+
+def _have_equal_attributes(*nodes):
+    """Whether two nodes of one operator do the same. It is slow: few nodes are asked."""
+    one, other = (
+        sorted(str(ir.to_proto(item)) for item in node.attributes.values()) for node in nodes
+    )
+    return one == other

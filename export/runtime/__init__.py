@@ -13,8 +13,8 @@ What lives here, from the bottom up:
 - `lines`, `rows`, `text_rows`: what may be read, and as what the model reads it;
 - `batching`: batches, worker threads, faults kept apart;
 - `runner`: what serves an artefact, whatever its task; `search_runner`: if it holds a search;
-- `translator`: text to text; `generator`: prompt to text; `predictor`: labels, tags, answers,
-  vectors;
+- `translator`: text to text; `generator`: prompt to text; `transcriber`: arrays to text;
+  `predictor`: labels, tags, answers, vectors;
 - `text_session`: the model from strings to strings; `shell`: the command line, with `written`, what
   it writes, and `progress`.
 
@@ -29,6 +29,7 @@ from keras_transformer.export.runtime.predictor import Predictor
 from keras_transformer.export.runtime.results import Answer, Labels, Outputs, Tags, Vector
 from keras_transformer.export.runtime.session import ProviderError
 from keras_transformer.export.runtime.text_session import open_text_model
+from keras_transformer.export.runtime.transcriber import Transcriber
 from keras_transformer.export.runtime.translator import Translation, Translator
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Predictor",
     "ProviderError",
     "Tags",
+    "Transcriber",
     "Translation",
     "Translator",
     "Vector",

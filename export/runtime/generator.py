@@ -1,6 +1,5 @@
 """Continues prompts with an exported language model, without TensorFlow and Keras."""
 
-import secrets
 from typing import NamedTuple
 
 import numpy as np
@@ -111,24 +110,6 @@ class Generator(SearchRunner):
         """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
         prompts = checked_lines(prompts, "n_best_stream([prompt])")
         return self._stream(prompts, batch_tokens, read_ahead, self._seeded(seed))
-
-    def _seeded(self, seed):
-        """The input `seed` of the model, where it has one, as a dict."""
-        samples = len(self.manifest["inputs"]) == 2
-        if not samples and seed is not None:
-            raise ValueError(
-                f"`seed` was passed, but this artefact holds {self.manifest['search']}, which "
-                "draws no random numbers. Leave it out, or export the model with Sampling."
-            )
-        if not samples:
-            return {}
-        if seed is None:
-            seed = secrets.randbelow(signature.MOST_SEED + 1)
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise TypeError(f"`seed` must be an integer, got {seed!r}.")
-        if not 0 <= seed <= signature.MOST_SEED:
-            raise ValueError(f"`seed` must be from 0 to {signature.MOST_SEED}, got {seed}.")
-        return {signature.SEED: np.array(seed, np.int32)}
 
     def _result(self, row, outputs):
         token_ids, scores = self._hypotheses(outputs)

@@ -2,7 +2,14 @@
 
 from keras_transformer.export.runtime.artefact import ArtefactError
 from keras_transformer.export.runtime.heads import read_head
-from keras_transformer.export.runtime.rows import ArrayReader, stacked
+from keras_transformer.export.runtime.rows import (
+    ArrayReader,
+    checked_inputs,
+    read_items,
+    row_group,
+    row_length,
+    stacked,
+)
 from keras_transformer.export.runtime.runner import Runner
 from keras_transformer.export.runtime.signature import SEARCH_TASKS
 from keras_transformer.export.runtime.text_rows import TextReader, WordReader, id_inputs
@@ -68,7 +75,7 @@ class Predictor(Runner):
             TypeError: `inputs` is one string or one dict, or holds something that is no input.
             ValueError: `batch_tokens` is less than 1.
         """
-        return self._list(list(_checked(inputs)), batch_tokens)
+        return self._list(list(checked_inputs(inputs)), batch_tokens)
 
     def predict_stream(self, inputs, batch_tokens=2048, read_ahead=1024):
         """As `predict`, lazily: reads at most `read_ahead` inputs beyond the one that it yields.
@@ -76,14 +83,14 @@ class Predictor(Runner):
         Returns:
             Iterator of results.
         """
-        return self._stream(iter(_checked(inputs)), batch_tokens, read_ahead)
+        return self._stream(iter(checked_inputs(inputs)), batch_tokens, read_ahead)
 
     def _check(self, artefact):
         manifest, task = artefact.manifest, artefact.manifest["task"]
         if task in SEARCH_TASKS:
             raise ArtefactError(
                 f"{artefact.folder} was exported for the task {task!r} with a search, and "
-                "Predictor serves models without one. Take Translator or Generator."
+                "Predictor serves models without one. Take Translator, Generator or Transcriber."
             )
         self.head, self._inputs = read_head(manifest), manifest["inputs"]
         ids = id_inputs(self._inputs) if artefact.tokenizer else []
@@ -100,27 +107,13 @@ class Predictor(Runner):
         self._empty = self.head.empty
 
     def _read(self, items):
-        rows, refused = {}, {}
-        for index, item in enumerate(items):
-            try:
-                row = self._reader.read(item)
-            except ValueError as error:
-                refused[index] = str(error)
-            else:
-                if row is not None:
-                    rows[index] = row
-        return rows, refused
+        return read_items(self._reader, items)
 
     def _length(self, row):
-        return max(_sizes(part)[0] for part in row.inputs.values())
+        return row_length(row)
 
     def _group(self, row):
-        """Shapes of the inputs that are not to be padded, in the order of their names."""
-        return tuple(
-            _sizes(part)
-            for _, part in sorted(row.inputs.items())
-            if not (self._padded and isinstance(part, list))
-        )
+        return row_group(row, self._padded)
 
     def _stack(self, rows):
         return stacked(rows, self._inputs)
@@ -131,17 +124,3 @@ class Predictor(Runner):
 
     def _failed(self, reason):
         return self.head.failed(reason)
-
-
-def _sizes(part):
-    """The shape of an input of a row; (1,) for a number."""
-    return (len(part),) if isinstance(part, list) else part.shape or (1,)
-
-
-def _checked(inputs):
-    if isinstance(inputs, (str, bytes, dict)):
-        raise TypeError(
-            f"`inputs` must be an iterable of inputs, got one {type(inputs).__name__}. "
-            "Pass a list: predict([input])."
-        )
-    return inputs

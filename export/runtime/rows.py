@@ -121,3 +121,52 @@ def _stacked(parts, value):
     size = value["axes"][1]  # an axis of fixed size is filled with padding
     ids = pad_rows(parts, length=size if isinstance(size, int) else None)
     return ids.astype(value["dtype"], copy=False)
+
+
+def checked_inputs(inputs):
+    """The inputs; raises `TypeError` for one that was passed alone."""
+    if isinstance(inputs, (str, bytes, dict)):
+        raise TypeError(
+            f"`inputs` must be an iterable of inputs, got one {type(inputs).__name__}. "
+            "Pass a list: predict([input])."
+        )
+    return inputs
+
+
+def read_items(reader, items):
+    """Rows of items, and reasons for those that have none: two dicts from places in the list.
+
+    An item without text is in neither.
+    """
+    rows, refused = {}, {}
+    for index, item in enumerate(items):
+        try:
+            row = reader.read(item)
+        except ValueError as error:
+            refused[index] = str(error)
+        else:
+            if row is not None:
+                rows[index] = row
+    return rows, refused
+
+
+def row_length(row):
+    """How many tokens a row has for the size of its batch: the first axis of its longest input."""
+    return max(_sizes(part)[0] for part in row.inputs.values())
+
+
+def row_group(row, padded):
+    """Shapes of the inputs that are not to be padded, in the order of their names.
+
+    `padded` says whether rows of ids are.
+    """
+    return tuple(
+        _sizes(part)
+        for _, part in sorted(row.inputs.items())
+        if not (padded and isinstance(part, list))
+    )
+
+
+def _sizes(part):
+    """The shape of an input of a row; (1,) for a number."""
+    return (len(part),) if isinstance(part, list) else part.shape or (1,)

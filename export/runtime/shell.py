@@ -8,11 +8,12 @@ import argparse
 import os
 import sys
 
-from keras_transformer.export.runtime.artefact import ArtefactError, read_task
+from keras_transformer.export.runtime.artefact import read_task
 from keras_transformer.export.runtime.generator import Generator
 from keras_transformer.export.runtime.predictor import Predictor
 from keras_transformer.export.runtime.progress import Progress, abandon, tell
 from keras_transformer.export.runtime.signature import HEAD_TASKS
+from keras_transformer.export.runtime.transcriber import Transcriber
 from keras_transformer.export.runtime.translator import Translator
 from keras_transformer.export.runtime.written import written
 
@@ -20,12 +21,13 @@ from keras_transformer.export.runtime.written import written
 _SERVED = {
     "translate": (Translator, "translated"),
     "generate": (Generator, "continued"),
+    "transcribe": (Transcriber, "transcribed"),
     **dict.fromkeys((*HEAD_TASKS, "forward"), (Predictor, "answered")),
 }
 # Options that only some tasks have: who passes them elsewhere has something else in mind.
 _TASKS = {
-    "--n-best": ("translate", "generate", "classify"),
-    "--seed": ("generate",),
+    "--n-best": ("translate", "generate", "transcribe", "classify"),
+    "--seed": ("generate", "transcribe"),
     "--with-prompt": ("generate",),
 }
 
@@ -148,7 +150,7 @@ def _answer(options, source, target, progress):
     if not options.quiet:
         progress.say(f"running on {served.provider}")
     lines, sizes = progress.reading(source), (options.batch_tokens, options.read_ahead)
-    if task == "generate":
+    if task in ("generate", "transcribe"):
         results = served.n_best_stream(lines, options.seed, *sizes)
     elif task == "translate":
         results = served.n_best_stream(lines, *sizes)
@@ -168,11 +170,6 @@ def _answer(options, source, target, progress):
 def _checked_task(options):
     """The task of the artefact; raises `ValueError` for options that it does not have."""
     task = read_task(options.folder)
-    if task not in _SERVED:
-        raise ArtefactError(
-            f"{options.folder} was exported for the task {task!r}, which reads no lines of text. "
-            "Run model.onnx with onnxruntime itself."
-        )
     for option, tasks in _TASKS.items():
         value = getattr(options, option[2:].replace("-", "_"))
         if value is not None and value is not False and task not in tasks:

@@ -43,7 +43,8 @@ def _random(random, specs, highest, batch, length):
         shape = [next(free) if size is None else size for size in spec.shape]
         dtype = spec.dtype.as_numpy_dtype
         if spec.dtype.is_integer:
-            case[name] = random.integers(1, highest, shape).astype(dtype)
+            below = 3 if name == signature.SEGMENT_IDS else highest
+            case[name] = random.integers(1, below, shape).astype(dtype)
         else:
             case[name] = random.standard_normal(shape).astype(dtype)
         if len(shape) > 1 and spec.shape[1] is None and batch > 1:

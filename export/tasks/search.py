@@ -56,11 +56,14 @@ class SearchTask:
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" where token ids
             are read, "transcribe" where an encoder reads something else.
+        head: `None`, for a search writes texts.
         random: whether the search takes a seed.
         specs: dict from the inputs' names to `tf.TensorSpec`.
         vocab_size: `{"source", "target"}`.
         search_config: the search as the manifest describes it.
     """
+
+    head = None
 
     def __init__(self, model, search, max_length):
         self.model, self.search, self.max_length = model, search, max_length

@@ -160,7 +160,8 @@ class Tokenizer:
                 Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times as long). For BPE
                 the probability of dropping a merge.
             nbest_size: int, draw among the n best segmentations, or among all with -1 (default).
-            seed: int or None. The same seed, text and tokenizer give the same draw; None draws
+            seed: int or None. Within a process the same seed, text and tokenizer give the same
+                draw; SentencePiece from 0.2.2 on draws otherwise in another process. None draws
                 anew each time.
 
         Returns:

@@ -78,7 +78,8 @@ def translation_batches(
             `tokenizer.encode(..., sample=True, alpha=sampling_alpha)`. The best segmentation
             replaces a sample that is longer than all limits. Lengths then differ from epoch to
             epoch. The number of batches does not; where it is too small for an epoch (rare), some
-            of its batches exceed `tokens_per_batch` a little.
+            of its batches exceed `tokens_per_batch` a little. Another process, as one that resumes
+            a run, draws other segmentations (see `Tokenizer.encode`).
         bucket_boundaries: increasing ints or None, greatest lengths of the buckets that batches
             are drawn from. `None` takes them from the lengths that occur.
         static_shapes: bool. If True, all batches of a bucket have the same shape: its greatest

@@ -46,6 +46,8 @@ class AdditiveAttention(MaskReader):
     (3, 5, 8)
     """
 
+    reads = ("value", "key")
+
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
         check_positive(units=units)
@@ -77,11 +79,6 @@ class AdditiveAttention(MaskReader):
         mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         weights = masked_softmax(scores, None if mask is None else mask[:, 0])
         return ops.matmul(ops.cast(weights, value.dtype), value)  # (B, T, U)
-
-    def compute_output_spec(self, query, value, key=None, attention_mask=None, **kwargs):
-        if attention_mask is None:
-            self.refuse_lost_mask(value, key)
-        return super().compute_output_spec(query, value, key)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], value_shape[-1])

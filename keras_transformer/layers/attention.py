@@ -65,6 +65,8 @@ class MultiHeadAttention(MaskReader):
     (3, 5, 8)
     """
 
+    reads = ("value", "key")
+
     def __init__(
         self, num_heads, key_dim, value_dim=None, dropout=0.0, use_bias=True, positions=None,
         **kwargs,
@@ -169,13 +171,6 @@ class MultiHeadAttention(MaskReader):
         size = rows.shape[-1] // self.num_heads
         heads = ops.reshape(rows, (-1, ops.shape(x)[1], self.num_heads, size))  # (B, T, H, K)
         return ops.transpose(heads, (0, 2, 1, 3))
-
-    def compute_output_spec(
-        self, query, value, key=None, attention_mask=None, use_causal_mask=False, **kwargs
-    ):
-        if attention_mask is None and not use_causal_mask:
-            self.refuse_lost_mask(value, key)
-        return super().compute_output_spec(query, value, key)
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return query_shape

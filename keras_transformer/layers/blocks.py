@@ -133,11 +133,6 @@ class EncoderBlock(_Block):
         x = self.residual(inputs, attend, self.self_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
 
-    def compute_output_spec(self, inputs, attention_mask=None, use_causal_mask=False, **kwargs):
-        if attention_mask is None and not use_causal_mask:
-            self.refuse_lost_mask(inputs)
-        return super().compute_output_spec(inputs)
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderBlock(_Block):
@@ -168,6 +163,8 @@ class DecoderBlock(_Block):
     (3, 5, 8)
     """
 
+    reads, explicit_mask = ("memory",), "memory_mask"
+
     def build(self, inputs_shape, memory_shape):
         super().build(inputs_shape)
         self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
@@ -185,11 +182,6 @@ class DecoderBlock(_Block):
         x = self.residual(inputs, attend_self, self.self_attention_norm, training)
         x = self.residual(x, attend_memory, self.cross_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
-
-    def compute_output_spec(self, inputs, memory, memory_mask=None, **kwargs):
-        if memory_mask is None:
-            self.refuse_lost_mask(memory)
-        return super().compute_output_spec(inputs, memory)
 
     def compute_output_shape(self, inputs_shape, memory_shape=None):
         return inputs_shape

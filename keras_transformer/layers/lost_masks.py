@@ -4,6 +4,7 @@
 says nothing. Attention would then count padding.
 """
 
+import inspect
 import warnings
 
 from keras import layers
@@ -23,12 +24,21 @@ class MaskReader(layers.Layer):
     """
 
     _loaded = False
+    reads = ("inputs",)  # arguments of a call whose padding must stay known
+    explicit_mask = "attention_mask"  # the argument that may take the Keras mask's place
 
     @classmethod
     def from_config(cls, config):
         layer = super().from_config(config)
         layer._loaded = True
         return layer
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inspect.signature(self.call).bind_partial(*args, **kwargs).arguments
+        # A causal mask hides padding on the right, as far as results are read.
+        if given.get(self.explicit_mask) is None and not given.get("use_causal_mask"):
+            self.refuse_lost_mask(*(given.get(name) for name in self.reads))
+        return super().compute_output_spec(*args, **kwargs)
 
     def refuse_lost_mask(self, *tensors):
         """Refuses tensors that lost their Keras mask; only those of functional models tell."""

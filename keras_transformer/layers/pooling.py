@@ -39,6 +39,8 @@ class SequencePooling(MaskReader):
     array([[2.]], dtype=float32)
     """
 
+    explicit_mask = "mask"
+
     def __init__(self, mode="mean", **kwargs):
         super().__init__(**kwargs)
         if mode not in MODES:
@@ -59,11 +61,6 @@ class SequencePooling(MaskReader):
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
-
-    def compute_output_spec(self, inputs, mask=None):
-        if mask is None:
-            self.refuse_lost_mask(inputs)
-        return super().compute_output_spec(inputs)
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[-1]

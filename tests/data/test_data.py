@@ -4,13 +4,12 @@ import gzip
 import hashlib
 import logging
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import processes
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
@@ -466,7 +465,7 @@ for multiple in (1, 2):
 assert all(left == right for left, right in rows), rows
 print("once each")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = processes.run("-c", code)
     assert done.stdout.strip().endswith("once each"), done.stderr[-2000:]
 
 

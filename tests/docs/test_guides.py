@@ -87,6 +87,14 @@ def test_serve(run):
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
 
 
+def test_heads(run):
+    folder = run("heads", starts_from=["tokenizer.model"])
+    tasks = {"sentiment", "names", "answers", "vectors", "story", "digits"}
+    assert {path.parent.name for path in folder.glob("out/*/artefact.json")} == tasks
+    vectors = (folder / "vectors.jsonl").read_text("utf-8").split("\n")
+    assert vectors[0].startswith("[") and vectors[1:2] == [""]
+
+
 def test_layers(run):
     assert (run("layers") / "classifier.keras").exists()
 

@@ -1,13 +1,9 @@
 """SavedModel export: the same translations as Keras, loaded without Keras."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import exports
+from support import exports, processes
 from support.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 from keras_transformer.export import ExportError, export_saved_model, saved_model
@@ -74,13 +70,7 @@ import tensorflow as tf, tensorflow_text
 loaded = tf.saved_model.load(sys.argv[1])
 print(loaded.signatures["translate"](text=tf.constant(["two words"]))["texts"].shape)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": ""},
-    )
+    done = processes.run("-c", code, folder, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "(1, 3)"
 

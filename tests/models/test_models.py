@@ -3,17 +3,14 @@
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W hypotheses a sentence.
 """
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
-from support import reference
+from support import processes, reference
 from support.checks import (
     LOW_PRECISION,
     assert_close,
@@ -36,7 +33,6 @@ from keras_transformer import (
     MaskedConv1D,
     PatchEmbedding,
     SegmentEmbedding,
-    models,
 )
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
 
@@ -455,10 +451,7 @@ def test_models_load_in_a_process_that_only_imported_the_package(tmp_path):
     np.savez(tmp_path / "inside.inputs.npz", ids=ids_of(S))
     expected["inside"] = inside(ids_of(S))
 
-    root = pathlib.Path(models.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", LOAD, str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, cwd=tmp_path, timeout=120)
+    processes.run("-c", LOAD, tmp_path, cwd=tmp_path).check_returncode()
     for name, output in expected.items():
         assert_close(np.load(tmp_path / f"{name}.output.npy"), numpy64(output), 1e-6)
 

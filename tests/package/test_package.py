@@ -9,7 +9,7 @@ import sys
 import zipfile
 
 import pytest
-from support.guides import number_words
+from support import guides
 
 import keras_transformer
 from keras_transformer import export
@@ -179,11 +179,11 @@ def test_readme_code_runs(tmp_path):
     code = r"```python\n(.*?)```|^(python -m keras_transformer\..*?)$"
     blocks = re.findall(code, README, re.DOTALL | re.MULTILINE)
     workflow, serving, shell = blocks
-    number_words(tmp_path)
+    guides.number_words(tmp_path)
     for old, new in SMALLER.items():
         assert old in workflow[0], f"{old} is not in the README"
         workflow = (workflow[0].replace(old, new), "")
-    run(workflow[0], tmp_path)
+    guides.run(workflow[0], tmp_path)
     assert "runtime" in serving[0]
     run(serving[0], tmp_path, FRAMEWORKS)
     subprocess.run(

@@ -6,12 +6,11 @@ its outputs, and an ONNX folder with its translations. Nothing here renews them.
 
 import json
 import pathlib
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
 import pytest
+from support import processes
 
 SAVED = pathlib.Path(__file__).with_name("saved")
 MODELS = sorted(path.stem for path in SAVED.glob("*.keras"))
@@ -37,7 +36,7 @@ np.savez(sys.argv[2], **outputs)
 def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("found") / "outputs.npz"
     names = [name for name in MODELS if name != "translator"]
-    subprocess.run([sys.executable, "-c", LOAD, SAVED, path, *names], check=True, timeout=300)
+    processes.run("-c", LOAD, SAVED, path, *names).check_returncode()
     return np.load(path)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import num2words
+from support import processes
 
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.py)\n")
@@ -52,14 +53,14 @@ def run(code, folder, blocked=()):
     block = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in blocked)
     (folder / "guide.py").write_text(block + code, "utf-8")
     programs = pathlib.Path(sys.executable).parent  # where `python` is this one
-    done = subprocess.run(
-        [sys.executable, "guide.py"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
+    options = {
+        "cwd": folder,
+        "env": {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+    }
+    if blocked:
+        command = [sys.executable, "guide.py"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
+    else:
+        done = processes.run(folder / "guide.py", **options)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

@@ -9,11 +9,11 @@ import logging
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from support import processes
 
 LINES = ["ab", "abcd", "b", "bca", "dd", "cab", "a", "bad", "ac", "dab", "bb", "c", "ddd"]
 
@@ -507,9 +507,7 @@ def lives(folder):
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_twice_ends_as_one_that_is_not(tmp_path):
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=900
-    )
+    done = processes.run(__file__, tmp_path)
     assert [line for line in done.stdout.splitlines() if line.startswith("life")] == [
         "life 0: signal 0, code 0",
         "life 1: signal 9, code 0",

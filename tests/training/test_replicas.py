@@ -15,6 +15,7 @@ import sys
 
 import numpy as np
 import pytest
+from support import processes
 
 # 14 sentences, one of them padding alone, in batches of 6, 7 and 1 rows: fewer than replicas.
 LENGTHS = (5, 2, 3, 1, 4, 0, 3, 5, 2, 2, 1, 5, 4, 3)
@@ -275,13 +276,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("replicas")
     # Replicas wait for each other within TensorFlow's pools: each one needs a thread, or all hang.
     threads = {"TF_NUM_INTEROP_THREADS": "8", "TF_NUM_INTRAOP_THREADS": "4"}
-    done = subprocess.run(
-        [sys.executable, __file__, str(folder)],
-        env={**os.environ, **threads},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    done = processes.run(__file__, folder, env={**os.environ, **threads})
     assert done.returncode == 0, done.stderr[-5000:]
     return pickle.loads((folder / "results").read_bytes())
 

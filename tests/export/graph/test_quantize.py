@@ -1,5 +1,7 @@
 """Reduced precision: integers that are right by hand, a loop that is reduced too, small losses."""
 
+import functools
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -27,20 +29,17 @@ OPERATOR = {
 }
 
 
-@pytest.fixture
-def converted():
-    return exports.shared_graph(BEAM)
-
-
-@pytest.fixture
-def forward():
-    return exports.shared_graph()
-
-
-def reduced(converted, precision, **arguments):
-    model = graph(converted)
+@functools.cache
+def fused(search=None):
+    """The shared graph, fused; nobody changes it."""
+    model = graph(exports.shared_graph(search))
     fuse_blocks(model)
     simplify(model)
+    return model
+
+
+def reduced(search, precision, **arguments):
+    model = graph(fused(search))
     reduce_precision(model, precision, **arguments)
     return model
 
@@ -109,8 +108,8 @@ def test_product_is_that_of_the_rounded_weight(precision):
 
 
 @pytest.mark.parametrize("precision", INTEGERS)
-def test_loop_body_is_reduced_like_the_encoder(converted, precision):
-    made = ir.to_proto(reduced(converted, precision))
+def test_loop_body_is_reduced_like_the_encoder(precision):
+    made = ir.to_proto(reduced(BEAM, precision))
     inside, outside = counts(made.graph, 2), counts(made.graph, 0)
     for found in (inside, outside):
         assert found[OPERATOR[precision]] >= 2 * 4
@@ -121,11 +120,11 @@ def test_loop_body_is_reduced_like_the_encoder(converted, precision):
 
 @pytest.mark.parametrize("precision, loss", [("int8", 0.05), ("weight_int8", 0.05),
                                              ("weight_int4", 0.5), ("float16", 0.005)])  # fmt: skip
-def test_logits_lose_little(forward, precision, loss):
+def test_logits_lose_little(precision, loss):
     feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
     feed["source_ids"][2] = 0  # float16 must not make NaN of a mask that hides everything
-    (exact,) = run(graph(forward), **feed)
-    (found,) = run(reduced(forward, precision), **feed)
+    (exact,) = run(graph(exports.shared_graph()), **feed)
+    (found,) = run(reduced(None, precision), **feed)
     assert found.dtype == np.float32
     assert np.abs(found - exact).mean() <= loss * np.abs(exact - exact.mean()).mean()
 
@@ -153,14 +152,20 @@ def damaged(model, precision, kind):
     return copy
 
 
-@pytest.mark.parametrize("search", [None, BEAM])
-@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
-def test_proof_tells_rounding_from_damage(precision, search):
+@functools.cache
+def proof(search):
+    """The task, its cases, and what Keras gives for them."""
     model = exports.shared_model()
     task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
     cases = task.cases(None)
-    expected = [task.expected(case) for case in cases]
-    made = reduced(exports.shared_graph(search), precision)
+    return task, cases, [task.expected(case) for case in cases]
+
+
+@pytest.mark.parametrize("search", [None, BEAM])
+@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
+def test_proof_tells_rounding_from_damage(precision, search):
+    task, cases, expected = proof(search)
+    made = reduced(search, precision)
 
     def check(tried):
         names = [value.name for value in tried.graph.outputs]
@@ -173,8 +178,8 @@ def test_proof_tells_rounding_from_damage(precision, search):
             check(damaged(made, precision, kind))
 
 
-def test_float16_keeps_caches_small_and_scores_exact(converted):
-    made = ir.to_proto(reduced(converted, "float16"))
+def test_float16_keeps_caches_small_and_scores_exact():
+    made = ir.to_proto(reduced(BEAM, "float16"))
     inside, _ = body(made)
     kinds = [value.type.tensor_type.elem_type for value in inside.input]
     assert kinds.count(TensorProto.FLOAT16) == 2 * 2  # keys and values of two blocks
@@ -186,15 +191,15 @@ def test_float16_keeps_caches_small_and_scores_exact(converted):
     assert len(kernels) == 2 * 4 + 2 * 8 and set(kernels) == {TensorProto.FLOAT16}
     assert not [item.name for item in made.graph.initializer if item.name.endswith("kernel")]
     ids, scores = run(ir.from_proto(made), source_ids=source())
-    exact, exact_scores = run(graph(converted), source_ids=source())
+    exact, exact_scores = run(graph(exports.shared_graph(BEAM)), source_ids=source())
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, exact_scores, rtol=0.01)
     assert ids.shape == exact.shape
 
 
 @pytest.mark.parametrize("precision", ["int8", "weight_int4", "float16"])
-def test_chosen_weights_stay_float(forward, precision):
-    made = reduced(forward, precision, keep_float=["decoder_block_1/feed_forward"])
+def test_chosen_weights_stay_float(precision):
+    made = reduced(None, precision, keep_float=["decoder_block_1/feed_forward"])
     kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
     kept = "decoder_block_1/feed_forward/hidden/kernel"
     assert kinds[kept] == ir.DataType.FLOAT
@@ -203,10 +208,10 @@ def test_chosen_weights_stay_float(forward, precision):
 
 @pytest.mark.parametrize("precision", ["int8", "weight_int8", "float16"])
 @pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_weights_that_are_packed_into_one_are_kept_by_their_own_paths(forward, precision, part):
+def test_weights_that_are_packed_into_one_are_kept_by_their_own_paths(precision, part):
     path = f"decoder_block_0/self_attention/{part}/kernel"
     assert path in [variable.path for variable in exports.shared_model().variables]
-    made = reduced(forward, precision, keep_float=[path])
+    made = reduced(None, precision, keep_float=[path])
     kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
     assert kinds["decoder_block_0/self_attention/query_key_value/kernel"] == ir.DataType.FLOAT
     assert "decoder_block_1/self_attention/query_key_value/kernel" not in kinds

@@ -1,0 +1,90 @@
+"""Python processes of a test's own that need not wait for TensorFlow.
+
+Importing TensorFlow takes longer than what most of these processes do. So one process a session
+imports it, and nothing else, and each process that a test asks for is forked from that one. Where a
+process must not have TensorFlow, or must import Keras with another backend, use `subprocess`.
+"""
+
+import atexit
+import multiprocessing
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+import tempfile
+
+FORKS = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+if sys.platform != "win32":
+    FORKS.set_forkserver_preload(["tensorflow"])
+
+
+class Python:
+    """A running `python SCRIPT ...`, `python -m MODULE ...` or `python -c CODE ...`.
+
+    Args:
+        arguments: what comes after `python`.
+        cwd: folder that it starts in. Defaults to this process' folder.
+        env: dict of all environment variables. Defaults to those of this process.
+
+    Attributes:
+        stdout, stderr: `pathlib.Path`s of files that get what it writes.
+    """
+
+    def __init__(self, *arguments, cwd=None, env=None):
+        self._folder = tempfile.TemporaryDirectory()
+        folder = pathlib.Path(self._folder.name)
+        self.stdout, self.stderr = folder / "stdout", folder / "stderr"
+        arguments = [str(argument) for argument in arguments]
+        if arguments[0] == "-c":
+            (folder / "code.py").write_text(arguments[1], "utf-8")
+            arguments[:2] = [str(folder / "code.py")]
+        for path in (self.stdout, self.stderr):
+            path.touch()
+        task = arguments, str(cwd or os.getcwd()), dict(env or os.environ), self.stdout, self.stderr
+        self._process = FORKS.Process(target=_run, args=task, daemon=True)
+        self._process.start()
+
+    def wait(self, timeout=900):
+        """Its end, as `subprocess.CompletedProcess`; one that takes longer is killed."""
+        self._process.join(timeout)
+        self._process.kill()
+        self._process.join()
+        written = [path.read_text("utf-8", "replace") for path in (self.stdout, self.stderr)]
+        self._folder.cleanup()
+        return subprocess.CompletedProcess([], self._process.exitcode, *written)
+
+    def is_alive(self):
+        return self._process.is_alive()
+
+    def send_signal(self, number):
+        os.kill(self._process.pid, number)
+
+    def kill(self):
+        self._process.kill()
+        self._process.join()
+        self._folder.cleanup()
+
+
+def run(*arguments, **options):
+    """Starts a `Python` and waits for its end."""
+    return Python(*arguments, **options).wait()
+
+
+def _run(arguments, cwd, env, stdout, stderr):
+    """What happens in the process."""
+    for stream, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments
+            sys.path.insert(0, str(pathlib.Path(arguments[0]).parent))
+            runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a forked process ends without them
