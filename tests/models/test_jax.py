@@ -22,18 +22,7 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
         pytest.skip("this is JAX already")
     names = [f"test_{name}" for name in FILES]
     report = tmp_path / "report.xml"
-    # One process, for what JAX has compiled for one file it need not compile for the next.
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n0",
-        "-m",
-        "numeric",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "numeric", "-p", "no:cacheprovider"]
     command += ["--junitxml", str(report), *(str(*TESTS.rglob(f"{name}.py")) for name in names)]
     environment = {
         **os.environ,
