@@ -13,6 +13,7 @@ import statistics
 import sys
 
 import common
+import kinds
 import layers
 import serving
 import training
@@ -126,6 +127,7 @@ def headline():
 TABLES = {
     "headline": headline,
     "export": lambda: measured("export", export_table),
+    "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),
     "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),

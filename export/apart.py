@@ -22,6 +22,7 @@ def main():
     from keras_transformer.export.runtime import signature
     from keras_transformer.export.runtime.artefact import read_artefact
     from keras_transformer.export.runtime.session import open_session
+    from keras_transformer.export.runtime.text_session import open_text_model
 
     with np.load(sys.argv[1]) as file:
         job = dict(file)
@@ -35,27 +36,16 @@ def main():
 
     token_ids, seconds = timed(search)
     report = {"token_ids": token_ids, "seconds": seconds}
-    text_model = artefact.folder / signature.TEXT_MODEL_FILE
-    if text_model.exists():
+    if artefact.manifest["text"] is not None:
         lines = job["lines"].astype(object)
-        report["texts"], report["text_seconds"] = timed(text_search(text_model, lines, signature))
+        text_session = open_text_model(artefact.folder, ["CPUExecutionProvider"])
+
+        def text_search():
+            (texts,) = text_session.run([signature.TEXTS], {signature.TEXT: lines})
+            return texts[:, 0].tolist()
+
+        report["texts"], report["text_seconds"] = timed(text_search)
     print(json.dumps(report))
-
-
-def text_search(path, lines, signature):
-    """A function that translates `lines` by a file from strings to strings."""
-    import onnxruntime
-    import onnxruntime_extensions
-
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    def search():
-        (texts,) = session.run([signature.TEXTS], {signature.TEXT: lines})
-        return texts[:, 0].tolist()
-
-    return search
 
 
 def timed(function):

@@ -11,14 +11,21 @@ import numpy as np
 from keras_transformer.export.graph import quantize
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
-from keras_transformer.export.tasks.search import vocab_sizes
+from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 # The longest source that an artefact says it serves, where the model itself has no limit.
 MAX_SOURCE_LENGTH = 512
 
 
-def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_SOURCE_LENGTH):
+def check_arguments(
+    model,
+    tokenizer,
+    search,
+    max_length,
+    max_source_length=MAX_SOURCE_LENGTH,
+    target_tokenizer=None,
+):
     """Raises `TypeError` or `ValueError` for what no exporter takes.
 
     The arguments are those of `export_onnx` and `export_saved_model`. A tokenizer is whatever can
@@ -36,23 +43,26 @@ def check_arguments(model, tokenizer, search, max_length, max_source_length=MAX_
             f"{model.name} is no functional model: its inputs are not known. Build it with "
             "keras.Input, as `Transformer` is."
         )
-    if tokenizer is not None and not (hasattr(tokenizer, "save") and hasattr(tokenizer, "encode")):
-        raise TypeError(
-            f"tokenizer must be a Tokenizer, but {type(tokenizer).__name__} was passed."
+    for name, given in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
+        if given is not None and not (hasattr(given, "save") and hasattr(given, "encode")):
+            raise TypeError(f"{name} must be a Tokenizer, but {type(given).__name__} was passed.")
+    if target_tokenizer is not None and (tokenizer is None or search is None):
+        raise ValueError(
+            "target_tokenizer is for what a search writes: pass tokenizer and search too."
         )
     if search is None and max_length is not None:
         raise ValueError(
             "max_length limits what a search generates: pass a search, or leave it out."
         )
     if search is not None:
-        _check_search(model, tokenizer, search)
+        _check_search(model, tokenizer, search, target_tokenizer)
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
 
 
-def _check_search(model, tokenizer, search):
-    """Raises unless the model can be searched with `search`, and reads the tokenizer's ids."""
+def _check_search(model, tokenizer, search, target_tokenizer):
+    """Raises unless the model can be searched with `search`, and reads the tokenizers' ids."""
     if not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
         raise TypeError(
             "search must be a GreedySearch, BeamSearch or Sampling, but "
@@ -63,12 +73,21 @@ def _check_search(model, tokenizer, search):
             f"{type(model).__name__} has no decode_step, so nothing can be searched with it. Pass "
             "a Transformer or CausalTransformer, or leave `search` out to export the forward pass."
         )
-    if tokenizer is not None:
-        sizes, known = vocab_sizes(model), tokenizer.vocab_size
-        if known > sizes["source"]:  # ids that it lacks itself it writes as unknown
+    if tokenizer is None:
+        return
+    if getattr(model, "target_vocab_size", None) is not None and target_tokenizer is None:
+        raise ValueError(
+            "The model writes ids of a vocabulary of its own (target_vocab_size), and only one "
+            "tokenizer was passed. Pass target_tokenizer too; the same one, if both sides share it."
+        )
+    sizes = vocab_sizes(model)
+    pairs = {"source": (tokenizer, "reads"), "target": (target_tokenizer, "writes")}
+    for side, (given, does) in pairs.items():  # ids that a tokenizer lacks become unknown
+        if given is not None and sizes[side] is not None and given.vocab_size > sizes[side]:
             raise ValueError(
-                f"The tokenizer has {known} ids, but the model reads {sizes['source']}. Pass the "
-                "tokenizer that it was trained with, or leave it out to export ids."
+                f"The tokenizer of the {side} has {given.vocab_size} ids, but the model {does} "
+                f"{sizes[side]}. Pass the one that it was trained with, or leave it out to export "
+                "ids."
             )
 
 
@@ -80,6 +99,12 @@ def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text):
         )
     if text and (tokenizer is None or search is None):
         raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
+    if text and not reads_ids(model):
+        raise ValueError(
+            "text=True writes a file from text to text, but this model's encoder reads "
+            f"{[tensor.name for tensor in model.encoder.inputs]}. Leave it out: the runtime "
+            "decodes what the model writes."
+        )
     quantize.check_keep_float(
         keep_float, precision, [variable.path for variable in model.variables]
     )

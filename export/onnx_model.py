@@ -16,9 +16,12 @@ from keras_transformer.export.arguments import (
 )
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
+from keras_transformer.export.graph.flat_rows import flatten_networks
 from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
@@ -40,6 +43,8 @@ def export_onnx(
     search=None,
     precision="float32",
     *,
+    target_tokenizer=None,
+    head=None,
     max_length=None,
     max_source_length=MAX_SOURCE_LENGTH,
     fuse=True,
@@ -61,12 +66,17 @@ def export_onnx(
             model. Its weights are exported in float32, whatever its dtype policy.
         path: folder to write. An earlier export at this place is replaced in one move, at the end.
         tokenizer: `Tokenizer` to put beside the model. Defaults to `None`: ids only.
+        target_tokenizer: `Tokenizer` of what the model writes, for models whose vocabularies are
+            apart. Defaults to `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
             scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
             out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
             every 32 rows of a column: closer to float32 and smaller, for large models).
+        head: what the outputs of a model without search mean: `Classification`,
+            `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
+            gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
         max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
         max_source_length: longest source that the artefact says it serves. Defaults to 512, or to
@@ -95,12 +105,14 @@ def export_onnx(
     >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
-    check_arguments(model, tokenizer, search, max_length, max_source_length)
+    check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text)
+    check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
     model = as_float32(model)
-    task = SearchTask(model, search, max_length) if search else ForwardTask(model)
+    task = SearchTask(model, search, max_length) if search else ForwardTask(model, head)
+    check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
@@ -113,12 +125,12 @@ def export_onnx(
             with tell("writing and proving the text model"):
                 from keras_transformer.export.text_model import add_text_model
 
-                text_values = add_text_model(
-                    folder, tokenizer, task.name, task.vocab_size["target"], model.max_length
-                )
+                text_values = add_text_model(folder, task, tokenizer, target_tokenizer)
         with tell("sealing the folder"):
             if tokenizer is not None:
                 tokenizer.save(folder / signature.TOKENIZER_FILE)
+            if target_tokenizer is not None:
+                target_tokenizer.save(folder / signature.TARGET_TOKENIZER_FILE)
             manifest = {
                 "task": task.name,
                 "inputs": values(graph.graph.inputs),
@@ -132,6 +144,7 @@ def export_onnx(
                 "opsets": {domain: int(v) for domain, v in graph.opset_imports.items()},
                 "ir_version": graph.ir_version,
                 "versions": versions(),
+                **manifest_fields(task, cases),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }
             sealed = seal(manifest)
@@ -145,7 +158,8 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):
-        model, weights = conversion.convert(traced, variables, OPSET)
+        recurrent = conversion.recurrent_variables(task.model)
+        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
         model.ir_version = IR_VERSION
         conversion.fill_weights(model, weights)
     with tell("simplifying"):
@@ -156,6 +170,10 @@ def _make_graph(task, precision, fuse, keep_float, tell):
         with tell("fusing blocks"):
             fuse_blocks(model, skip_norms=precision == "float16")
             simplify(model)
+            if precision == "float32":
+                join_projections(model)
+                flatten_networks(model.graph, simplify(model))
+                simplify(model)
     if precision != "float32":
         with tell(f"converting to {precision}"):
             quantize.reduce_precision(model, precision, keep_float)
@@ -177,7 +195,7 @@ def _prove(path, task, cases, precision, tolerance, tell):
 def arrange(graph, task):
     """Puts the inputs in their documented order, and names the axes of inputs and outputs.
 
-    An axis of fixed size keeps it, except where the artefact documents a name for it.
+    An axis of fixed size keeps it, except in outputs whose axes the artefact documents by name.
     """
     by_name = {value.name: value for value in graph.inputs}
     inputs = [by_name[name] for name in task.specs]
@@ -186,7 +204,7 @@ def arrange(graph, task):
     for value in [*graph.inputs, *graph.outputs]:
         sizes = list(value.shape or ())
         names = task.axes(value.name, len(sizes))
-        documented = value.name in signature.AXES
+        documented = value.name in signature.AXES and value.name not in by_name
         value.shape = ir.Shape(
             size if isinstance(size, int) and not documented else name
             for size, name in zip(sizes or [None] * len(names), names, strict=True)

@@ -108,6 +108,8 @@ def _is_part_of_saved_model(item):
         return item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
     if item.name == "assets":
         return not any(item.iterdir())  # the tokenizer is in the graph
+    if item.name == "assets.extra":
+        return [file.name for file in item.iterdir()] == ["head.json"]
     return item.name == "variables" and all(
         file.name.startswith("variables.") for file in item.iterdir()
     )

@@ -21,16 +21,15 @@ from keras_transformer.padding import pad_rows
 TOLERANCE = 1e-6
 
 
-def add_text_model(folder, tokenizer, task, vocab_size, longest=None):
+def add_text_model(folder, task, tokenizer, target_tokenizer=None):
     """Writes the text model beside `model.onnx` in `folder` and proves it.
 
     Args:
         folder: `pathlib.Path` with the model, ids in and out.
-        tokenizer: `Tokenizer` of the model.
-        task: "translate" (pieces and the end token) or "generate" (begin token and pieces).
-        vocab_size: how many ids the model may write. Those that the tokenizer lacks, as where a
-            vocabulary was rounded up, are written like the unknown token.
-        longest: most tokens that the model can read. Defaults to `None`: any number.
+        task: `SearchTask` of a model that reads ids.
+        tokenizer: `Tokenizer` of the text that is read. Ids that the tokenizer of the text that is
+            written lacks, as where a vocabulary was rounded up, are written like the unknown token.
+        target_tokenizer: `Tokenizer` of the text that is written. Defaults to `None`: `tokenizer`.
 
     Returns:
         `{"inputs", "outputs"}` as the manifest lists them.
@@ -45,9 +44,10 @@ def add_text_model(folder, tokenizer, task, vocab_size, longest=None):
         )
     model = onnx.load(folder / signature.MODEL_FILE)
     seeded = any(value.name == signature.SEED for value in model.graph.input)
-    made = wrap(model, tokenizer, task, vocab_size)
+    tokenizers = tokenizer, target_tokenizer or tokenizer
+    made = wrap(model, *tokenizers, task.name, task.vocab_size["target"])
     onnx.save(made, folder / signature.TEXT_MODEL_FILE)
-    _prove(folder, tokenizer, task, seeded, proof_texts(tokenizer, longest))
+    _prove(folder, *tokenizers, task.name, seeded, proof_texts(tokenizer, task.longest))
     seed = [{"name": signature.SEED, "dtype": "int32", "axes": []}] if seeded else []
     return {
         "inputs": [_entry(signature.TEXT, "string"), *seed],
@@ -60,7 +60,7 @@ def _entry(name, dtype):
     return {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
 
 
-def wrap(model, tokenizer, task, vocab_size):
+def wrap(model, tokenizer, target_tokenizer, task, vocab_size):
     """The ONNX model from `text` to `texts` and `scores` around one from ids to ids.
 
     The model's own nodes stay as they are, between those that `text_graph` adds; only its input
@@ -69,7 +69,7 @@ def wrap(model, tokenizer, task, vocab_size):
     graph, made = model.graph, Nodes()
     ids, blank = add_encoding(made, tokenizer, task)
     before = len(made.nodes)
-    texts, scores = add_decoding(made, tokenizer, blank, vocab_size)
+    texts, scores = add_decoding(made, target_tokenizer, blank, vocab_size)
     made.nodes.append(helper.make_node("Identity", [texts], [signature.TEXTS]))
     made.nodes.append(helper.make_node("Identity", [scores], [signature.SCORES]))
     for node in _all_nodes(graph):
@@ -104,7 +104,7 @@ def _all_nodes(graph):
                 yield from _all_nodes(attribute.g)
 
 
-def _prove(folder, tokenizer, task, seeded, proof):
+def _prove(folder, tokenizer, target_tokenizer, task, seeded, proof):
     """Holds strings from the written file to the tokenizer around the model of ids.
 
     Both run in processes of their own: onnxruntime-extensions cannot be loaded beside TensorFlow.
@@ -126,8 +126,9 @@ def _prove(folder, tokenizer, task, seeded, proof):
     )
     texts, scores = [], expected[signature.SCORES].copy()
     for text, row, score in zip(proof, expected[signature.TOKEN_IDS], scores, strict=True):
-        row = np.where(row < tokenizer.vocab_size, row, marks["unknown"])
-        decoded = [one.replace("\0", signature.REPLACEMENT) for one in tokenizer.decode(row)]
+        row = np.where(row < target_tokenizer.vocab_size, row, marks["unknown"])
+        decoded = target_tokenizer.decode(row)
+        decoded = [one.replace("\0", signature.REPLACEMENT) for one in decoded]
         texts.append(decoded if text.strip() else [""] * len(decoded))
         if not text.strip():
             score[:] = np.where(np.arange(len(score)) < 1, 0.0, -np.inf)

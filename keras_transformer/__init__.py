@@ -17,23 +17,29 @@ from keras_transformer.startup import quiet_commands, quiet_import, serve_withou
 
 __all__ = [
     "AdditiveAttention",
+    "Batches",
     "BeamSearch",
     "BleuCallback",
     "CausalTransformer",
     "CheckpointAveraging",
+    "ClassToken",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
+    "MaskedConv1D",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
     "RotaryPositionEncoding",
     "Sampling",
     "SearchResult",
+    "SegmentEmbedding",
     "SequenceCrossentropy",
+    "SequencePooling",
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
     "Throughput",
@@ -44,12 +50,18 @@ __all__ = [
     "Transformer",
     "TransformerEncoder",
     "TranslationBatches",
+    "answer_batches",
     "average_checkpoints",
     "causal_mask",
+    "classification_batches",
     "combine_masks",
+    "feature_batches",
     "importers",
+    "language_model_batches",
     "padding_mask",
+    "pair_batches",
     "scaled_dot_product_attention",
+    "tagging_batches",
     "training",
     "translation_batches",
 ]
@@ -85,9 +97,13 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
+    from keras_transformer.layers.class_token import ClassToken
     from keras_transformer.layers.dot_product import scaled_dot_product_attention
-    from keras_transformer.layers.embeddings import TokenEmbedding
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
+    from keras_transformer.layers.frames import MaskedConv1D
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
+    from keras_transformer.layers.patches import PatchEmbedding
+    from keras_transformer.layers.pooling import SequencePooling
     from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
         PositionEncoding,
@@ -101,6 +117,13 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
 
 with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer import training
+    from keras_transformer.data.answers import answer_batches
+    from keras_transformer.data.classification import classification_batches
+    from keras_transformer.data.dataset import Batches
+    from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.language_model import language_model_batches
+    from keras_transformer.data.pairs import pair_batches
+    from keras_transformer.data.tagging import tagging_batches
     from keras_transformer.data.translation import TranslationBatches, translation_batches
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput

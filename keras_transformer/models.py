@@ -6,48 +6,15 @@ documentation lists them.
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
-from dataclasses import dataclass
-
 import keras
-from keras import layers, ops
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.layers.cache import CachedDecoding, Memory
-from keras_transformer.layers.checks import check_ids, check_known, check_positive
+from keras_transformer.layers.cache import CachedDecoding
+from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_known
 from keras_transformer.layers.embeddings import TokenEmbedding
-from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.positions import (
-    LearnedPositionEncoding,
-    PositionEncoding,
-    position_encoding,
-)
-from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.layers.positions import LearnedPositionEncoding, position_encoding
+from keras_transformer.layers.stack import encoded, make_stack
 from keras_transformer.training.distribution import DistributedModel
-
-
-@dataclass
-class Stack:
-    """One side of figure 1. Where attention holds the positions, adding them does nothing."""
-
-    embedding: TokenEmbedding
-    positions: PositionEncoding
-    dropout: layers.Dropout  # on their sum (section 5.4)
-    blocks: list  # of `EncoderBlock` or `DecoderBlock`
-    norm: layers.Layer  # of pre-norm stacks; post-norm blocks end with one, and this does nothing
-
-    def embed(self, ids, position=None):
-        """Embeddings + positions, with dropout on the sum: (B, T) -> (B, T, D).
-
-        With `position`, an integer scalar, all T tokens of a sentence are alternatives for it.
-        """
-        return self.dropout(self.positions.add(self.embedding(ids), position))
-
-    def __call__(self, ids, *memory, **options):
-        """(B, T) -> (B, T, D). The Keras mask of the embedding hides the padding."""
-        x = self.embed(ids)
-        for block in self.blocks:
-            x = block(x, *memory, **options)
-        return self.norm(x)
 
 
 class _Model(DistributedModel):
@@ -58,7 +25,6 @@ class _Model(DistributedModel):
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
         positions="sinusoidal", use_bias=False, **kwargs,
     ):  # fmt: skip
-        check_positive(num_layers=num_layers)
         max_length = kwargs.pop("max_length", None)
         if positions == "learned" and max_length is not None:  # the earlier spelling
             positions = LearnedPositionEncoding(max_length)
@@ -66,8 +32,8 @@ class _Model(DistributedModel):
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
         self.activation, self.norm_first, self.use_bias = activation, norm_first, use_bias
-        self._positions = keras.saving.serialize_keras_object(positions)
-        self._dtype = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        self.positions = keras.saving.serialize_keras_object(positions)
+        self.layers_dtype = keras.dtype_policies.get(kwargs.pop("dtype", None))
         self.max_length = position_encoding(positions).max_length
         check_known(self, kwargs, "name", "trainable")  # Keras passes over what it does not know
         inputs, outputs, stacks = self._connect()
@@ -75,31 +41,10 @@ class _Model(DistributedModel):
         self.encoder, self.decoder = stacks
 
     def _embedding(self, name, vocab_size):
-        return TokenEmbedding(vocab_size, self.d_model, dtype=self._dtype, name=name)
-
-    def _stack(self, embedding, block, side, text):
-        """One side of figure 1; `side` names its blocks, `text` what comes before them."""
-        positions = position_encoding(self._positions, dtype=self._dtype, name=f"{text}_positions")
-        blocks = [
-            block(
-                self.num_heads, self.d_ff, self.dropout, self.activation, self.norm_first,
-                key_dim=self.key_dim, value_dim=self.value_dim,
-                attention_dropout=self.attention_dropout, use_bias=self.use_bias,
-                positions=self._positions if positions.in_attention else None,
-                dtype=self._dtype, name=f"{side}_block_{i}",
-            )
-            for i in range(self.num_layers)
-        ]  # fmt: skip
-        dropout = layers.Dropout(self.dropout, dtype=self._dtype, name=f"{text}_dropout")
-        if self.norm_first:
-            norm = layers.LayerNormalization(epsilon=1e-5, dtype=self._dtype, name=f"{side}_norm")
-        else:
-            norm = layers.Identity(dtype=self._dtype.name, name=f"{side}_norm")
-        return Stack(embedding, positions, dropout, blocks, norm)
+        return TokenEmbedding(vocab_size, self.d_model, dtype=self.layers_dtype, name=name)
 
     def call(self, inputs, training=None, mask=None):
-        for ids in keras.tree.flatten(inputs):  # which Keras would cut down to int32 in silence
-            check_ids(ids, "feed vectors to the blocks themselves")
+        check_id_inputs(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self):
@@ -108,12 +53,15 @@ class _Model(DistributedModel):
         return {
             **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(keras.activations.get(self.activation)),
-            "positions": self._positions,
-            "dtype": keras.dtype_policies.serialize(self._dtype),
+            "positions": self.positions,
+            "dtype": keras.dtype_policies.serialize(self.layers_dtype),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
+        if config.get("encoder") is not None:
+            encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
+            config = {**config, "encoder": encoder}
         return cls(**config)
 
 
@@ -124,10 +72,14 @@ class Transformer(CachedDecoding, _Model):
     Defaults are the paper's "base" model; every row of its Table 3 is a choice of
     these arguments (dropout and label smoothing apart from the shape).
 
+    With `encoder`, the decoder writes about anything that a Keras model turns into vectors: speech,
+    pictures, series. Its Keras mask, where it sets one, hides positions from the decoder.
+
     Args:
         vocab_size: V, ids of the source and, unless `target_vocab_size` is
-            set, of the target; the three-way tied matrix of section 3.4.
-        num_layers: N, blocks in each stack. Defaults to 6.
+            set, of the target; the three-way tied matrix of section 3.4. With `encoder`, of the
+            target alone.
+        num_layers: N, blocks in each stack, or a pair, in encoder and decoder. Defaults to 6.
         d_model: D. Defaults to 512.
         num_heads: h. Defaults to 8.
         d_ff: size of the feed-forward networks. Defaults to 2048.
@@ -141,12 +93,16 @@ class Transformer(CachedDecoding, _Model):
             position encoding such as `LearnedPositionEncoding(max_length=512)`.
         target_vocab_size: size of a separate target vocabulary; its matrix also gives
             the logits. Defaults to `None`, one shared vocabulary.
+        encoder: functional Keras model with output (B, S, any size), in place of the stack of
+            encoder blocks; it becomes part of this model. Then `num_layers`, sizes and rates are
+            the decoder's. Defaults to `None`.
         use_bias: whether attention projections have biases. Defaults to `False`.
         **kwargs: `name`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
         inputs: `{"source_ids": (B, S), "target_ids": (B, T)}` int32; id 0 is padding. The
-            target starts with the begin id 2 (the shift of section 3.1).
+            target starts with the begin id 2 (the shift of section 3.1). With `encoder`, its
+            inputs by their own names stand in the place of "source_ids".
 
     Returns:
         (B, T, V) float32 logits. Padding, on either side, is attended to by nobody;
@@ -154,8 +110,9 @@ class Transformer(CachedDecoding, _Model):
 
     Raises:
         ValueError: a size is not positive, `num_heads` does not divide `d_model` while
-            `key_dim` is not set, an unknown `positions`, a sequence beyond `max_length`.
-        TypeError: ids are not integers.
+            `key_dim` is not set, an unknown `positions`, a sequence beyond `max_length`, an
+            encoder whose output is not (B, S, D).
+        TypeError: ids are not integers, or `encoder` is no functional model.
 
     Example:
 
@@ -163,14 +120,21 @@ class Transformer(CachedDecoding, _Model):
     >>> ids = keras.ops.array([[5, 7, 3, 0]])
     >>> model({"source_ids": ids, "target_ids": ids}).shape
     (1, 4, 23)
+
+    >>> frames = keras.Input((None, 5), name="frames")
+    >>> encoder = keras.Model(frames, keras.layers.Conv1D(16, 3, strides=2)(frames))
+    >>> model = Transformer(23, 2, d_model=16, num_heads=2, d_ff=32, encoder=encoder)
+    >>> model({"frames": keras.ops.ones((1, 11, 5)), "target_ids": ids}).shape
+    (1, 4, 23)
     """
 
     def __init__(
         self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", target_vocab_size=None, use_bias=False, **kwargs,
+        positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False, **kwargs,
     ):  # fmt: skip
-        self.target_vocab_size = target_vocab_size
+        check_encoder(encoder, target_vocab_size)
+        self.target_vocab_size, self.encoder = target_vocab_size, encoder
         super().__init__(
             vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
             key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
@@ -179,34 +143,33 @@ class Transformer(CachedDecoding, _Model):
         )  # fmt: skip
 
     def _connect(self):
-        if self.target_vocab_size is None:
-            source = target = self._embedding("token_embedding", self.vocab_size)
+        pair = isinstance(self.num_layers, (tuple, list))
+        depth, decoder_depth = self.num_layers if pair else [self.num_layers] * 2
+        source = keras.Input((None,), dtype="int32", name="source_ids")
+        encoder, inputs = self.encoder, {"source_ids": source}
+        if encoder is not None:
+            source = inputs = {x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name)
+                               for x in encoder.inputs}  # fmt: skip
+            target = self._embedding("token_embedding", self.vocab_size)
+        elif self.target_vocab_size is None:
+            target = self._embedding("token_embedding", self.vocab_size)
+            encoder = make_stack(self, target, EncoderBlock, depth, "encoder", "source")
         else:
-            source = self._embedding("source_embedding", self.vocab_size)
+            embedding = self._embedding("source_embedding", self.vocab_size)
+            encoder = make_stack(self, embedding, EncoderBlock, depth, "encoder", "source")
             target = self._embedding("target_embedding", self.target_vocab_size)
-        encoder = self._stack(source, EncoderBlock, "encoder", "source")
-        decoder = self._stack(target, DecoderBlock, "decoder", "target")
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        decoder = make_stack(self, target, DecoderBlock, decoder_depth, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = target.logits(decoder(target_ids, encoder(source_ids)))
-        return {"source_ids": source_ids, "target_ids": target_ids}, logits, (encoder, decoder)
+        logits = target.logits(decoder(target_ids, encoded(encoder, source)))
+        return {**inputs, "target_ids": target_ids}, logits, (encoder, decoder)
 
     def get_config(self):
-        return {**super().get_config(), "target_vocab_size": self.target_vocab_size}
-
-    def start_ids(self, source_ids):
-        """What precedes the first generated token: the begin id, (B, 1) int32."""
-        return ops.full((ops.shape(source_ids)[0], 1), BEGIN_ID, dtype="int32")
-
-    def encode(self, source_ids):
-        """What a search needs of the source (B, S), computed once.
-
-        `Memory`: for each decoder block keys (B, H, S, K) and values (B, H, S, U) of the source;
-        and which of its tokens are no padding, (B, S).
-        """
-        memory = self.encoder(source_ids)
-        blocks = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
-        return Memory(blocks, padding_mask(source_ids))
+        encoder = None if self.source_inputs is None else self.encoder
+        return {
+            **super().get_config(),
+            "target_vocab_size": self.target_vocab_size,
+            "encoder": keras.saving.serialize_keras_object(encoder),
+        }
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -232,7 +195,7 @@ class TransformerEncoder(_Model):
 
     def _connect(self):
         embedding = self._embedding("token_embedding", self.vocab_size)
-        encoder = self._stack(embedding, EncoderBlock, "encoder", "source")
+        encoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "encoder", "source")
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         return source_ids, encoder(source_ids), (encoder, None)
 
@@ -259,15 +222,7 @@ class CausalTransformer(CachedDecoding, _Model):
 
     def _connect(self):
         embedding = self._embedding("token_embedding", self.vocab_size)
-        decoder = self._stack(embedding, EncoderBlock, "decoder", "target")
+        decoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = embedding.logits(decoder(target_ids, use_causal_mask=True))
         return target_ids, logits, (None, decoder)
-
-    def start_ids(self, prompt_ids):
-        """What precedes the first generated token: the prompt, (B, P) int32."""
-        return ops.cast(prompt_ids, "int32")
-
-    def encode(self, prompt_ids):
-        """Nothing: a decoder-only model has no memory beside its cache."""
-        return ()

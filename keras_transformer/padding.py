@@ -1,11 +1,11 @@
-"""Rows of ids of different length as one array. NumPy only, for training, export and serving."""
+"""Rows of different length as one array. NumPy only, for training, export and serving."""
 
 import numpy as np
 
 from keras_transformer.special_ids import PAD_ID
 
 
-def pad_rows(rows, batch_size=None, length=None):
+def pad_rows(rows, batch_size=None, length=None, fill=PAD_ID):
     """Puts rows of ids into one array, padded on the right.
 
     Args:
@@ -13,6 +13,7 @@ def pad_rows(rows, batch_size=None, length=None):
         batch_size: int, B, at least the number of rows; missing ones are all padding. Defaults to
             the number of rows.
         length: int, S, at least the length of the longest row. Defaults to that length.
+        fill: int, what padding is. Defaults to the padding id, 0.
 
     Returns:
         int32 (B, S).
@@ -26,6 +27,38 @@ def pad_rows(rows, batch_size=None, length=None):
     array([[5, 7, 3],
            [9, 3, 0]], dtype=int32)
     """
+    ids = np.full(_padded_shape(rows, batch_size, length), fill, np.int32)
+    for padded, row in zip(ids, rows, strict=False):
+        padded[: len(row)] = row
+    return ids
+
+
+def pad_vectors(rows, batch_size=None, length=None):
+    """Puts rows of vectors, float arrays (S, ...), into one, padded with 0 on the right.
+
+    Args:
+        rows: list of at least one array, equal in all but the first axis.
+        batch_size, length: see `pad_rows`.
+
+    Returns:
+        float32 (B, S, ...).
+
+    Raises:
+        ValueError: see `pad_rows`.
+
+    Example:
+
+    >>> pad_vectors([np.ones((1, 2)), np.ones((3, 2))]).shape
+    (2, 3, 2)
+    """
+    inner = rows[0].shape[1:]
+    vectors = np.zeros((*_padded_shape(rows, batch_size, length), *inner), np.float32)
+    for padded, row in zip(vectors, rows, strict=False):
+        padded[: len(row)] = row
+    return vectors
+
+
+def _padded_shape(rows, batch_size, length):
     longest = max(map(len, rows), default=0)
     batch_size = len(rows) if batch_size is None else batch_size
     length = longest if length is None else length
@@ -34,7 +67,4 @@ def pad_rows(rows, batch_size=None, length=None):
             f"{len(rows)} rows of up to {longest} ids do not fit into ({batch_size}, {length}). "
             "Pass a larger batch_size or length, or none."
         )
-    ids = np.full((batch_size, length), PAD_ID, np.int32)
-    for padded, row in zip(ids[: len(rows)], rows, strict=True):
-        padded[: len(row)] = row
-    return ids
+    return batch_size, length

@@ -7,11 +7,13 @@ What lives here, in the order of an export; in brackets the nodes of a beam sear
   (reshapes and nodes that do nothing) and `loops` (what a step need not do) [588];
 - `fuse`: blocks into single operators, by the rules of `fuse_attention`, `fuse_norms`,
   `fuse_projections` and `fuse_selections` [322];
+- `fuse_self_attention` and `flat_rows`, in float32: attention that projects its own inputs, and
+  feed-forward networks on matrices, which are faster on CPUs;
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
 
 All of them ask `shapes` what is known of sizes, which stands on `sizes` (products of unknowns),
-`shape_rules` and `layout_rules` (a rule for each operator) and `contents` (shapes as data). `nodes`
-has the helpers. Each pass takes an `onnx_ir` model and changes it in place.
+`shape_rules`, `layout_rules` and `window_rules` (a rule for each operator) and `contents` (shapes
+as data). `nodes` has the helpers. Each pass takes an `onnx_ir` model and changes it in place.
 
 What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
 new fusion is a rule in the file of its subject, a new precision a function in `quantize`; a new

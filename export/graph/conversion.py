@@ -4,6 +4,10 @@ The function is traced with the model's weights as *arguments* (`keras.Stateless
 the place of the variables) and not as captured variables. So the graph that the converter sees
 holds no large constants, whatever the model's size; afterwards each weight becomes an initializer
 that bears its Keras path.
+
+Two kinds of tensors are constants from the start. The weights of recurrent layers are, because
+tf2onnx writes `LSTM` only where it can read them; and tensors that a layer made eagerly and keeps,
+which TensorFlow captures.
 """
 
 import logging
@@ -33,7 +37,8 @@ def trace(function, variables, specs):
         specs: dict from input names to `tf.TensorSpec`.
 
     Returns:
-        A concrete function whose inputs are the variables' values, then the inputs.
+        A concrete function whose inputs are the variables' values, then the inputs, then the eager
+        tensors that it captured.
 
     Raises:
         ExportError: the function reads a TensorFlow resource, such as a lookup table.
@@ -48,38 +53,58 @@ def trace(function, variables, specs):
         for i, variable in enumerate(variables)
     ]
     traced = tf.function(stateless, autograph=False).get_concrete_function(weights, specs)
-    captured = [tensor.name for _, tensor in traced.graph.captures]
+    captured = [
+        inner.name
+        for outer, inner in traced.graph.captures
+        if not hasattr(outer, "numpy") or outer.dtype in (tf.resource, tf.variant)
+    ]
     if captured:
         raise ExportError(
-            f"Captured by the traced model, but neither weight nor input: {captured}. Hold such "
-            "state as Keras weights, or as NumPy constants made inside the call."
+            f"Captured by the traced model, but neither weight nor input nor constant: {captured}. "
+            "Hold such state as Keras weights."
         )
     return traced
 
 
-def convert(traced, variables, opset):
+def recurrent_variables(model):
+    """The variables that recurrent layers own, such as those of `keras.layers.LSTM`."""
+    recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
+    return [variable for layer in recurrent for variable in layer.variables]
+
+
+def convert(traced, variables, opset, constants=()):
     """An ONNX model of a concrete function from `trace`, weights not yet filled in.
 
     Args:
         traced: result of `trace`.
         variables: those that were traced.
         opset: version of ONNX's own operators.
+        constants: those of `variables` that the converter has to see the values of.
 
     Returns:
         A pair: `onnx_ir.Model` whose graph inputs are the weights, named by their paths and made
-        unique, then the inputs; and a dict from these names to the variables.
+        unique, then the inputs; and a dict from these names to the variables. Captured tensors and
+        `constants` are initializers.
 
     Raises:
         ExportError: an operator has no counterpart in ONNX; all of them are named.
     """
     inputs = [tensor.name for tensor in traced.inputs]
+    outputs = [tensor.name for tensor in traced.structured_outputs.values()]
     names = _unique(variable.path for variable in variables)
     order = sorted(traced.structured_input_signature[0][1])  # as TensorFlow flattens a dict
-    renamed = dict(zip(inputs, names + order, strict=True))
+    renamed = dict(zip(inputs, names + order, strict=False))  # captured tensors keep their names
     renamed.update({tensor.name: name for name, tensor in traced.structured_outputs.items()})
-    outputs = [tensor.name for tensor in traced.structured_outputs.values()]
+    chosen = {id(variable) for variable in constants}
+    arrays = {
+        tensor: keras.ops.convert_to_numpy(variable)
+        for tensor, variable in zip(inputs, variables, strict=False)
+        if id(variable) in chosen
+    }
+    arrays.update({inner.name: outer.numpy() for outer, inner in traced.graph.captures})
     with _Problems() as problems, tf.device("/cpu:0"):
-        frozen = tf_loader.from_function(traced, inputs, outputs)
+        frozen = _frozen(traced, inputs, outputs, arrays)
+        inputs = [name for name in inputs if name not in arrays]
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(frozen, name="")
             try:
@@ -97,8 +122,45 @@ def convert(traced, variables, opset):
                     f"The graph could not be converted to ONNX: {error} ({details}). Replace the "
                     "operation in the model, or report it with the model's configuration."
                 ) from error
+    _drop_element_shapes(converted.graph)
     _check_operators(converted)
     return ir.from_proto(converted), dict(zip(names, variables, strict=True))
+
+
+def _frozen(traced, inputs, outputs, arrays):
+    """The function's graph for tf2onnx, with constants in the place of some of its inputs.
+
+    Args:
+        traced: result of `trace`.
+        inputs, outputs: names of its tensors.
+        arrays: dict from names of inputs to the values that they get.
+    """
+    frozen = tf_loader.from_function(traced, inputs, outputs)
+    if not arrays:
+        return frozen
+    for node in frozen.node:
+        array = arrays.get(f"{node.name}:0")
+        if array is not None:
+            constant = tf.compat.v1.NodeDef(name=node.name, op="Const")
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array))
+            constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
+            node.CopyFrom(constant)
+    with tf.Graph().as_default():
+        left = [name for name in inputs if name not in arrays]
+        return tf_loader.tf_optimize(left, outputs, frozen)
+
+
+def _drop_element_shapes(graph):
+    """Takes the second input from each Identity that was a list of a loop's inputs.
+
+    tf2onnx leaves the list's element shape there, which only its own optimizer would take away.
+    """
+    for node in graph.node:
+        if node.op_type == "Identity":
+            del node.input[1:]
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _drop_element_shapes(attribute.g)
 
 
 def _unique(paths):
@@ -182,6 +244,9 @@ def fill_weights(model, variables):
     Weights that the graph never reads, such as the state of dropout's random numbers, go.
     """
     graph = model.graph
+    for value in graph.initializers.values():
+        if value.name in variables:
+            value.meta["weight"] = True
     for value in [value for value in graph.inputs if value.name in variables]:
         graph.inputs.remove(value)
         if value.uses():

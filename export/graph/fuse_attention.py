@@ -26,8 +26,8 @@ def cached_attention_rules(known):
 
 
 def attention_rules(known):
-    """Attention with a mask: of an encoder, of a decoder to its source, of a whole target."""
-    return [MaskedAttention.rule(known), MemoryAttention.rule(known)]
+    """Attention of an encoder, of a decoder to its source, of a whole target."""
+    return [MaskedAttention.rule(known), MemoryAttention.rule(known), PlainAttention.rule(known)]
 
 
 class CachedAttention(Rule):
@@ -55,14 +55,14 @@ class CachedAttention(Rule):
         )
 
     def rewrite(self, op, query, key, value, past_key, past_value, scale, negative_bias=None, **_):
-        count, _ = heads(self.known, query)
+        count, size = heads(self.known, query)
         bias = None if negative_bias is None else _negative(op, negative_bias)
         output, keys, values = op.MultiHeadAttention(
-            join_heads(op, query), join_heads(op, key), join_heads(op, value), None, None, bias,
+            *(join_heads(op, item, self.known) for item in (query, key, value)), None, None, bias,
             past_key, past_value,
             num_heads=count, scale=number(scale), _domain=MICROSOFT, _outputs=3,
         )  # fmt: skip
-        return split_heads(op, output, count), keys, values
+        return split_heads(op, output, count, size), keys, values
 
 
 class SharedCacheAttention(CachedAttention):
@@ -123,11 +123,44 @@ class MaskedAttention(Rule):
         )
 
     def rewrite(self, op, query, key, value, scale, negative_bias, alive, **_):
-        values = join_heads(op, value)
+        values = join_heads(op, value, self.known)
         if self.known.dims[alive][2] == 1:
             values = op.Mul(values, op.Squeeze(alive, integers(op, 1)))
-        keys = join_heads(op, key)
+        keys = join_heads(op, key, self.known)
         return _attention(self.known, op, query, keys, values, scale, negative_bias, alive)
+
+
+class PlainAttention(Rule):
+    """Attention without a mask, to keys and values that are computed here.
+
+    before   output = heads_last(Softmax(scale query key^T) value)
+    after    output = MultiHeadAttention(query, key, value)
+    """
+
+    def pattern(self, op, query, key, value, scale):
+        queries = op.Transpose(query, _outputs=["queries"])
+        columns = op.Transpose(op.Transpose(key, _outputs=["keys"]), _outputs=["columns"])
+        weights = op.Softmax(op.MatMul(op.Mul(queries, scale), columns))
+        heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
+        return op.Transpose(heads, _outputs=["output"])
+
+    def check(self, context, query, key, value, scale, columns, **moved):
+        sizes = [heads(self.known, item) for item in (query, key, value)]
+        return (
+            None not in sizes
+            and len(set(sizes)) == 1
+            and are_heads_first(*moved.values())
+            and number(scale) is not None
+            and is_order(columns, 0, 1, 3, 2)
+        )
+
+    def rewrite(self, op, query, key, value, scale, **_):
+        count, size = heads(self.known, query)
+        output = op.MultiHeadAttention(
+            *(join_heads(op, item, self.known) for item in (query, key, value)),
+            num_heads=count, scale=number(scale), _domain=MICROSOFT,
+        )  # fmt: skip
+        return split_heads(op, output, count, size)
 
 
 class MemoryAttention(Rule):
@@ -174,15 +207,16 @@ def _is_masked(known, scale, negative_bias, alive, columns):
 
 def _attention(known, op, query, keys, values, scale, negative_bias, alive):
     """The operator, and zeros for the queries that may attend to nothing: (B, T, H, K)."""
-    count, _ = heads(known, query)
+    count, size = heads(known, query)
+    bias = _bias(known, op, query, negative_bias)
     output = op.MultiHeadAttention(
-        join_heads(op, query), keys, values, None, None, _bias(known, op, query, negative_bias),
+        join_heads(op, query, known), keys, values, None, None, bias,
         num_heads=count, scale=number(scale), _domain=MICROSOFT,
     )  # fmt: skip
     if known.dims[alive][2] != 1:
         # Queries of a sentence differ in whether they see anything: those that do not get zeros.
         output = op.Mul(output, op.Squeeze(alive, integers(op, 1)))  # (B, T, 1)
-    return split_heads(op, output, count)
+    return split_heads(op, output, count, size)
 
 
 def _bias(known, op, query, negative_bias):

@@ -50,7 +50,7 @@ class FlatProduct(Rule):
 
     def rewrite(self, op, x, shape, weight, **_):
         if len(self.known.dims[x]) == 4:
-            x = join_heads(op, x)
+            x = join_heads(op, x, self.known)
         rows = integers(op, -1, self.known.dims[weight][1])
         return op.Reshape(op.MatMul(x, weight), rows)
 
@@ -121,8 +121,10 @@ def pack_projections(graph):
     before   MultiHeadAttention(x q, x k, x v)
     after    MultiHeadAttention(Split(x [q k v]))
 
-    The values of an encoder are multiplied by 0 or 1 on the way, where a sentence is all padding.
+    The values of an encoder are multiplied by 0 or 1 on the way, where a sentence is all padding. A
+    layer that is used twice keeps one packed weight.
     """
+    packed = {}  # weights that were put side by side -> what they became
     for node in all_nodes(graph):
         if node.op_type != "MultiHeadAttention":
             continue
@@ -138,7 +140,9 @@ def pack_projections(graph):
             continue
         if any(item is not None and item.const_value is None for item in biases):
             continue
-        queries, keys, values = _packed_product(graph, products, biases, before=scaled or node)
+        queries, keys, values = _packed_product(
+            graph, products, biases, packed, before=scaled or node
+        )
         node.replace_input_with(0, queries)
         node.replace_input_with(1, keys)
         if scaled is None:
@@ -147,14 +151,15 @@ def pack_projections(graph):
             scaled.replace_input_with(0, values)
 
 
-def _packed_product(graph, products, biases, before):
+def _packed_product(graph, products, biases, packed, before):
     """Writes one product in the place of three; returns its parts."""
     weights = [item.inputs[1] for item in products]
     name = weights[0].name.replace("/query/", f"/{PACKED}/")
     make = ir.tape.Tape()
-    x = make.op("MatMul", [products[0].inputs[0], _joined(graph, name, weights)])
+    x = make.op("MatMul", [products[0].inputs[0], _joined(graph, name, weights, packed)])
     if biases[0] is not None:
-        x = make.op("Add", [x, _joined(graph, name.replace("kernel", "bias"), biases)])
+        bias = _joined(graph, name.replace("kernel", "bias"), biases, packed)
+        x = make.op("Add", [x, bias])
     sizes = [item.const_value.shape[1] for item in weights]
     split = add_initializer(graph, f"{name}/sizes", np.array(sizes, np.int64))
     parts = make.op_multi_out("Split", [x, split], {"axis": -1}, num_outputs=3)
@@ -175,7 +180,9 @@ def _is_projection(node, first, graph):
     )
 
 
-def _joined(graph, name, weights):
-    """Weights side by side, as a weight of `graph`."""
-    array = np.concatenate([value.const_value.numpy() for value in weights], axis=-1)
-    return add_initializer(graph, name, array, weight=True)
+def _joined(graph, name, weights, packed):
+    """Weights side by side, as a weight of `graph`; the same one for the same weights."""
+    if tuple(weights) not in packed:
+        array = np.concatenate([value.const_value.numpy() for value in weights], axis=-1)
+        packed[tuple(weights)] = add_initializer(graph, name, array, weight=True)
+    return packed[tuple(weights)]

@@ -17,6 +17,10 @@ import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
 from keras_transformer.export.graph.nodes import attribute
+from keras_transformer.export.graph.sizes import product
+
+# Operators that only give numbers another shape.
+VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class Rule(pattern.RewriteRuleClassBase):
@@ -39,9 +43,8 @@ def integers(op, *items):
 
 def vector(value):
     """The weight of shape (D,) behind `value`, which may be a reshaped view of it; or `None`."""
-    producer = value.producer()
-    if producer is not None and producer.op_type == "Reshape":
-        value = producer.inputs[0]
+    while value.producer() is not None and value.producer().op_type in VIEWS:
+        value = value.producer().inputs[0]
     if value.const_value is None or len(value.const_value.shape) != 1:
         return None
     return value
@@ -65,11 +68,11 @@ def are_heads_first(*values):
     return all(is_order(value, 0, 2, 1, 3) for value in values)
 
 
-def join_heads(op, x):
+def join_heads(op, x, known):
     """(B, T, H, K) -> (B, T, H K)"""
-    return op.Reshape(x, integers(op, 0, 0, -1))
+    return op.Reshape(x, integers(op, 0, 0, product(known.dims[x][2:])))
 
 
-def split_heads(op, x, count):
+def split_heads(op, x, count, size):
     """(B, T, H K) -> (B, T, H, K)"""
-    return op.Reshape(x, integers(op, 0, 0, count, -1))
+    return op.Reshape(x, integers(op, 0, 0, count, size))

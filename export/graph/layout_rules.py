@@ -55,10 +55,16 @@ def unsqueeze(known, node):
 
 
 def squeeze(known, node):
-    """(B, 1, T) with axes [1] becomes (B, T)."""
+    """(B, 1, T) with axes [1] becomes (B, T); without axes all of size 1 go."""
     dims = known.dims.get(node.inputs[0])
-    axes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if dims is None or axes is None:
+    if dims is None:
+        return None
+    if len(node.inputs) > 1:
+        axes = known.constant(node.inputs[1])
+    else:
+        plain = all(isinstance(size, int) for size in dims)
+        axes = [axis for axis, size in enumerate(dims) if size == 1] if plain else None
+    if axes is None:
         return None
     axes = {axis % len(dims) for axis in axes}
     return tuple(size for axis, size in enumerate(dims) if axis not in axes)

@@ -118,8 +118,9 @@ def _sink(value, main, body):
         del main.initializers[value.name]
         body.register_initializer(value)
         return
-    for user in inside:
-        if user.op_type in ("MatMul", "FusedMatMul"):
-            copy = ir.val(f"{value.name}/step", const_value=value.const_value)
-            body.register_initializer(copy)
-            user.replace_input_with(list(user.inputs).index(value), copy)
+    products = [user for user in inside if user.op_type in ("MatMul", "FusedMatMul")]
+    if products:
+        copy = ir.val(f"{value.name}/step", const_value=value.const_value)
+        body.register_initializer(copy)
+    for user in products:
+        user.replace_input_with(list(user.inputs).index(value), copy)

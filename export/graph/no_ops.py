@@ -1,5 +1,6 @@
 """Nodes that do nothing, or that do in several steps what one can do: they are stepped over."""
 
+import numpy as np
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import (
@@ -54,12 +55,32 @@ def _is_reshape(node):
 
 
 def _target(dims, shape):
-    """A constant that reshapes `dims` to `shape`, or `None` where two sizes are open."""
+    """A constant that reshapes `dims` to `shape`, or `None` where two sizes are open.
+
+    0 for an axis that stays goes before -1: beside a 0, ONNX Runtime finds no -1 of an empty batch.
+    """
     target = [size if isinstance(size, int) else -1 for size in shape]
-    for i, size in enumerate(shape):
-        if target.count(-1) > 1 and target[i] == -1 and i < len(dims) and dims[i] == size:
-            target[i] = 0
+    if target.count(-1) > 1:
+        for i, (size, own) in enumerate(zip(shape, dims, strict=False)):
+            if target[i] == -1 and own == size:
+                target[i] = 0
     return target if target.count(-1) <= 1 else None
+
+
+def positive_axes(graph, known):
+    """Counts the axes of every ReduceSum from the front.
+
+    ONNX Runtime 1.31 does not sum an empty array along axes that are counted from the end.
+
+    before   y = ReduceSum(x, [-1])     x of rank 4
+    after    y = ReduceSum(x, [3])
+    """
+    for node in all_nodes(graph):
+        axes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        dims = known.dims.get(node.inputs[0]) if node.inputs else None
+        if node.op_type == "ReduceSum" and dims and axes and min(axes) < 0:
+            axes = np.array([axis % len(dims) for axis in axes])
+            node.replace_input_with(1, add_initializer(graph, f"{node.name}/axes", axes))
 
 
 def remove_no_ops(graph, known):

@@ -1,13 +1,14 @@
 """Reduced precision of an ONNX graph: products of 8-bit integers, small weights, float16.
 
 The weights are constants of the outer graph, and the loop's body reads them from there, so the
-decoder is reduced like the encoder. Only products with weights change for the integers; softmax,
-norms, log-probabilities and scores stay float32 in all cases.
+decoder is reduced like the encoder. Only products with weights and tables of embeddings change for
+the integers; softmax, norms, log-probabilities and scores stay float32 in all cases. An embedding
+that gives the logits, too, is there twice: as a table and as the weight of a product.
 
 No product with weights stays float32 by default, because none is worth it: whichever `keep_float`
 keeps, BLEU on Multi30k does not rise and a batch takes 10 to 40 % longer (docs, benchmarks).
 
-Shapes: K rows and N columns of a weight, n blocks of a column.
+Shapes: K rows and N columns of a weight, n blocks of a column; V rows of a table, D numbers each.
 """
 
 import difflib
@@ -27,6 +28,8 @@ from keras_transformer.export.graph.simplify import clean
 
 # Rows of a column that share a scale in `MatMulNBits`.
 BLOCK = 32
+# Bits of a number in a table of embeddings.
+ROW_BITS = {"int8": 8, "weight_int8": 8, "weight_int4": 4}
 # Its inputs are rounded to 8 bits, each block by itself. Without that, ONNX Runtime 1.31.1 unpacks
 # the weights at every call: 59 ms a sentence of the README's translator where this takes 9.
 ACCURACY_LEVEL = 4
@@ -77,6 +80,11 @@ def reduce_precision(model, precision, keep_float=()):
         weight = _weight(node)
         if weight is not None and not is_kept(weight.name, keep):
             write(model.graph, node, weight, made)
+    clean(model)  # products that are no more read no table
+    tables = {}  # table -> its reduced form, which all who read it share
+    for node in all_nodes(model.graph):
+        if _is_lookup(node) and not is_kept(node.inputs[0].name, keep):
+            _small_rows(model.graph, node, tables, ROW_BITS[precision])
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model)
     common.NameFixPass()(model)
@@ -97,6 +105,18 @@ def _weight(node):
     if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
         return None
     return weight
+
+
+def _is_lookup(node):
+    """Whether a node picks rows of a table (V, D) of float32 that is only read like that."""
+    table = node.inputs[0].const_value if node.op_type == "Gather" else None
+    return (
+        table is not None
+        and table.dtype == ir.DataType.FLOAT
+        and len(table.shape) == 2
+        and attribute(node, "axis", 0) == 0
+        and all(user.op_type == "Gather" for user, _ in node.inputs[0].uses())
+    )
 
 
 def _matrix(node, weight):
@@ -169,10 +189,8 @@ def _block_product(graph, node, weight, made, bits):
     matrix = _matrix(node, weight)
     if weight.name not in made:
         integers, scale = quantize_blocks(matrix, bits)
-        if bits == 4:  # two in a byte, the first in the lower half
-            integers = integers[..., 0::2] | (integers[..., 1::2] << 4)
         made[weight.name] = (
-            add_initializer(graph, f"{weight.name}/int{bits}", integers),
+            add_initializer(graph, f"{weight.name}/int{bits}", _bytes(integers, bits)),
             add_initializer(graph, f"{weight.name}/scale", scale),
         )
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": BLOCK}
@@ -185,3 +203,33 @@ def _block_product(graph, node, weight, made, bits):
         num_outputs=1,
     )
     _replace(node, new, node.outputs[0])
+
+
+def _small_rows(graph, node, made, bits):
+    """`GatherBlockQuantized`: rows of a table are rounded in small blocks of their own scale.
+
+    before   y = Gather(table, ids)
+    after    y = GatherBlockQuantized(rows, ids, scale)
+    """
+    table, ids = node.inputs
+    if table not in made:
+        array = table.const_value.numpy()
+        bits = 8 if array.shape[1] % 2 else bits  # a row is whole bytes
+        integers, scale = quantize_blocks(array.T, bits)  # (V, n, BLOCK) and (V, n)
+        rows = integers.reshape(len(array), -1)[:, : array.shape[1]]
+        made[table] = (
+            add_initializer(graph, f"{table.name}/rows", _bytes(rows, bits)),
+            add_initializer(graph, f"{table.name}/rows_scale", scale),
+            bits,
+        )
+    rows, scale, bits = made[table]
+    sizes = {"gather_axis": 0, "quantize_axis": 1, "bits": bits, "block_size": BLOCK}
+    options = [ir.AttrInt64(name, size) for name, size in sizes.items()]
+    inputs = [rows, ids, scale]
+    new = ir.Node(MICROSOFT, "GatherBlockQuantized", inputs, options, num_outputs=1)
+    _replace(node, new, node.outputs[0])
+
+
+def _bytes(integers, bits):
+    """Integers of 8 bits as they are; two of 4 bits in a byte, the first in the lower half."""
+    return integers if bits == 8 else integers[..., 0::2] | (integers[..., 1::2] << 4)

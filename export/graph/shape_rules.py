@@ -7,12 +7,13 @@ integer tensors, and `known.fresh(value, axis)` names an axis of which nothing i
 
 An operator without a rule is no error. Its outputs then have the shape that the file declares, or
 none, and the passes leave alone what reads them. A new operator is one function, here or in
-`layout_rules`, and one line in `RULES`.
+`layout_rules` or `window_rules`, and one line in `RULES`.
 """
 
 from keras_transformer.export.graph import layout_rules as layout
+from keras_transformer.export.graph import window_rules as window
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.sizes import common, product, total
+from keras_transformer.export.graph.sizes import common, product, quotient, total
 
 
 def broadcast(known, node):
@@ -101,6 +102,13 @@ def multi_head_attention(known, node):
     return [(*query[:2], size), *caches]
 
 
+def packed_attention(known, node):
+    """ONNX Runtime's attention with its projections, (D, 3 H K): (B, T, D) gives (B, T, H K)."""
+    dims, weights = (known.dims.get(value) for value in node.inputs[:2])
+    size = None if weights is None else quotient(weights[1], 3)
+    return None if dims is None or size is None else (*dims[:2], size)
+
+
 def gather(known, node):
     """Rows (V, D) at indices (B, T): (B, T, D)."""
     dims, index = (known.dims.get(value) for value in node.inputs)
@@ -138,15 +146,25 @@ def top_k(known, node):
     return [(*dims[:axis], count.flat[0], *dims[axis + 1 :])] * 2
 
 
+def recurrent(known, node):
+    """LSTM and others: (S, B, D) gives all states (S, 1 or 2, B, H) and the last (1 or 2, B, H)."""
+    dims, size = known.dims.get(node.inputs[0]), attribute(node, "hidden_size", None)
+    if dims is None or size is None or attribute(node, "layout", 0):
+        return None
+    directions = 2 if attribute(node, "direction", "forward") == "bidirectional" else 1
+    last = (directions, dims[1], size)
+    return [(dims[0], *last), last, last]
+
+
 _ELEMENTWISE = (
     "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min",
     "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
 _SAME_SHAPE = (
-    "Abs", "Cast", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Floor", "Identity", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu",
-    "ScatterND", "Selu", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt",
-    "Tanh", "Trilu",
+    "Abs", "BatchNormalization", "Cast", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Floor",
+    "Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not",
+    "Reciprocal", "Relu", "ReverseSequence", "ScatterND", "Selu", "Sigmoid", "Sign", "Sin",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Trilu",
 )  # fmt: skip
 _REDUCE = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
@@ -160,17 +178,26 @@ RULES = {
     **dict.fromkeys(_REDUCE, reduce),
     "ArgMax": arg_extreme,
     "ArgMin": arg_extreme,
+    "Attention": packed_attention,
+    "AveragePool": window.pool,
     "Concat": layout.concat,
     "ConstantOfShape": layout.constant_of_shape,
+    "Conv": window.conv,
     "Expand": layout.expand,
     "FusedMatMul": fused_matmul,
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
+    "GRU": recurrent,
+    "GlobalAveragePool": window.global_pool,
+    "GlobalMaxPool": window.global_pool,
+    "LSTM": recurrent,
     "MatMul": matmul,
+    "MaxPool": window.pool,
     "MultiHeadAttention": multi_head_attention,
     "NonZero": non_zero,
     "Pad": layout.pad,
+    "RNN": recurrent,
     "Range": layout.range_,
     "Reshape": layout.reshape,
     "SkipLayerNormalization": skip_layer_normalization,

@@ -107,6 +107,17 @@ class Known:
                 self.fresh(value, axis) if mentions(size, before.name) else size
                 for axis, size in enumerate(dims)
             )
+        collected = zip(node.outputs[len(state) :], results[len(state) :], strict=True)
+        for value, result in collected:  # one of each step, as many as there were
+            dims = self.dims.get(result)
+            self.dims[value] = dims and (self.fresh(value, 0), *self._outside(value, dims, body))
+
+    def _outside(self, value, dims, body):
+        """Sizes of a step's result; those that the state of the step decides are unknown."""
+        names = [state.name for state in body.inputs]
+        for axis, size in enumerate(dims):
+            changes = any(mentions(size, name) for name in names)
+            yield self.fresh(value, axis + 1) if changes else size
 
     def _widen(self, state, result):
         """Makes unknown the axes in which a step changes the state; whether there were any."""

@@ -15,7 +15,11 @@ from onnx_ir.passes import common
 
 from keras_transformer.export.graph.folding import fold_constants
 from keras_transformer.export.graph.loops import hoist, keep_loop_state
-from keras_transformer.export.graph.no_ops import plain_reshapes, remove_no_ops
+from keras_transformer.export.graph.no_ops import (
+    plain_reshapes,
+    positive_axes,
+    remove_no_ops,
+)
 from keras_transformer.export.graph.nodes import RANDOM, has_graphs
 from keras_transformer.export.graph.shapes import Known
 
@@ -46,6 +50,7 @@ def simplify(model, hoisting=True):
         changed += remove_no_ops(model.graph, known)
         changed += hoist(model.graph) if hoisting else 0
         if not changed:
+            positive_axes(model.graph, known)
             common.NameFixPass()(model)  # hoisting puts names of two graphs into one
             common.RemoveUnusedOpsetsPass()(model)
             return known

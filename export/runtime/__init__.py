@@ -1,22 +1,50 @@
 """Serves exported artefacts with ONNX Runtime, without TensorFlow and Keras.
 
     Translator("out/onnx").translate(["A man rides a bicycle."])
+    Generator("out/story").generate(["Once upon a time"], seed=7)
+    Predictor("out/sentiment").predict(["What a film!"])
     python -m keras_transformer.export.runtime out/onnx < in.txt > out.txt
 
 What lives here, from the bottom up:
 
 - `signature`: names of inputs, outputs, axes and files; `manifest`: the file that lists them all;
+- `heads`: what outputs mean, labels or tags or answers; `results`: what is made of them;
 - `artefact`: reads a folder and checks it; `mapped_model` and `session`: ONNX Runtime with it;
-- `lines`: what a line of text may be; `batching`: batches, worker threads, faults kept apart;
-- `translator`: text to text; `shell`: the command line.
+- `lines`, `rows`, `text_rows`: what may be read, and as what the model reads it;
+- `batching`: batches, worker threads, faults kept apart;
+- `runner`: what serves an artefact, whatever its task; `search_runner`: if it holds a search;
+- `translator`: text to text; `generator`: prompt to text; `transcriber`: arrays to text;
+  `predictor`: labels, tags, answers, vectors;
+- `text_session`: the model from strings to strings; `shell`: the command line, with `written`, what
+  it writes, and `progress`.
 
 What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package the tokenizer and the
-special ids. A new kind of answer (a continuation of a prompt, labels, vectors) is one file beside
-`translator` that is built of the same parts.
+special ids. A new kind of answer of a forward pass is a class in `heads` and one in `results`; of a
+search, one file beside `translator`.
 """
 
 from keras_transformer.export.runtime.artefact import ArtefactError
+from keras_transformer.export.runtime.generator import Generation, Generator
+from keras_transformer.export.runtime.predictor import Predictor
+from keras_transformer.export.runtime.results import Answer, Labels, Outputs, Tags, Vector
 from keras_transformer.export.runtime.session import ProviderError
+from keras_transformer.export.runtime.text_session import open_text_model
+from keras_transformer.export.runtime.transcriber import Transcriber
 from keras_transformer.export.runtime.translator import Translation, Translator
 
-__all__ = ["ArtefactError", "ProviderError", "Translation", "Translator"]
+__all__ = [
+    "Answer",
+    "ArtefactError",
+    "Generation",
+    "Generator",
+    "Labels",
+    "Outputs",
+    "Predictor",
+    "ProviderError",
+    "Tags",
+    "Transcriber",
+    "Translation",
+    "Translator",
+    "Vector",
+    "open_text_model",
+]

@@ -24,11 +24,14 @@ class Artefact(NamedTuple):
         folder: pathlib.Path.
         manifest: dict, the content of `artefact.json`; its fields are those of `manifest.FIELDS`.
         tokenizer: Tokenizer, or None where the artefact holds none.
+        target_tokenizer: Tokenizer of what the model writes: `tokenizer`, unless the artefact
+            holds a second one.
     """
 
     folder: pathlib.Path
     manifest: dict
     tokenizer: Tokenizer | None
+    target_tokenizer: Tokenizer | None = None
 
     @property
     def model(self):
@@ -61,13 +64,35 @@ def read_artefact(folder):
     manifest = _read_manifest(folder)
     for name, entry in manifest["files"].items():
         _verify(folder / name, entry)
-    tokenizer = None
-    if signature.TOKENIZER_FILE in manifest["files"]:
-        try:
-            tokenizer = Tokenizer.load(folder / signature.TOKENIZER_FILE)
-        except ValueError as error:
-            raise ArtefactError(f"{folder / signature.TOKENIZER_FILE}: {error}") from error
-    return Artefact(folder, manifest, tokenizer)
+    tokenizer, target = (
+        _read_tokenizer(folder / name, manifest["vocab_size"][side])
+        if name in manifest["files"]
+        else None
+        for name, side in (
+            (signature.TOKENIZER_FILE, "source"),
+            (signature.TARGET_TOKENIZER_FILE, "target"),
+        )
+    )
+    return Artefact(folder, manifest, tokenizer, target or tokenizer)
+
+
+def read_task(folder):
+    """The task of an artefact, by its manifest alone: what to serve it with. Errors as above."""
+    return _read_manifest(pathlib.Path(folder))["task"]
+
+
+def _read_tokenizer(path, known):
+    """The tokenizer in a file; raises where the model knows fewer ids, `known`, than it has."""
+    try:
+        tokenizer = Tokenizer.load(path)
+    except ValueError as error:
+        raise ArtefactError(f"{path}: {error}") from error
+    if known is not None and tokenizer.vocab_size > known:
+        raise ArtefactError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} ids and the model knows {known}. "
+            "Export the model with the tokenizer that it was trained with."
+        )
+    return tokenizer
 
 
 def _read_manifest(folder):

@@ -1,4 +1,4 @@
-"""Batches: rows of ids of similar length together, several batches at a time, faults kept apart.
+"""Batches: rows of similar length together, several batches at a time, faults kept apart.
 
 The objects that serve artefacts share these functions. Shapes: `B` rows of a batch, `S` tokens of
 its longest row.
@@ -10,20 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from keras_transformer.padding import pad_rows
 
 
-def in_batches(answer, rows, batch_tokens, workers=1):
-    """Answers rows of ids in batches, `workers` of them at the same time.
+def in_batches(answer, rows, batch_tokens, workers=1, **sizes):
+    """Answers rows in batches, `workers` of them at the same time.
 
     Args:
         answer: function of a list of rows, which returns a list with a result for each. Several
             threads call it where `workers` is more than 1.
-        rows: dict from any key to a row, a list of int.
-        batch_tokens: int, see `batches`.
+        rows: dict from any key to a row.
+        batch_tokens, **sizes: see `batches`.
         workers: int.
 
     Returns:
         Dict from the same keys to results.
     """
-    keys = list(batches(rows, batch_tokens))
+    keys = list(batches(rows, batch_tokens, **sizes))
     found = _answer_all(answer, [[rows[key] for key in batch] for batch in keys], workers)
     return dict(zip(itertools.chain(*keys), itertools.chain(*found), strict=True))
 
@@ -36,42 +36,46 @@ def _answer_all(answer, batches, workers):
         return list(pool.map(answer, reversed(batches)))[::-1]
 
 
-def batches(rows, batch_tokens):
+def batches(rows, batch_tokens, length=len, group=lambda row: ()):
     """Yields lists of keys of `rows`, short rows first, such that a list fits a batch.
 
     Args:
-        rows: dict from any key to a row, a list of int.
+        rows: dict from any key to a row, such as a list of int.
         batch_tokens: int, most tokens of a batch, padding included. A longer row is a batch of its
             own.
+        length: function of a row: how many tokens it has.
+        group: function of a row: only rows of equal groups, which can be sorted, share a batch.
     """
-    batch = []
-    for key in sorted(rows, key=lambda key: len(rows[key])):
-        longest = len(rows[key])  # rows come sorted
-        if batch and (len(batch) + 1) * longest > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(key)
-    if batch:
+    sizes = {key: (group(row), length(row)) for key, row in rows.items()}
+    for _, keys in itertools.groupby(sorted(sizes, key=sizes.get), lambda key: sizes[key][0]):
+        batch = []
+        for key in keys:
+            longest = sizes[key][1]  # rows come sorted
+            if batch and (len(batch) + 1) * longest > batch_tokens:
+                yield batch
+                batch = []
+            batch.append(key)
         yield batch
 
 
-def run_rows(run, rows):
-    """Outputs of a model for rows of ids: in one call, or where that fails in smaller ones.
+def run_rows(run, rows, stack=pad_rows):
+    """Outputs of a model for rows: in one call, or where that fails in smaller ones.
 
     Args:
-        run: function of ids (B, S), int32, padded on the right; returns arrays whose first axis is
-            B.
-        rows: list of lists of int.
+        run: function of what `stack` returns; returns arrays whose first axis is B.
+        rows: list of rows.
+        stack: function of a list of rows. Defaults to `pad_rows`, for lists of int: ids (B, S),
+            int32, padded on the right.
 
     Returns:
         List with one item a row: a tuple of its part of the arrays, or the exception that `run`
         raises for this row alone.
     """
     try:
-        arrays = run(pad_rows(rows))
+        arrays = run(stack(rows))
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         if len(rows) == 1:
             return [error]
         half = len(rows) // 2
-        return run_rows(run, rows[:half]) + run_rows(run, rows[half:])
+        return run_rows(run, rows[:half], stack) + run_rows(run, rows[half:], stack)
     return list(zip(*arrays, strict=True))

@@ -8,12 +8,15 @@ import itertools
 import sys
 
 
-def checked_lines(lines):
-    """Iterator over `lines`. Raises `TypeError` for what holds no lines, and at what is no line."""
+def checked_lines(lines, call="translate([line])"):
+    """Iterator over `lines`. Raises `TypeError` for what holds no lines, and at what is no line.
+
+    `call` shows how to pass one line.
+    """
     if isinstance(lines, (str, bytes)):
         raise TypeError(
             f"`lines` must be an iterable of strings, got one {type(lines).__name__}. "
-            "Pass a list: translate([line])."
+            f"Pass a list: {call}."
         )
     return (_checked_line(number, line) for number, line in enumerate(lines, 1))
 
@@ -51,14 +54,22 @@ def text_of(line):
     return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
 
 
-def encode_lines(lines, tokenizer, most_tokens, end=()):
+def too_long(row, most_tokens):
+    """Why a row of more ids than `most_tokens` is refused."""
+    return (
+        f"{len(row)} tokens, special ones included, where this artefact takes at most "
+        f"{most_tokens}; split the line into sentences"
+    )
+
+
+def encode_lines(lines, tokenizer, most_tokens, *, begin=(), end=()):
     """Token ids of lines, and reasons for the lines that have none.
 
     Args:
         lines: list of str or bytes.
         tokenizer: Tokenizer.
         most_tokens: int, a line with more tokens is refused.
-        end: sequence of int, ids that every row ends with.
+        begin, end: sequences of int, ids that every row starts and ends with.
 
     Returns:
         Two dicts, both from the index of a line: to its ids, a list of int, and to the reason why
@@ -76,12 +87,9 @@ def encode_lines(lines, tokenizer, most_tokens, end=()):
                 texts[index] = text
     encoded = tokenizer.encode(list(texts.values()))  # one call: SentencePiece starts threads
     for index, tokens in zip(texts, encoded, strict=True):
-        row = [*tokens, *end]
+        row = [*begin, *tokens, *end]
         if len(row) > most_tokens:
-            refused[index] = (
-                f"{len(row)} tokens, special ones included, where this artefact takes at most "
-                f"{most_tokens}; split the line into sentences"
-            )
+            refused[index] = too_long(row, most_tokens)
         elif tokens:
             ids[index] = row
     return ids, refused

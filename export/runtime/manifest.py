@@ -5,13 +5,15 @@ An artefact is a folder. The fields of its manifest are those of `FIELDS`:
 | field | value |
 | --- | --- |
 | `format`, `format_version` | `FORMAT`, `FORMAT_VERSION` |
-| `task` | one of `TASKS`: source to target, prompt to continuation, one forward pass |
+| `task` | one of `TASKS`: a search, a head, or "forward", one pass without a head |
 | `inputs`, `outputs` | of `model.onnx`: list of `{"name", "dtype", "axes"}`, axes names or sizes |
 | `text` | `{"inputs", "outputs"}` of `text_model.onnx`, or null where there is none |
 | `special_ids` | `SPECIAL_IDS` |
 | `vocab_size` | `{"source", "target"}`, valid ids lie below; null where there are no ids |
 | `limits` | see `LIMITS` |
 | `search` | `{"class_name", "config"}`, or null for a forward pass |
+| `head` | `{"class_name", "config"}`, one of `heads`; only where the task has one |
+| `ignores_padding` | whether ids padded on the right give the same; only beside `head` |
 | `precision` | one of `PRECISIONS` |
 | `opsets`, `ir_version` | of `model.onnx`: `{domain: version}`, `""` being ONNX itself; integer |
 | `versions` | `{package: version}` that wrote the artefact |
@@ -25,6 +27,7 @@ are served, and could not check the seal.
 import hashlib
 import json
 
+from keras_transformer.export.runtime.heads import HEADS
 from keras_transformer.export.runtime.signature import (
     DTYPES,
     FILES,
@@ -34,6 +37,7 @@ from keras_transformer.export.runtime.signature import (
     MODEL_FILE,
     PRECISIONS,
     SCORES,
+    SEARCH_TASKS,
     SPECIAL_IDS,
     TASKS,
     TOKEN_IDS,
@@ -65,6 +69,8 @@ FIELDS = {
     "files": dict,
     "checksum": str,
 }
+# Artefacts of other tasks, and those of earlier releases, do not have these.
+HEAD_FIELDS = {"head": dict, "ignores_padding": bool}
 
 
 def digest(path):
@@ -129,7 +135,7 @@ def validate(manifest):
             isinstance(manifest[name], kind) and not isinstance(manifest[name], bool),
             f"field {name!r} has the wrong type {type(manifest[name]).__name__}",
         )
-    unknown = sorted(set(manifest) - set(FIELDS))
+    unknown = sorted(set(manifest) - set(FIELDS) - set(HEAD_FIELDS))
     _check(not unknown, f"unknown fields {unknown}")
     found = checksum(manifest)
     _check(manifest["checksum"] == found, f"its checksum should be {found}")
@@ -149,7 +155,8 @@ def validate(manifest):
         _check_values(manifest["text"].get("outputs"), "text outputs")
     _check_sizes(manifest)
     _check_files(manifest["files"])
-    if manifest["task"] != "forward":
+    _check_head(manifest)
+    if manifest["task"] in SEARCH_TASKS:
         names = [value["name"] for value in manifest["outputs"]]
         _check(names == [TOKEN_IDS, SCORES], f"a search has outputs {names}")
         _check(manifest["search"] is not None, "a search without its configuration")
@@ -182,6 +189,23 @@ def _check_values(values, what):
 
 def _is_count(value):
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_head(manifest):
+    """Holds the fields of a head to the task, and the head to what its class takes."""
+    head, there = manifest.get("head"), set(HEAD_FIELDS) & set(manifest)
+    if manifest["task"] not in {kind.task for kind in HEADS.values()}:
+        _check(not there, f"task {manifest['task']!r} with the fields {sorted(there)}")
+        return
+    for name, kind in HEAD_FIELDS.items():
+        _check(isinstance(manifest.get(name), kind), f"{name} is {manifest.get(name)!r}")
+    _check(set(head) == {"class_name", "config"}, f"head is {head}")
+    kind = HEADS.get(head["class_name"])
+    _check(kind is not None and kind.task == manifest["task"], f"head is {head}")
+    try:
+        kind(**head["config"])
+    except (TypeError, ValueError) as error:
+        _check(False, f"head is {head}: {error}")
 
 
 def _check_sizes(manifest):

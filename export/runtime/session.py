@@ -42,8 +42,8 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
-    options = _session_options(threads, arena, spinning)
-    providers = _chosen_providers(providers, artefact.manifest["precision"])
+    options = session_options(threads, arena, spinning)
+    providers = chosen_providers(providers, artefact.manifest["precision"])
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
@@ -89,7 +89,8 @@ def check_threads(name, count):
         )
 
 
-def _session_options(threads, arena, spinning):
+def session_options(threads, arena, spinning):
+    """Options of a session; raises `ValueError` for `threads`, as `open_session` does."""
     if threads is not None:
         check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
@@ -127,7 +128,7 @@ def _name(provider):
     return provider if isinstance(provider, str) else provider[0]
 
 
-def _chosen_providers(providers, precision):
+def chosen_providers(providers, precision):
     """`providers`, or the default for None; raises if one is missing or unfit for `precision`."""
     available = onnxruntime.get_available_providers()
     if providers is None:

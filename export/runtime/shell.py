@@ -5,77 +5,42 @@ models are served.
 """
 
 import argparse
-import collections
 import os
-import re
 import sys
-import time
 
+from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.runtime.generator import Generator
+from keras_transformer.export.runtime.predictor import Predictor
+from keras_transformer.export.runtime.progress import Progress, abandon, tell
+from keras_transformer.export.runtime.signature import HEAD_TASKS
+from keras_transformer.export.runtime.transcriber import Transcriber
 from keras_transformer.export.runtime.translator import Translator
+from keras_transformer.export.runtime.written import written
 
-
-class _Progress:
-    """A line on stderr with lines done, their rate and, for a file, the share and the time left."""
-
-    def __init__(self, total_bytes, shown):
-        self._total, self._shown = total_bytes, shown
-        self._waiting = collections.deque()  # bytes of each line that was read and not yet written
-        self._bytes = self._lines = 0
-        self._start = self._last = time.monotonic()
-
-    def reading(self, lines):
-        for line in lines:
-            self._waiting.append(len(line))
-            yield line
-
-    def wrote_line(self):
-        self._bytes += self._waiting.popleft()
-        self._lines += 1
-        now = time.monotonic()
-        if self._shown and now - self._last > 0.2:
-            self._last = now
-            self._draw(now - self._start)
-
-    def _draw(self, seconds):
-        text = f"{self._lines:,} lines, {self._lines / seconds:,.1f} lines/s"
-        if self._total:
-            share = min(1.0, self._bytes / self._total)
-            left = int(seconds * (1 - share) / share)
-            bar = ("#" * int(20 * share)).ljust(20, ".")
-            text = f"[{bar}] {share:4.0%}, {text}, {left // 60}:{left % 60:02d} left"
-        _tell(f"\r\033[K{text}")
-
-    def say(self, text):
-        """Prints a line of its own, above the bar."""
-        _tell(("\r\033[K" if self._shown else "") + text + "\n")
-
-    def close(self):
-        if self._shown:
-            self._draw(max(time.monotonic() - self._start, 1e-9))
-            _tell("\n")
-
-
-def _tell(text):
-    """Writes to standard error; where that is closed or full, translations go on without."""
-    if sys.stderr is not None:
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except OSError:
-            _abandon(sys.stderr)
-
-
-def _abandon(stream):
-    """Points a stream that failed to nowhere: Python flushes it at exit, and would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+# What serves a task, and what is said of a line that it has done.
+_SERVED = {
+    "translate": (Translator, "translated"),
+    "generate": (Generator, "continued"),
+    "transcribe": (Transcriber, "transcribed"),
+    **dict.fromkeys((*HEAD_TASKS, "forward"), (Predictor, "answered")),
+}
+# Options that only some tasks have: who passes them elsewhere has something else in mind.
+_TASKS = {
+    "--n-best": ("translate", "generate", "transcribe", "classify"),
+    "--seed": ("generate", "transcribe"),
+    "--with-prompt": ("generate",),
+}
 
 
 def _parse(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.runtime",
-        description="Translates standard input, line by line, to standard output.",
-        epilog="A line that cannot be translated gives an empty line (none with --n-best), and "
-        "its number and the reason on standard error. Exit status: 0 every line was translated; "
+        description="Answers standard input, line by line, on standard output, as the artefact's "
+        "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
+        "probability; words their tags, as word/tag; question TAB passage an answer; other models "
+        "JSON. Two texts have a TAB between them; models that read no text read JSON.",
+        epilog="A line that cannot be answered gives an empty line (none with --n-best), and "
+        "its number and the reason on standard error. Exit status: 0 every line was answered; "
         "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
         "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left.",
     )
@@ -84,15 +49,26 @@ def _parse(arguments):
         "--n-best",
         type=int,
         metavar="N",
-        help="write up to N hypotheses of each line, each as: line number, score, text, "
-        "separated by tabs",
+        help="write up to N hypotheses or labels of each line, each as: line number, score or "
+        "probability, text, separated by tabs",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="write one line of JSON for each line, with all that the result has in Python",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of sampling: the same texts at each run"
+    )
+    parser.add_argument(
+        "--with-prompt", action="store_true", help="write the prompt before its continuation"
     )
     parser.add_argument(
         "--batch-tokens",
         type=int,
         default=2048,
         metavar="N",
-        help="source tokens of a batch, padding included (default %(default)s)",
+        help="tokens read by a batch, padding included (default %(default)s)",
     )
     parser.add_argument(
         "--read-ahead",
@@ -126,20 +102,9 @@ def _parse(arguments):
     options = parser.parse_args(arguments)
     if options.n_best is not None and options.n_best < 1:
         parser.error(f"--n-best must be at least 1, got {options.n_best}")
+    if options.n_best is not None and options.json:
+        parser.error("--json writes all hypotheses and labels: leave out --n-best")
     return options
-
-
-def _output(number, translation, n_best):
-    """What is written for one line of input, bytes."""
-    if n_best is None:
-        rows = [translation.text]
-    else:
-        rows = [
-            f"{number}\t{score:.4f}\t{text}"
-            for text, score in zip(translation.texts[:n_best], translation.scores, strict=False)
-        ]
-    # A model that knows bytes can write a newline, which would shift all the lines after it.
-    return "".join(re.sub(r"[\r\n]+", " ", row) + "\n" for row in rows).encode("utf-8")
 
 
 def main(arguments=None):
@@ -147,15 +112,15 @@ def main(arguments=None):
     options = _parse(arguments)
     for name, stream in {"input": sys.stdin, "output": sys.stdout}.items():
         if stream is None:
-            _tell(f"error: standard {name} is closed\n")
+            tell(f"error: standard {name} is closed\n")
             return 3
     source, target = sys.stdin.buffer, sys.stdout.buffer
     shown = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
-    progress = _Progress(os.fstat(source.fileno()).st_size, shown)
+    progress = Progress(os.fstat(source.fileno()).st_size, shown)
     try:
-        failed = _translate(options, source, target, progress)
+        failed, done = _answer(options, source, target, progress)
     except OSError as error:
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return 141
         progress.say(f"error: standard input or output failed: {error.strerror}")
@@ -168,26 +133,47 @@ def main(arguments=None):
         return 130
     progress.close()
     if failed:
-        progress.say(f"{failed} lines were not translated")
+        progress.say(f"{failed} lines were not {done}")
     return 1 if failed else 0
 
 
-def _translate(options, source, target, progress):
-    """Translates the lines of one binary file to another; how many could not be translated."""
-    translator = Translator(
+def _answer(options, source, target, progress):
+    """Answers the lines of one binary file in another.
+
+    Returns how many could not be answered, and what is said of one that could.
+    """
+    task = _checked_task(options)
+    kind, done = _SERVED[task]
+    served = kind(
         options.folder, options.provider, threads=options.threads, workers=options.workers
     )
     if not options.quiet:
-        progress.say(f"running on {translator.provider}")
-    results = translator.n_best_stream(
-        progress.reading(source), options.batch_tokens, options.read_ahead
-    )
+        progress.say(f"running on {served.provider}")
+    lines, sizes = progress.reading(source), (options.batch_tokens, options.read_ahead)
+    if task in ("generate", "transcribe"):
+        results = served.n_best_stream(lines, options.seed, *sizes)
+    elif task == "translate":
+        results = served.n_best_stream(lines, *sizes)
+    else:
+        results = served.predict_stream(lines, *sizes)
     failed = 0
-    for number, translation in enumerate(results, 1):
-        target.write(_output(number, translation, options.n_best))
+    for number, result in enumerate(results, 1):
+        target.write(written(number, result, options))
         target.flush()
         progress.wrote_line()
-        if translation.error is not None:
+        if result.error is not None:
             failed += 1
-            progress.say(f"line {number} is not translated: {translation.error}")
-    return failed
+            progress.say(f"line {number} is not {done}: {result.error}")
+    return failed, done
+
+
+def _checked_task(options):
+    """The task of the artefact; raises `ValueError` for options that it does not have."""
+    task = read_task(options.folder)
+    for option, tasks in _TASKS.items():
+        value = getattr(options, option[2:].replace("-", "_"))
+        if value is not None and value is not False and task not in tasks:
+            raise ValueError(
+                f"{option} goes with the tasks {', '.join(tasks)}; this artefact's is {task!r}"
+            )
+    return task

@@ -12,12 +12,14 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 SOURCE_IDS = "source_ids"  # (B, S) int32, input; right-padded with SPECIAL_IDS["pad"]
 TARGET_IDS = "target_ids"  # (B, T) int32, second input where the forward pass itself is exported
+SEGMENT_IDS = "segment_ids"  # (B, S) int32, beside ids of two texts: 0 padding, 1 first, 2 second
 SEED = "seed"  # () int32, second input where a search draws random numbers
 TOKEN_IDS = "token_ids"  # (B, W, T) int32, output; best hypothesis first
 SCORES = "scores"  # (B, W) float32, output
 LOGITS = "logits"  # (B, T, V) float32, output where the forward pass itself is exported
 TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
+ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
 
 # Names of the axes, in order. Axes of one name have one length within a call.
 AXES = {
@@ -30,14 +32,24 @@ AXES = {
     TEXT: ("batch",),
     TEXTS: ("batch", "beam"),
 }
+
+
+def axes_of(name, rank):
+    """Names of the axes of an input or output that is none of ours: a batch of sequences."""
+    return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
+
+
 DTYPES = ("bool", "float16", "float32", "int32", "int64", "string")
+
+MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
 
 SPECIAL_IDS = {"pad": PAD_ID, "unknown": UNKNOWN_ID, "begin": BEGIN_ID, "end": END_ID}
 
 # What every server makes of odd text, be it `Translator`, a SavedModel or a text model. Input ends
 # at its first NUL character, for that is where onnxruntime-extensions end it. If it then holds
 # white space alone (`str.isspace`), or nothing that the tokenizer knows, it is blank and has one
-# empty hypothesis of score 0. Output has U+FFFD for bytes that spell no character, and for NUL.
+# empty hypothesis of score 0, or no label, tag, answer or vector. Output has U+FFFD for bytes that
+# spell no character, and for NUL.
 BLANK = (  # a regular expression of RE2 for white space
     r"[\t-\r\x1c- \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
 )
@@ -48,17 +60,21 @@ MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"  # external data, only beside models past 2 GB
 TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only where asked for
 TOKENIZER_FILE = "tokenizer.model"
+TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of what is written, where it is not the same
 MANIFEST_FILE = "artefact.json"
-FILES = (MODEL_FILE, WEIGHTS_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE)
+FILES = (MODEL_FILE, WEIGHTS_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
 
-# Signatures of a SavedModel.
-TRANSLATE = "translate"  # strings in; n-best strings and scores out
+# Signatures of a SavedModel. Where strings are served, the task is the signature's name.
 SEARCH = "search"  # ids in and out
-FORWARD = "logits"  # teacher forcing
+FORWARD = "forward"  # one forward pass; called LOGITS where it gives these alone
 
 FORMAT = "keras-transformer-onnx"
 FORMAT_VERSION = 1
-TASKS = ("translate", "generate", "forward")
+# Source to target, prompt to continuation, a source that is no text to target.
+SEARCH_TASKS = ("translate", "generate", "transcribe")
+# Text to label, words to tags, question and text to answer, input to vectors: `heads` has them.
+HEAD_TASKS = ("classify", "tag", "answer", "embed")
+TASKS = (*SEARCH_TASKS, *HEAD_TASKS, "forward")
 # float16 is meant for GPUs; the others run on CPUs. "int8": weights and, at run time, activations;
 # "weight_int8" and "weight_int4": in blocks, each with a scale of its own.
 PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")

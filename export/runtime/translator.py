@@ -1,25 +1,12 @@
-"""Translates text with an exported ONNX artefact, without TensorFlow and Keras.
+"""Translates text with an exported ONNX artefact, without TensorFlow and Keras."""
 
-Lines become ids, ids of similar length become batches, and one `session.run` a batch does the rest:
-encoder, decoder and search are inside the graph.
-
-Shapes: `B` sentences of a batch, `S` tokens of the longest source, `W` beam width, `T` tokens of
-the longest hypothesis.
-"""
-
-import logging
 from typing import NamedTuple
 
-import numpy as np
-
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
-from keras_transformer.export.runtime.batching import in_batches, run_rows
-from keras_transformer.export.runtime.lines import checked_lines, encode_lines, windows
-from keras_transformer.export.runtime.session import check_threads, open_session
+from keras_transformer.export.runtime.lines import checked_lines
+from keras_transformer.export.runtime.runner import with_warnings
+from keras_transformer.export.runtime.search_runner import SearchRunner
 from keras_transformer.special_ids import END_ID
-
-logger = logging.getLogger("keras_transformer.export")
 
 
 class Translation(NamedTuple):
@@ -43,14 +30,7 @@ class Translation(NamedTuple):
         return self.texts[0] if self.texts else ""
 
 
-_NO_TEXT = Translation(("",), (0.0,))
-
-
-def _failed(reason):
-    return Translation((), (), str(reason))
-
-
-class Translator:
+class Translator(SearchRunner):
     """Serves one exported artefact. Threads can share it, and results do not depend on that.
 
     What becomes of odd lines is part of the contract. They never change what the others give:
@@ -88,6 +68,7 @@ hypothesis, score 0 |
         provider: str, the execution provider that runs. Also logged once, at level INFO.
         manifest: dict, the content of `artefact.json`.
         tokenizer: Tokenizer.
+        target_tokenizer: Tokenizer of the translations; the same, unless the artefact holds two.
         session: onnxruntime.InferenceSession, for those who bring ids of their own.
 
     Raises:
@@ -104,28 +85,10 @@ hypothesis, score 0 |
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(
-        self, folder, providers=None, *, threads=None, workers=1, arena=True, spinning=True
-    ):
-        check_threads("workers", workers)
-        if threads is None and workers > 1:
-            threads = 1
-        artefact = read_artefact(folder)
-        self.manifest = artefact.manifest
-        self.tokenizer = artefact.tokenizer
-        _check_task(artefact)
-        self.session = open_session(
-            artefact, providers, threads=threads, arena=arena, spinning=spinning
-        )
-        self.provider = self.session.get_providers()[0]
-        self._workers = workers
-        self._source_limit = self.manifest["limits"]["source_length"]
-        logger.info(
-            "%s runs on %s, precision %s",
-            artefact.folder,
-            self.provider,
-            self.manifest["precision"],
-        )
+    _task, _inputs = "translate", ([signature.SOURCE_IDS],)
+    _serves = "'translate' from ['source_ids']: greedy or beam search of an encoder-decoder model"
+    _end = (END_ID,)  # as in training
+    _empty = Translation(("",), (0.0,))
 
     def translate(self, lines, batch_tokens=2048):
         """Best translation of each line.
@@ -155,80 +118,19 @@ hypothesis, score 0 |
             Iterator of str.
         """
         results = self.n_best_stream(lines, batch_tokens, read_ahead)
-        return (_text_or_warning(number, result) for number, result in enumerate(results, 1))
+        return (result.text for result in with_warnings(results, "translated"))
 
     def n_best(self, lines, batch_tokens=2048):
         """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`."""
-        lines = list(checked_lines(lines))
-        return list(self.n_best_stream(lines, batch_tokens, read_ahead=max(1, len(lines))))
+        return self._list(list(checked_lines(lines)), batch_tokens)
 
     def n_best_stream(self, lines, batch_tokens=2048, read_ahead=1024):
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
-        for name, value in {"batch_tokens": batch_tokens, "read_ahead": read_ahead}.items():
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        return self._results(windows(checked_lines(lines), read_ahead), batch_tokens)
+        return self._stream(checked_lines(lines), batch_tokens, read_ahead)
 
-    def _results(self, windows, batch_tokens):
-        for lines in windows:
-            # Sources end with the end token, as in training.
-            rows, refused = encode_lines(lines, self.tokenizer, self._source_limit, [END_ID])
-            results = in_batches(self._search, rows, batch_tokens, self._workers)
-            results.update((index, _failed(reason)) for index, reason in refused.items())
-            yield from (results.get(index, _NO_TEXT) for index in range(len(lines)))
+    def _result(self, row, outputs):
+        token_ids, scores = self._hypotheses(outputs)
+        return Translation(self._decoded(token_ids), scores)
 
-    def _search(self, rows):
-        """List of `Translation` for lists of ids."""
-        return [self._translation(found) for found in run_rows(self._run, rows)]
-
-    def _run(self, source_ids):
-        """(B, S) int32 -> ids (B, W, T), scores (B, W)."""
-        return self.session.run(
-            [signature.TOKEN_IDS, signature.SCORES], {signature.SOURCE_IDS: source_ids}
-        )
-
-    def _translation(self, found):
-        """`Translation` of an exception, or of a sentence's ids (W, T) and scores (W,)."""
-        if isinstance(found, Exception):
-            return _failed(f"onnxruntime failed: {found}")
-        token_ids, scores = found
-        if np.isnan(scores).any() or scores[0] == -np.inf:
-            return _failed(f"the model gave the scores {scores.tolist()}")
-        # The rest of the beam has the score -inf where the search found fewer hypotheses.
-        filled = scores > -np.inf
-        try:
-            texts = [self.tokenizer.decode(ids) for ids in token_ids[filled]]
-        except ValueError as error:
-            return _failed(error)
-        texts = (text.replace("\0", signature.REPLACEMENT) for text in texts)
-        return Translation(tuple(texts), tuple(scores[filled].tolist()))
-
-
-def _text_or_warning(number, translation):
-    if translation.error is not None:
-        logger.warning("line %d is not translated: %s", number, translation.error)
-    return translation.text
-
-
-def _check_task(artefact):
-    """Raises unless the artefact turns text into text, and its tokenizer fits its model."""
-    task, folder = artefact.manifest["task"], artefact.folder
-    inputs = [value["name"] for value in artefact.manifest["inputs"]]
-    if task != "translate" or inputs != [signature.SOURCE_IDS]:
-        raise ArtefactError(
-            f"{folder} was exported for the task {task!r} with the inputs {inputs}, and Translator "
-            f"serves 'translate' from {[signature.SOURCE_IDS]}: greedy or beam search of an "
-            f"encoder-decoder model. Run {artefact.model.name} with onnxruntime itself, or export "
-            "it with such a search."
-        )
-    if artefact.tokenizer is None:
-        raise ArtefactError(
-            f"{folder} holds no {signature.TOKENIZER_FILE}. Export the model with its tokenizer: "
-            "export_onnx(model, path, tokenizer, search)."
-        )
-    known, ids = artefact.manifest["vocab_size"]["source"], artefact.tokenizer.vocab_size
-    if known is not None and ids > known:
-        raise ArtefactError(
-            f"{folder}: the tokenizer has {ids} ids and the model knows {known}. Export the model "
-            "with the tokenizer that it was trained with."
-        )
+    def _failed(self, reason):
+        return Translation((), (), str(reason))

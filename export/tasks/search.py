@@ -9,18 +9,40 @@ import tensorflow as tf
 
 from keras_transformer.export import verify
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.tasks.samples import check_listed, random_ids
+from keras_transformer.export.tasks.samples import (
+    check_listed,
+    checked_inputs,
+    random_ids,
+    random_inputs,
+    smallest,
+)
+from keras_transformer.layers.stack import Stack
 from keras_transformer.models import CausalTransformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import Sampling
 from keras_transformer.search.base import EXTRA_LENGTH
+from keras_transformer.search.sources import source_specs
 
 
 def vocab_sizes(model):
-    """`{"source", "target"}` of a model that can be searched."""
-    target = model.decoder.embedding
-    source = model.encoder.embedding if model.encoder else target
-    return {"source": source.vocab_size, "target": target.vocab_size}
+    """`{"source", "target"}` of a model that can be searched; `None` for what reads no ids."""
+    target = model.decoder.embedding.vocab_size
+    if model.encoder is None:
+        return {"source": target, "target": target}
+    if isinstance(model.encoder, Stack):
+        return {"source": model.encoder.embedding.vocab_size, "target": target}
+    ids = reads_ids(model)
+    return {"source": _most_ids(model.encoder) if ids else None, "target": target}
+
+
+def reads_ids(model):
+    """Whether the source is `source_ids` (B, S) and nothing else."""
+    (name, spec), *others = source_specs(model).items()
+    return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
+
+
+def _most_ids(encoder):
+    return smallest(encoder, "vocab_size", "input_dim")
 
 
 class SearchTask:
@@ -32,56 +54,79 @@ class SearchTask:
         max_length: most generated tokens, or `None` for the source's length and some more.
 
     Attributes:
-        name: "translate" or "generate", the task in the manifest.
+        name: the task in the manifest: "generate" for a language model, "translate" where token ids
+            are read, "transcribe" where an encoder reads something else.
+        head: `None`, for a search writes texts.
         random: whether the search takes a seed.
         specs: dict from the inputs' names to `tf.TensorSpec`.
         vocab_size: `{"source", "target"}`.
         search_config: the search as the manifest describes it.
     """
 
+    head = None
+
     def __init__(self, model, search, max_length):
         self.model, self.search, self.max_length = model, search, max_length
         self.random = isinstance(search, Sampling)
-        self.name = "generate" if isinstance(model, CausalTransformer) else "translate"
+        self.reads_ids = reads_ids(model)
+        self.name = "translate" if self.reads_ids else "transcribe"
+        if isinstance(model, CausalTransformer):
+            self.name = "generate"
         self.vocab_size = vocab_sizes(model)
+        self.longest = model.max_length
+        if model.encoder is not None and not isinstance(model.encoder, Stack):
+            self.longest = smallest(model.encoder, "max_length", "sequence_length")
         self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
-        self.specs = {
-            signature.SOURCE_IDS: tf.TensorSpec([None, None], "int32", signature.SOURCE_IDS)
-        }
+        self.sources = source_specs(model)
+        self.specs = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
 
-    def function(self, source_ids, **seed):
-        """What is traced: source ids (B, S) to ids (B, W, T) and scores (B, W)."""
-        result = self.search(self.model, source_ids, self.max_length, **seed)
+    def function(self, **inputs):
+        """What is traced: the source, ids (B, S), to ids (B, W, T) and scores (B, W)."""
+        seed = {signature.SEED: inputs.pop(signature.SEED)} if self.random else {}
+        result = self.search(self.model, inputs, self.max_length, **seed)
         return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
 
     def axes(self, name, rank):
         """Names of the axes of an input or output."""
-        return signature.AXES[name]
+        if name in signature.AXES and len(signature.AXES[name]) == rank:
+            return signature.AXES[name]
+        return signature.axes_of(name, rank)
 
     def limits(self, max_source_length):
         """The lengths that the manifest promises to serve."""
-        longest = self.model.max_length
         return {
-            "source_length": min(max_source_length, longest or max_source_length),
-            "target_length": self.max_length or longest,
+            "source_length": min(max_source_length, self.longest or max_source_length),
+            "target_length": self.max_length or self.model.max_length,
             "extra_length": None if self.max_length else EXTRA_LENGTH,
         }
 
     def cases(self, samples):
         """Inputs to prove the file on: sentences of several lengths, padded, alone and together."""
         if samples is None:
-            samples = random_ids(self.vocab_size["source"], self.model.max_length)
-        cases = [{signature.SOURCE_IDS: self._checked(ids)} for ids in check_listed(samples)]
+            samples = self._random()
+        cases = [self._checked(sample) for sample in check_listed(samples)]
         if self.random:
             for seed, case in enumerate(cases, 17):
                 case[signature.SEED] = np.array(seed, np.int32)
         return cases
 
-    def _checked(self, ids):
-        """A sample as it is fed; raises `ValueError` unless these are ids that the model reads."""
-        size, longest = self.vocab_size["source"], self.model.max_length
+    def _random(self):
+        if self.reads_ids and self.vocab_size["source"]:
+            return random_ids(self.vocab_size["source"], self.longest)
+        return random_inputs(self.sources, _most_ids(self.model.encoder) or 2, self.longest)
+
+    def _checked(self, sample):
+        """A sample as it is fed; raises `ValueError` unless it is what the model reads."""
+        if not isinstance(sample, dict):
+            sample = dict.fromkeys(self.sources, sample)
+        if self.reads_ids and self.vocab_size["source"]:
+            return {name: self._checked_ids(ids) for name, ids in sample.items()}
+        return checked_inputs(sample, self.sources)
+
+    def _checked_ids(self, ids):
+        size, longest = self.vocab_size["source"], self.longest
         ids = np.asarray(ids)
         fits = ids.ndim == 2 and ids.size > 0 and ids.dtype.kind in "iu"
         if not (fits and 0 <= ids.min() and ids.max() < size):
@@ -100,7 +145,7 @@ class SearchTask:
     def expected(self, case):
         """Keras' ids (B, W, T) and scores (B, W) for a case."""
         seed = {"seed": int(case[signature.SEED])} if self.random else {}
-        result = self.search(self.model, case[signature.SOURCE_IDS], self.max_length, **seed)
+        result = self.search(self.model, self._source(case), self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
     def compare(self, cases, expected, found, tolerance, exact=True):
@@ -110,25 +155,27 @@ class SearchTask:
         rounded weights may choose other tokens, but must not give them wrong scores.
         """
         rescored = [
-            self.rescore(case[signature.SOURCE_IDS], outputs[signature.TOKEN_IDS])
+            self.rescore(self._source(case), outputs[signature.TOKEN_IDS])
             for case, outputs in zip(cases, found, strict=True)
         ]
         return verify.compare_search(expected, found, rescored, tolerance, exact)
 
-    def rescore(self, source_ids, token_ids):
+    def _source(self, case):
+        """The inputs of a case without the seed, dict of arrays."""
+        return {name: case[name] for name in self.sources}
+
+    def rescore(self, source, token_ids):
         """The scores, (B, W), that the model's plain forward pass gives to hypotheses (B, W, T).
 
         It knows no cache, no loop and no beam, so it is a second way to the same numbers. Beside
         them their spread: the scores' sums over standard deviations of all log-probabilities.
         """
         width = token_ids.shape[1]
-        targets, lengths = self._targets(source_ids, token_ids)
+        targets, lengths = self._targets(source, token_ids)
         inputs = targets[:, :-1]  # the last token is never read
-        if self.name == "translate":
-            inputs = {
-                signature.SOURCE_IDS: np.repeat(source_ids, width, axis=0),
-                signature.TARGET_IDS: inputs,
-            }
+        if self.name != "generate":
+            repeated = {name: np.repeat(array, width, axis=0) for name, array in source.items()}
+            inputs = {**repeated, signature.TARGET_IDS: inputs}
         logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
         verify.check_known("Logits of the forward pass", logits)
         peak = logits.max(axis=-1, keepdims=True)
@@ -145,7 +192,7 @@ class SearchTask:
             for part in (chosen, spread)
         )
 
-    def _targets(self, source_ids, token_ids):
+    def _targets(self, source, token_ids):
         """Start and generated tokens of each hypothesis in a row, and the length of each start.
 
         Returns:
@@ -153,7 +200,9 @@ class SearchTask:
             padding is left out, so that the tokens follow it as they do in the search.
         """
         tokens = token_ids.reshape(-1, token_ids.shape[2])  # (B W, T)
-        start = np.asarray(self.model.start_ids(tf.constant(source_ids)))
+        if self.reads_ids:
+            source = source[signature.SOURCE_IDS]
+        start = np.asarray(self.model.start_ids(source))
         start = np.repeat(start, token_ids.shape[1], axis=0)  # (B W, P)
         pad = signature.SPECIAL_IDS["pad"]
         lengths = np.maximum((start != pad).sum(axis=1), 1)

@@ -5,6 +5,7 @@ Importing this module needs SentencePiece only; TensorFlow is imported by the me
 Ids: 0 pad, 1 unknown, 2 begin, 3 end. Shapes: `B` batch, `T` tokens of the longest sentence.
 """
 
+import itertools
 import os
 import threading
 
@@ -45,7 +46,7 @@ class Tokenizer:
 
     Example:
 
-    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=274)
+    >>> tokenizer = Tokenizer.train(["a man 's hat , red ."], vocab_size=273)
     >>> tokenizer.decode(tokenizer.encode("a red hat 😀"))
     'a red hat 😀'
     """
@@ -97,15 +98,16 @@ class Tokenizer:
         Args:
             lines: iterable of str, one sentence each. Empty ones are passed over.
             vocab_size: int, number of ids, the four special ones and the 256 bytes included.
-            model_type: `"unigram"` (default; can sample segmentations by their probability) or
-                `"bpe"` (samples by dropping merges).
+            model_type: `"unigram"` (default; can sample segmentations by their probability),
+                `"bpe"` (samples by dropping merges), or `"char"`: an id for each character, the
+                most frequent ones if there are more than `vocab_size` allows.
             normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is;
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
             byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids).
             character_coverage: float, share of the characters that get an id of their own.
             hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
-                (unigram only).
+                (unigram; char always does).
 
         Returns:
             A `Tokenizer`.
@@ -158,7 +160,8 @@ class Tokenizer:
                 Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times as long). For BPE
                 the probability of dropping a merge.
             nbest_size: int, draw among the n best segmentations, or among all with -1 (default).
-            seed: int or None. The same seed, text and tokenizer give the same draw; None draws
+            seed: int or None. Within a process the same seed, text and tokenizer give the same
+                draw; SentencePiece from 0.2.2 on draws otherwise in another process. None draws
                 anew each time.
 
         Returns:
@@ -184,6 +187,35 @@ class Tokenizer:
         else:
             ids = self._processor.encode(lines)
         return ids[0] if single else ids
+
+    def encode_with_spans(self, text):
+        """As `encode`, and where each piece stands in the text: for answers that are parts of it.
+
+        Args:
+            text: str.
+
+        Returns:
+            Two lists with one entry a piece: its id, and its span, a pair of int, whose text is
+            `text[start:end]`, a space before a word included. Of the bytes of a character the last
+            one has it all.
+
+        Raises:
+            TypeError, ValueError: as `encode` does.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
+        >>> ids, spans = tokenizer.encode_with_spans("a hat")
+        >>> ids == tokenizer.encode("a hat"), spans[-1][1]
+        (True, 5)
+        """
+        (text,) = checked_strings([text], "text")
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        # SentencePiece counts bytes: how many characters begin in the first n of them?
+        begins = (byte & 0xC0 != 0x80 for byte in text.encode("utf-8"))
+        characters = list(itertools.accumulate(begins, initial=0))
+        spans = [(characters[piece.begin], characters[piece.end]) for piece in pieces]
+        return [piece.id for piece in pieces], spans
 
     def decode(self, ids):
         """Turns ids into text: stops at the first end token, leaves out padding and begin tokens.

@@ -3,6 +3,8 @@
 TensorFlow is imported when the functions are made: serving imports this module without it.
 """
 
+import hashlib
+
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 
@@ -11,14 +13,20 @@ def graph_functions(model):
 
     The `SentencepieceTokenizer` is made *inside* each graph. Made outside, its model would live in
     TensorFlow's cache of eager kernels, which `keras.utils.set_random_seed` empties: every later
-    call would fail with "resource does not exist".
+    call would fail with "resource does not exist". Its name tells models apart: in a SavedModel,
+    operators of one name share what they hold, so that a second tokenizer would be the first.
     """
     import tensorflow as tf
     import tensorflow_text
 
+    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
+
+    def made():
+        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, name=name)
+
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def encode_batch(text):
-        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32).tokenize(text)
+        return made().tokenize(text)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
     def decode_batch(ids):
@@ -29,8 +37,7 @@ def graph_functions(model):
         # put there. So an unknown token is put first, and its text and that one space are cut off.
         # A text that begins with an unknown token keeps its space: the token is written with one.
         first = tf.fill([ids.nrows(), 1], UNKNOWN_ID)
-        tokenizer = tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32)
-        text = tokenizer.detokenize(tf.concat([first, ids], axis=1))
+        text = made().detokenize(tf.concat([first, ids], axis=1))
         text = tf.strings.regex_replace(text, "^ \u2047 ", "")
         unknown_first = tf.squeeze(ids.to_tensor(PAD_ID, shape=[None, 1]), 1) == UNKNOWN_ID  # (B,)
         return tf.where(unknown_first, text, tf.strings.regex_replace(text, "^ ", ""))

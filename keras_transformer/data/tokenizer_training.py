@@ -7,7 +7,7 @@ import sentencepiece
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
-MODEL_TYPES = ("unigram", "bpe")
+MODEL_TYPES = ("unigram", "bpe", "char")
 NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
@@ -84,6 +84,11 @@ def _training_problem(message, vocab_size):
             f"vocab_size={vocab_size} is too large for this text: the largest that works is "
             f"{too_high[1]}. Ask for that, pass hard_vocab_limit=False to take what the text gives "
             "(unigram), or train on more text."
+        )
+    if "char_model_trainer" in message:
+        return (
+            f"vocab_size={vocab_size} is too small: special tokens and bytes alone need 260. Ask "
+            "for more, or pass byte_fallback=False."
         )
     too_low = re.search(r"smaller than required_chars\. *\d+ vs (\d+)", message)
     if too_low:

@@ -3,18 +3,18 @@
 Shapes: B batch, S source length, T target length.
 """
 
-import logging
-import threading
 from dataclasses import dataclass
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.data.batches import Ragged, TokenBatches, length_limit
+from keras_transformer.data.batches import Batching, Ragged
 from keras_transformer.data.corpora import read_parallel
+from keras_transformer.data.dataset import Batches, choose, make_dataset
+from keras_transformer.data.encoding import encode_rows, fitting, lengths_of, sample_rng
+from keras_transformer.padding import pad_rows
+from keras_transformer.special_ids import BEGIN_ID
 
-_log = logging.getLogger(__name__)
-_CHUNK = 65536  # lines tokenised at once: bounds the memory that Python's lists of ids take
+TranslationBatches = Batches  # its name while there were pairs of sentences only
 
 
 def translation_batches(
@@ -23,6 +23,7 @@ def translation_batches(
     tokenizer,
     tokens_per_batch=8192,
     *,
+    target_tokenizer=None,
     max_length=256,
     shuffle=True,
     seed=0,
@@ -48,7 +49,7 @@ def translation_batches(
     dataset, so Keras shows progress and time left.
 
     The order depends on (seed, epoch) only. A pass over the dataset that reaches its last batch
-    moves on to the next epoch. `dataset.batches`, a `TranslationBatches`, sets the epoch of the
+    moves on to the next epoch. `dataset.batches`, a `Batches`, sets the epoch of the
     next pass (`seek`) and gives the batches that an interrupted run did not see (`rest`). `fit` may
     start passes that it never reads. This callback ties the order to the epochs of `fit`:
 
@@ -64,6 +65,8 @@ def translation_batches(
         source, target: str or path-like, files of one sentence a line, plain or gzip; or sequences
             of strings.
         tokenizer: `Tokenizer`.
+        target_tokenizer: `Tokenizer` of the target, for a model with `target_vocab_size`. Defaults
+            to `None`: `tokenizer` for both.
         tokens_per_batch: int, limit of source and of target tokens of a batch, padding included.
         max_length: int or None. Pairs with more tokens on either side are left out; the begin or
             end token counts. `tokens_per_batch // batch_multiple` and the last bucket boundary are
@@ -75,7 +78,8 @@ def translation_batches(
             `tokenizer.encode(..., sample=True, alpha=sampling_alpha)`. The best segmentation
             replaces a sample that is longer than all limits. Lengths then differ from epoch to
             epoch. The number of batches does not; where it is too small for an epoch (rare), some
-            of its batches exceed `tokens_per_batch` a little.
+            of its batches exceed `tokens_per_batch` a little. Another process, as one that resumes
+            a run, draws other segmentations (see `Tokenizer.encode`).
         bucket_boundaries: increasing ints or None, greatest lengths of the buckets that batches
             are drawn from. `None` takes them from the lengths that occur.
         static_shapes: bool. If True, all batches of a bucket have the same shape: its greatest
@@ -100,183 +104,72 @@ def translation_batches(
     >>> train = translation_batches(["a cat"], ["eine Katze"], tokenizer)
     >>> (inputs, labels), = train
     """
-    _check_counts(
-        tokens_per_batch=tokens_per_batch, batch_multiple=batch_multiple, prefetch=prefetch
-    )
-    if bucket_boundaries is not None:
-        _check_boundaries(bucket_boundaries)
-    limit = length_limit(tokens_per_batch, batch_multiple, bucket_boundaries, max_length)
-    text, ids, counts = _kept_pairs(*read_parallel(source, target, undo_bpe), tokenizer, limit)
-
-    def resample(epoch):
-        rng = np.random.default_rng([seed, epoch, 1])
-        return tuple(_encoded(tokenizer, side, sampling_alpha, rng) for side in text)
-
-    plan = TokenBatches(
-        *ids,
+    batching = Batching(
         tokens_per_batch,
         max_length=max_length,
+        shuffle=shuffle,
+        seed=seed,
+        initial_epoch=initial_epoch,
         bucket_boundaries=bucket_boundaries,
         static_shapes=static_shapes,
         batch_multiple=batch_multiple,
-        shuffle=shuffle,
-        seed=seed,
-        resample=resample if sampling_alpha else None,
+        prefetch=prefetch,
     )
-    report = TranslationReport(**counts, batches=plan.batches_per_epoch)
-    _log.log(logging.WARNING if report.kept < report.read else logging.INFO, "%s", report)
-    return TranslationBatches(plan, report, initial_epoch, prefetch).dataset()
+    tokenizers = tokenizer, target_tokenizer or tokenizer
+    text = read_parallel(source, target, undo_bpe)
+    rows = [encode_rows(by, side) for by, side in zip(tokenizers, text, strict=True)]
+    pairs = list(zip(*text, strict=True))
+    keep, counts = choose(
+        "pair",
+        np.maximum(*map(lengths_of, rows)),
+        batching.longest,
+        empty=[not all(side.strip() for side in pair) for pair in pairs],
+        keys=pairs,
+        if_empty="with an empty side",
+    )
+    text = [[side[i] for i in keep] for side in text]
+    examples = Pairs(*(Ragged([side[i] for i in keep]) for side in rows))
 
-
-@dataclass(frozen=True)
-class TranslationReport:
-    """How many pairs of a corpus were kept: `read == kept + empty + overlong`; duplicates are kept.
-
-    `source_tokens` and `target_tokens` count the tokens of the kept pairs: with the begin or end
-    token, without padding.
-    """
-
-    read: int
-    kept: int
-    empty: int
-    overlong: int
-    duplicates: int
-    longest: int
-    source_tokens: int
-    target_tokens: int
-    batches: int
-
-    def __str__(self):
-        return (
-            f"{self.read} pairs read, {self.kept} kept ({self.duplicates} of them duplicates); "
-            f"left out: {self.empty} with an empty side, {self.overlong} longer than "
-            f"{self.longest} tokens; {self.source_tokens} source and {self.target_tokens} target "
-            f"tokens in {self.batches} batches an epoch"
-        )
-
-
-class TranslationBatches:
-    """The batches of each epoch: the attribute `batches` of a dataset by `translation_batches`.
-
-    Attributes:
-        report: `TranslationReport`.
-        batches_per_epoch: int, the same for every epoch.
-        epoch: int, epoch of the next pass over the dataset.
-    """
-
-    def __init__(self, plan, report, initial_epoch=0, prefetch=2):
-        self.report = report
-        self.batches_per_epoch = plan.batches_per_epoch
-        self._plan = plan
-        self._prefetch = prefetch
-        self._lock = threading.Lock()  # generators run in TensorFlow's threads
-        self._seeks = 0
-        self.seek(initial_epoch)
-
-    def iterate(self, epoch, batch=0):
-        """Yields the batches of an epoch as NumPy arrays, from number `batch` on.
-
-        Earlier batches are not built.
-        """
-        return self._plan.iterate(epoch, batch)
-
-    def seek(self, epoch):
-        """Sets the epoch of the next pass over the dataset."""
-        if epoch < 0:
-            raise ValueError(f"epochs are counted from 0, got {epoch}.")
-        with self._lock:
-            self._seeks += 1
-            self.epoch = int(epoch)
-
-    def dataset(self):
-        """A `tf.data.Dataset`: each pass gives the next epoch, from `epoch` on."""
-        dataset = self._from_generator(self._next_epoch, self.batches_per_epoch)
-        dataset.batches = self
-        return dataset
-
-    def rest(self, epoch, batch):
-        """A `tf.data.Dataset` of one epoch's batches from number `batch` on, in every pass."""
-        if not 0 <= batch <= self.batches_per_epoch:
-            raise ValueError(
-                f"an epoch has {self.batches_per_epoch} batches, so one cannot go on at {batch}. "
-                "Was the run that is resumed started with other data or another tokens_per_batch?"
+    def resample(epoch, longest):
+        rng = sample_rng(seed, epoch)
+        sides = zip(tokenizers, text, (examples.source, examples.target), strict=True)
+        return Pairs(
+            *(
+                fitting(encode_rows(by, lines, sampling_alpha, rng), best, longest)
+                for by, lines, best in sides
             )
-        count = self.batches_per_epoch - batch
-        return self._from_generator(lambda: self.iterate(epoch, batch), count)
-
-    def _next_epoch(self):
-        with self._lock:
-            epoch, seeks = self.epoch, self._seeks
-        for number, batch in enumerate(self.iterate(epoch), 1):
-            if number == self.batches_per_epoch:
-                # With the last batch, not after it: `fit` reads no further than the cardinality.
-                # Only if nobody has set an epoch since: passes that `fit` drops may end late.
-                with self._lock:
-                    if seeks == self._seeks:
-                        self.epoch = epoch + 1
-            yield batch
-
-    def _from_generator(self, generator, count):
-        ids = tf.TensorSpec([None, None], tf.int32)
-        signature = ({"source_ids": ids, "target_ids": ids}, ids)
-        dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
-        options = tf.data.Options()
-        # There are no files to shard by: each of several workers takes its part of every batch.
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.DATA
         )
-        return dataset.with_options(options).prefetch(self._prefetch)
 
-
-def _kept_pairs(sources, targets, tokenizer, limit):
-    """Leaves out empty and over-long pairs: (text, ids, counts), text and ids of both sides."""
-    read = len(sources)
-    full = [pair for pair in zip(sources, targets, strict=True) if all(s.strip() for s in pair)]
-    ids = [_encoded(tokenizer, [pair[side] for pair in full]) for side in (0, 1)]
-    keep = np.flatnonzero(np.maximum(ids[0].lengths, ids[1].lengths) + 1 <= limit)
-    if not len(keep):
-        raise ValueError(
-            f"no pair is left of {read}: {read - len(full)} have an empty side, {len(full)} are "
-            f"longer than {limit} tokens (the smallest of max_length, tokens_per_batch // "
-            "batch_multiple and the last bucket boundary). Check the text, or raise the limit."
-        )
-    text = [[full[i][side] for i in keep] for side in (0, 1)]
-    ids = [Ragged([side[i] for i in keep]) for side in ids]
-    counts = {
-        "read": read,
-        "kept": len(keep),
-        "empty": read - len(full),
-        "overlong": len(full) - len(keep),
-        "duplicates": len(keep) - len(set(zip(*text, strict=True))),
-        "longest": limit,
-        "source_tokens": int((ids[0].lengths + 1).sum()),
-        "target_tokens": int((ids[1].lengths + 1).sum()),
+    counts["tokens"] = {
+        "source": int(examples.source.lengths.sum()),
+        "target": int(examples.target.lengths.sum()),
     }
-    return text, ids, counts
+    return make_dataset(examples, batching, counts, resample=resample if sampling_alpha else None)
 
 
-def _encoded(tokenizer, lines, alpha=None, rng=None):
-    """Tokenised lines as `Ragged`; drawn at random if `alpha` is given."""
-    rows = []
-    for begin in range(0, len(lines), _CHUNK):
-        chunk = lines[begin : begin + _CHUNK]
-        options = {}
-        if alpha is not None:
-            options = {"sample": True, "alpha": alpha, "seed": int(rng.integers(2**32))}
-        rows += [np.array(row, np.int32) for row in tokenizer.encode(chunk, **options)]
-    return Ragged(rows)
+@dataclass
+class Pairs:
+    """Sources and targets, each row with its end token."""
+
+    source: Ragged
+    target: Ragged
+
+    @property
+    def lengths(self):
+        return np.maximum(self.source.lengths, self.target.lengths)
+
+    def batch(self, rows, size, length):
+        inputs, labels = shifted(self.target.take(rows), size, length)  # (B, T)
+        sources = pad_rows(self.source.take(rows), size, length)  # (B, S)
+        return {"source_ids": sources, "target_ids": inputs}, labels
 
 
-def _check_counts(**counts):
-    for name, count in counts.items():
-        if not isinstance(count, (int, np.integer)) or count < 1:
-            raise ValueError(f"{name} must be an int of at least 1, got {count!r}.")
+def shifted(rows, size, length):
+    """Target ids and labels, (B, T): position i of a row learns its token i + 1.
 
-
-def _check_boundaries(boundaries):
-    if not len(boundaries) or boundaries[0] < 1 or np.any(np.diff(boundaries) <= 0):
-        raise ValueError(
-            f"bucket_boundaries must be increasing positive ints such as [16, 32, 64], got "
-            f"{boundaries!r}."
-        )
+    Args:
+        rows: list of ids, each with its end token.
+        size, length: B and T, or None.
+    """
+    starts = [np.concatenate([[BEGIN_ID], row[:-1]]) for row in rows]
+    return pad_rows(starts, size, length), pad_rows(rows, size, length)

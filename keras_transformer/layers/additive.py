@@ -9,11 +9,12 @@ from keras import layers, ops
 
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
 from keras_transformer.layers.dot_product import masked_softmax
+from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, combine_masks
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AdditiveAttention(layers.Layer):
+class AdditiveAttention(MaskReader):
     """Attention with a feed-forward compatibility function (compared in section 3.2.1).
 
     softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory as
@@ -35,7 +36,7 @@ class AdditiveAttention(layers.Layer):
 
     Raises:
         ValueError: `units` is not positive, inputs are not of rank 3, keys are not as many as
-            values, a mask of another rank or size.
+            values, a mask of another rank or size; or a functional model's Keras mask was lost.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -44,6 +45,8 @@ class AdditiveAttention(layers.Layer):
     >>> AdditiveAttention(units=4)(x, x).shape
     (3, 5, 8)
     """
+
+    reads = ("value", "key")
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)

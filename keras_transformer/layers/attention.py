@@ -11,12 +11,13 @@ from keras import layers, ops
 
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
 from keras_transformer.layers.dot_product import scaled_dot_product_attention
+from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
 from keras_transformer.layers.positions import position_encoding
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MultiHeadAttention(layers.Layer):
+class MultiHeadAttention(MaskReader):
     """Several attentions side by side, each in a subspace of its own (section 3.2.2).
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O with
@@ -53,7 +54,7 @@ class MultiHeadAttention(layers.Layer):
 
     Raises:
         ValueError: sizes are not positive, inputs not of rank 3, keys not as many as values, a
-            mask of another rank or size.
+            mask of another rank or size; or a functional model's Keras mask was lost.
         TypeError: a mask that is not boolean.
 
     Example:
@@ -63,6 +64,8 @@ class MultiHeadAttention(layers.Layer):
     >>> mha(x, x, use_causal_mask=True).shape
     (3, 5, 8)
     """
+
+    reads = ("value", "key")
 
     def __init__(
         self, num_heads, key_dim, value_dim=None, dropout=0.0, use_bias=True, positions=None,

@@ -9,9 +9,10 @@ from keras import layers
 from keras_transformer.layers.attention import MultiHeadAttention
 from keras_transformer.layers.checks import check_ranks
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.lost_masks import MaskReader
 
 
-class _Block(layers.Layer):
+class _Block(MaskReader):
     """What the two blocks share: arguments, self-attention, feed-forward network, residuals."""
 
     def __init__(
@@ -114,7 +115,8 @@ class EncoderBlock(_Block):
         (B, T, D). A Keras mask passes through.
 
     Raises:
-        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set.
+        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set; or a
+            functional model's Keras mask was lost on the way here.
 
     Example:
 
@@ -160,6 +162,8 @@ class DecoderBlock(_Block):
     >>> DecoderBlock(num_heads=2, d_ff=16)(x, memory).shape
     (3, 5, 8)
     """
+
+    reads, explicit_mask = ("memory",), "memory_mask"
 
     def build(self, inputs_shape, memory_shape):
         super().build(inputs_shape)

@@ -14,9 +14,13 @@ V vocabulary, t steps so far.
 
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.layers.dot_product import FORBIDDEN
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.stack import Stack, encoded
+from keras_transformer.special_ids import BEGIN_ID
 
 
 class Cache(NamedTuple):
@@ -52,7 +56,7 @@ class Memory(NamedTuple):
 
     Attributes:
         blocks: for each block keys (B, H, S, K) and values (B, H, S, U).
-        mask: boolean (B, S), False for padding.
+        mask: boolean (B, S), False for padding; `()` where there is none.
     """
 
     blocks: Any
@@ -118,7 +122,41 @@ def step_block(block, x, cache, position, attention_bias=None, memory=None, memo
 
 
 class CachedDecoding:
-    """The cache and the step of a model with a `decoder`, for the searches."""
+    """What searches ask of a model with a `decoder`, and an `encoder` or `None`."""
+
+    @property
+    def source_inputs(self):
+        """What an encoder of the caller's reads: dict from names to `keras.KerasTensor`.
+
+        `None` where token ids are read.
+        """
+        if self.encoder is None or isinstance(self.encoder, Stack):
+            return None
+        return {tensor.name: tensor for tensor in self.encoder.inputs}
+
+    def start_ids(self, source_ids):
+        """What precedes the first generated token: the begin id, (B, 1) int32.
+
+        Without an encoder the prompt itself, (B, P) int32.
+        """
+        if self.encoder is None:
+            return ops.cast(source_ids, "int32")
+        batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
+        return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
+
+    def encode(self, source_ids):
+        """What a search needs of the source (B, S), or of a dict of the encoder's inputs.
+
+        `Memory`, computed once; `()` without an encoder, where all is in the cache.
+        """
+        if self.encoder is None:
+            return ()
+        memory = encoded(self.encoder, source_ids)
+        blocks = [block.cross_attention.project_key_value(memory) for block in self.decoder.blocks]
+        if isinstance(self.encoder, Stack):
+            return Memory(blocks, padding_mask(source_ids))
+        mask = getattr(memory, "_keras_mask", None)
+        return Memory(blocks, () if mask is None else mask)
 
     def initial_cache(self, batch_size, beam_width=1):
         """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0)."""
@@ -149,9 +187,11 @@ class CachedDecoding:
             past_bias = ops.concatenate([past_bias, step_bias], axis=2)  # (B, W, (t + 1) W)
             attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
         x = self.decoder.embed(ids, position)  # (B, W, D)
-        longer = []
+        longer, mask = [], None
+        if memory and not isinstance(memory.mask, tuple):
+            mask = memory.mask
         for i, (block, past) in enumerate(zip(self.decoder.blocks, blocks, strict=True)):
-            source = (memory.blocks[i], memory.mask) if memory else ()
+            source = (memory.blocks[i], mask) if memory else ()
             x, past = step_block(block, x, past, position, attention_bias, *source)
             longer.append(past)
         logits = self.decoder.embedding.logits(self.decoder.norm(x))

@@ -1,11 +1,15 @@
 """Refusals that several layers share: what was passed, what was expected, how to mend it."""
 
+import numbers
+
 import keras
 
 
 def check_positive(**sizes):
-    """Refuses a size below 1."""
+    """Refuses a size that is no integer of at least 1."""
     for name, size in sizes.items():
+        if not isinstance(size, numbers.Integral):
+            raise TypeError(f"{name} must be one integer, but {size!r} was passed.")
         if size < 1:
             raise ValueError(f"{name} must be at least 1, but {size} was passed.")
 
@@ -43,6 +47,38 @@ def check_ids(ids, otherwise):
             "keras_transformer.training.prepare(model) after model.compile."
         )
     raise TypeError(message)
+
+
+def check_id_inputs(model, inputs):
+    """Refuses ids that are not integers in a model's inputs: Keras would cut floats to int32."""
+    if not isinstance(inputs, dict):
+        names = [tensor.name for tensor in model.inputs]
+        inputs = dict(zip(names, keras.tree.flatten(inputs), strict=False))
+    for name in {"source_ids", "target_ids"}.intersection(inputs):
+        check_ids(inputs[name], "feed vectors to the blocks themselves")
+
+
+def check_encoder(encoder, target_vocab_size):
+    """Refuses an encoder of the caller's that is no functional model with output (B, S, D)."""
+    if encoder is None:
+        return
+    if not getattr(encoder, "inputs", None):
+        raise TypeError(
+            "encoder must be a functional Keras model, whose inputs are known, but "
+            f"{type(encoder).__name__} was passed. Make one with keras.Model(inputs, outputs)."
+        )
+    shape = getattr(encoder.output, "shape", ())
+    if len(shape) != 3 or shape[-1] is None:
+        raise ValueError(
+            "encoder must have one output of shape (batch, length, features), but its output is "
+            f"{encoder.output}. Reshape or pick it inside the model."
+        )
+    if "target_ids" in [tensor.name for tensor in encoder.inputs]:
+        raise ValueError("An input of the encoder is called 'target_ids', as the decoder's is.")
+    if target_vocab_size is not None:
+        raise ValueError(
+            "With encoder=, vocab_size is that of the target: leave target_vocab_size out."
+        )
 
 
 def check_known(taker, arguments, *known):

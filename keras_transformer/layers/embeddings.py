@@ -1,4 +1,4 @@
-"""Token embeddings, tied to the pre-softmax projection (section 3.4 of the paper).
+"""Embeddings of tokens, tied to the pre-softmax projection (section 3.4), and of segments.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -95,3 +95,61 @@ class TokenEmbedding(layers.Layer):
             "vocab_size": self.vocab_size,
             "d_model": self.d_model,
         }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SegmentEmbedding(layers.Layer):
+    """Adds a learned vector that says which text a token belongs to.
+
+    For two texts in one row, such as a question and a passage: BERT's segment embeddings (arXiv
+    1810.04805, section 3). It adds, as position encodings do, and so keeps the mask.
+
+    Weights: `embeddings` (num_segments + 1, D), drawn from a normal distribution of standard
+    deviation D^-1/2. The first row is that of padding.
+
+    Args:
+        num_segments: number of texts in a row. Defaults to 2.
+
+    Call arguments:
+        inputs: (B, S, D) embeddings.
+        segment_ids: (B, S) integers: 0 for padding, 1 for the first text, 2 for the second.
+
+    Returns:
+        (B, S, D): `inputs` + the vector of each token's segment. The Keras mask of `inputs` passes
+        through.
+
+    Raises:
+        ValueError: `num_segments` is not positive.
+        TypeError: segment ids are not integers.
+
+    Example:
+
+    >>> x, segment_ids = keras.ops.ones((1, 4, 8)), keras.ops.array([[1, 1, 2, 0]])
+    >>> SegmentEmbedding()(x, segment_ids).shape
+    (1, 4, 8)
+    """
+
+    def __init__(self, num_segments=2, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(num_segments=num_segments)
+        self.num_segments = num_segments
+        self.supports_masking = True
+
+    def build(self, inputs_shape, segment_ids_shape=None):
+        d_model = inputs_shape[-1]
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.num_segments + 1, d_model),
+            initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+        )
+
+    def call(self, inputs, segment_ids):
+        check_ids(segment_ids, "pass the vectors first, then the segment ids")
+        vectors = ops.take(self.embeddings, segment_ids, axis=0)  # (B, S, D)
+        return inputs + ops.cast(vectors, inputs.dtype)
+
+    def compute_output_shape(self, inputs_shape, segment_ids_shape=None):
+        return inputs_shape
+
+    def get_config(self):
+        return {**super().get_config(), "num_segments": self.num_segments}

@@ -18,11 +18,17 @@ from keras_transformer.search.checks import (
     check_flag,
     check_model,
     check_number,
-    integer_ids,
     max_lengths,
     prefix_ids,
 )
 from keras_transformer.search.given import given_tokens, without_prompt
+from keras_transformer.search.sources import (
+    SOURCE_IDS,
+    batch_size_of,
+    source_lengths,
+    source_specs,
+    source_tensors,
+)
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 # How many more tokens than its source a sentence may have by default (section 6.1 of the paper).
@@ -83,26 +89,29 @@ class Search:
     def _call(self, model, source_ids, max_length, target_prefix, **options):
         """Checks the arguments. Eager code compiles the search once a model, other code traces."""
         check_model(model)
-        options["source_ids"] = source_ids = integer_ids(source_ids, "source_ids")
+        specs = source_specs(model)
+        options["source"] = source = source_tensors(source_ids, specs)
         if max_length is not None:
-            options["max_length"] = max_lengths(max_length, source_ids, self.min_length)
+            options["max_length"] = max_lengths(max_length, source, self.min_length)
         if target_prefix is not None:
-            options["target_prefix"] = prefix_ids(target_prefix, source_ids)
+            options["target_prefix"] = prefix_ids(target_prefix, source)
         if not tf.executing_eagerly():
             return self._search(model, options)
         functions = self._compiled.setdefault(model, {})
         names = frozenset(options)
         if names not in functions:
-            functions[names] = self._compile(model, options)
+            functions[names] = self._compile(model, options, specs)
         return functions[names](options)
 
-    def _compile(self, model, options):
+    def _compile(self, model, options, specs):
         # The function must not keep alive the model that it is stored under.
         model = weakref.ref(model)
         signature = {
             name: tf.TensorSpec([None] * value.shape.rank, value.dtype, name)
             for name, value in options.items()
+            if name != "source"
         }
+        signature["source"] = specs
         return tf.function(
             lambda arguments: self._search(model(), arguments),
             input_signature=[signature],
@@ -111,14 +120,16 @@ class Search:
 
     def _search(self, model, options):
         """The whole search as one pure function of tensors."""
-        source_ids = options["source_ids"]
-        batch_size = tf.shape(source_ids)[0]
+        batch_size = batch_size_of(options["source"])
+        source = options["source"]
+        if list(source) == [SOURCE_IDS]:
+            source = source[SOURCE_IDS]
         if hasattr(model, "start_ids"):
-            start = tf.cast(model.start_ids(source_ids), tf.int32)  # (B, P)
+            start = tf.cast(model.start_ids(source), tf.int32)  # (B, P)
         else:
             start = tf.fill([batch_size, 1], BEGIN_ID)
-        plan = self._plan(getattr(model, "max_length", None), start, options)
-        memory, cache = model.encode(source_ids), model.initial_cache(batch_size, self._width)
+        memory, cache = model.encode(source), model.initial_cache(batch_size, self._width)
+        plan = self._plan(getattr(model, "max_length", None), start, memory, options)
         if not isinstance(cache, Cache):
             raise TypeError(
                 f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
@@ -128,14 +139,12 @@ class Search:
         state = loop.run(self._advance, model, memory, plan, state, cache, batch_size)
         return self._result(state, plan)
 
-    def _plan(self, positions, start, options):
+    def _plan(self, positions, start, memory, options):
         start_length, given = given_tokens(start, options.get("target_prefix"))
         if "max_length" in options:
             limit = options["max_length"][:, tf.newaxis]  # (B, 1)
         else:
-            limit = EXTRA_LENGTH + tf.reduce_sum(
-                tf.cast(options["source_ids"] != PAD_ID, tf.int32), axis=1, keepdims=True
-            )  # (B, 1)
+            limit = EXTRA_LENGTH + source_lengths(options["source"], memory)  # (B, 1)
         if positions is not None:
             # The last token is never fed: one more than there are positions.
             limit = tf.minimum(limit, positions + 1 - start_length)

@@ -55,7 +55,7 @@ def integer_ids(ids, name, rank=2):
     return tf.cast(ids, tf.int32)
 
 
-def max_lengths(max_length, source_ids, min_length):
+def max_lengths(max_length, source, min_length):
     """`max_length`, one integer or one a sentence, as int32 (B,)."""
     if not tf.is_tensor(max_length) and np.ndim(max_length) == 0:
         check_number(max_length, "max_length", numbers.Integral, 1)
@@ -65,20 +65,22 @@ def max_lengths(max_length, source_ids, min_length):
             )
     max_length = tf.convert_to_tensor(max_length)
     max_length = integer_ids(max_length, "max_length", 1 if max_length.shape.rank else 0)
-    if max_length.shape.rank and not max_length.shape.is_compatible_with(source_ids.shape[:1]):
+    name, array = next(iter(source.items()))
+    if max_length.shape.rank and not max_length.shape.is_compatible_with(array.shape[:1]):
         raise ValueError(
             "max_length must be one integer, or one a sentence: "
-            f"source_ids {source_ids.shape}, max_length {max_length.shape}."
+            f"{name} {array.shape}, max_length {max_length.shape}."
         )
-    return tf.broadcast_to(max_length, tf.shape(source_ids)[:1])
+    return tf.broadcast_to(max_length, tf.shape(array)[:1])
 
 
-def prefix_ids(target_prefix, source_ids):
+def prefix_ids(target_prefix, source):
     """`target_prefix` as int32 (B, Q)."""
     prefix = integer_ids(target_prefix, "target_prefix")
-    if not source_ids.shape[:1].is_compatible_with(prefix.shape[:1]):
+    name, array = next(iter(source.items()))
+    if not array.shape[:1].is_compatible_with(prefix.shape[:1]):
         raise ValueError(
             "target_prefix must have one row a sentence: "
-            f"source_ids {source_ids.shape}, target_prefix {prefix.shape}."
+            f"{name} {array.shape}, target_prefix {prefix.shape}."
         )
     return prefix

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer.search.candidates import forbid, top_candidates
 from keras_transformer.search.checks import check_number, integer_ids
 from keras_transformer.search.independent import IndependentSearch
-from keras_transformer.special_ids import PAD_ID
+from keras_transformer.search.sources import source_numbers
 
 # Random numbers are made modulo this prime by three rounds of x -> (x + constant)^5. Raising to
 # the fifth power permutes the residues, for 5 does not divide PRIME - 1. Constants: digits of pi.
@@ -36,11 +36,11 @@ def _mix(x):
     return x
 
 
-def _uniform_noise(source_ids, seed, samples, length):
-    """Random numbers that depend on seed, source tokens, sample and position alone.
+def _uniform_noise(source, seed, samples, length):
+    """Random numbers that depend on seed, source, sample and position alone.
 
     Args:
-        source_ids: int32 (B, S).
+        source: integers (B, S), 0 for padding: tokens, or `source_numbers` of other sources.
         seed: int32 scalar, at least 0.
         samples: int, W.
         length: int32 scalar, T.
@@ -48,9 +48,9 @@ def _uniform_noise(source_ids, seed, samples, length):
     Returns:
         float32 (T, B, W), uniform on the multiples of 2^-23 in [0, 1).
     """
-    mask = tf.cast(source_ids != PAD_ID, tf.int64)
+    mask = tf.cast(source != 0, tf.int64)
     rank = tf.cumsum(mask, axis=1)  # numbers of the tokens, padding left out
-    tokens = _mix(_mix(tf.cast(source_ids, tf.int64)) + rank) * mask  # (B, S)
+    tokens = _mix(_mix(tf.cast(source, tf.int64)) + rank) * mask  # (B, S)
     key = tf.reduce_sum(tokens, axis=1, keepdims=True) % PRIME  # (B, 1)
     key = _mix(_mix(tf.cast(seed, tf.int64)) + key)
     key = _mix(key + np.arange(samples))  # (B, W)
@@ -128,7 +128,8 @@ class Sampling(IndependentSearch):
     def _noise(self, length, options):
         # One 0 more, for an empty batch has no maximum.
         longest = tf.reduce_max(tf.concat([tf.reshape(length, [-1]), [0]], axis=0))
-        return _uniform_noise(options["source_ids"], options["seed"], self.num_samples, longest)
+        source = source_numbers(options["source"])
+        return _uniform_noise(source, options["seed"], self.num_samples, longest)
 
     def _choose(self, position, logits, count, plan):
         log_probs, ids, everything = self._candidates(logits, count)  # (B, W, C)

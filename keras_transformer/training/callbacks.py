@@ -26,6 +26,8 @@ class BleuCallback(keras.callbacks.Callback):
         tokenizer: `Tokenizer`.
         source_lines: list of N sentences.
         reference_lines: list of N reference translations.
+        target_tokenizer: `Tokenizer` of the target, if it has one of its own. Defaults to `None`:
+            `tokenizer` for both.
         every: translate in every n-th epoch only. Defaults to 1.
         start: number of epochs before the first translation. Defaults to 0.
         tokens_per_batch: source tokens, padding included, that are searched together; sentences
@@ -56,6 +58,7 @@ class BleuCallback(keras.callbacks.Callback):
         source_lines,
         reference_lines,
         *,
+        target_tokenizer=None,
         every=1,
         start=0,
         tokens_per_batch=4096,
@@ -77,6 +80,7 @@ class BleuCallback(keras.callbacks.Callback):
 
         self.search = search
         self.tokenizer = tokenizer
+        self.target_tokenizer = target_tokenizer
         self.source_lines = list(source_lines)
         self.reference_lines = list(reference_lines)
         self.every = every
@@ -91,7 +95,12 @@ class BleuCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch >= self.start and (epoch - self.start) % self.every == 0:
             self.translations = translate(
-                self.search, self.model, self.tokenizer, self.source_lines, self.tokens_per_batch
+                self.search,
+                self.model,
+                self.tokenizer,
+                self.source_lines,
+                self.tokens_per_batch,
+                self.target_tokenizer,
             )
             score = self._scorer.corpus_score(self.translations, [self.reference_lines])
             self.last = score.score
@@ -105,7 +114,7 @@ class BleuCallback(keras.callbacks.Callback):
             logs["val_bleu"] = self.last
 
 
-def translate(search, model, tokenizer, lines, tokens_per_batch=4096):
+def translate(search, model, tokenizer, lines, tokens_per_batch=4096, target_tokenizer=None):
     """Translates sentences in batches of similar length.
 
     Args:
@@ -114,12 +123,14 @@ def translate(search, model, tokenizer, lines, tokens_per_batch=4096):
         tokenizer: `Tokenizer`.
         lines: list of strings.
         tokens_per_batch: source tokens, padding included, of a batch. Defaults to 4096.
+        target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
 
     Returns:
         List of strings, the best translation of each line, in the order of `lines`.
     """
     ids = [[*row, END_ID] for row in tokenizer.encode(lines)]
     translations = [""] * len(lines)
+    decode = (target_tokenizer or tokenizer).decode
     waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     while waiting:
         # The longest first: if memory does not suffice, that shows at once.
@@ -128,7 +139,7 @@ def translate(search, model, tokenizer, lines, tokens_per_batch=4096):
         del waiting[-rows:]
         source_ids = pad_rows([ids[i] for i in batch])  # (B, S)
         best = keras.ops.convert_to_numpy(search(model, source_ids).ids)[:, 0]  # (B, T)
-        for i, text in zip(batch, tokenizer.decode(best), strict=True):
+        for i, text in zip(batch, decode(best), strict=True):
             translations[i] = text
     return translations
 
@@ -142,9 +153,9 @@ class Throughput(keras.callbacks.Callback):
     alone, without validation.
 
     Args:
-        data: the dataset that `fit` gets, if it comes from `translation_batches`, which knows its
-            tokens. Other datasets are counted in one pass, before training: integer inputs that
-            are not 0.
+        data: the dataset that `fit` gets, if it is one of this package's, such as
+            `translation_batches` makes, which know their tokens. Other datasets are counted in one
+            pass, before training: integer inputs that are not 0.
         tokens_per_batch: number of source and target tokens of a mean batch, in place of `data`.
 
     Raises:
@@ -195,10 +206,10 @@ class Throughput(keras.callbacks.Callback):
 
 
 def _mean_tokens(data):
-    """Source and target tokens of a mean batch of a dataset."""
+    """Tokens of a mean batch of a dataset, of all its sides."""
     report = getattr(getattr(data, "batches", None), "report", None)
     if report is not None:
-        return (report.source_tokens + report.target_tokens) / report.batches
+        return sum(report.tokens.values()) / report.batches
     tokens = batches = 0
     for batch in data:
         for inputs in keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(batch)[0]):

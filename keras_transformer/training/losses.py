@@ -1,6 +1,7 @@
 """Cross-entropy over the tokens of padded sequences, exact on any number of replicas.
 
-Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary.
+Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary, or number of classes.
+Where a row has one label and no sequence of them, T is absent and N = B.
 """
 
 import keras
@@ -13,21 +14,23 @@ def token_weights(labels, sample_weight=None, pad_id=0):
     """Weight of each target token: 0 for padding, else 1 or the sample weight.
 
     Args:
-        labels: integer tensor (B, T).
+        labels: integer tensor (B, T) or (B,).
         sample_weight: float tensor (B,), (B, 1) or (B, T), or `None`.
         pad_id: the id of padding. Defaults to 0.
 
     Returns:
-        Float32 tensor (B, T).
+        Float32 tensor of the labels' shape.
 
     Raises:
         ValueError: `sample_weight` has another rank than 1 or 2.
     """
-    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")  # (B, T)
+    weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
         return weights
     sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
     rank = len(sample_weight.shape)
+    if len(labels.shape) == 1 and rank in (1, 2):
+        return weights * (sample_weight if rank == 1 else sample_weight[:, 0])
     if rank not in (1, 2):
         raise ValueError(
             "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
@@ -43,29 +46,34 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
     see equal subgraphs and compute them once, so that a metric costs no second pass over V.
 
     Args:
-        y_true: integer tensor (B, T) of labels.
-        y_pred: float tensor (B, T, V) of logits.
+        y_true: integer tensor of labels, (B, T) or (B,).
+        y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,), (B, 1) or (B, T), or `None`.
         pad_id: the label that marks padding. Defaults to 0.
 
     Returns:
-        Labels int32 (N,), logits float32 (N, V) and weights float32 (N,), with N = B T. A weight
-        is 0 for padding, else 1 or the sample weight.
+        Labels int32 (N,), logits float32 (N, V) and weights float32 (N,). A weight is 0 for
+        padding, else 1 or the sample weight. A negative label, which padding may have, becomes 0.
 
     Raises:
-        ValueError: the shapes are not (B, T) and (B, T, V), or see `token_weights`.
+        ValueError: the shapes do not fit, or see `token_weights`.
     """
     labels = ops.cast(y_true, "int32")
     logits = ops.cast(y_pred, "float32")
-    fits = len(logits.shape) == 3 and len(labels.shape) == 2
+    if len(logits.shape) == 2 and labels.shape[1:] == (1,):
+        labels = labels[:, 0]  # Keras adds an axis to the labels of arrays
+    fits = len(labels.shape) in (1, 2) and len(logits.shape) == len(labels.shape) + 1
     pairs = zip(labels.shape, logits.shape[:-1], strict=False)
     if not fits or any(None not in (a, b) and a != b for a, b in pairs):
         raise ValueError(
-            "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, but the "
-            f"shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
+            "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, or (B,) and "
+            f"(B, V), but the shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
         )
     weights = token_weights(labels, sample_weight, pad_id)  # (B, T)
-    logits = ops.reshape(logits, (-1, logits.shape[-1]))  # (N, V)
+    if pad_id < 0:
+        labels = ops.maximum(labels, 0)  # an index into the logits
+    if len(labels.shape) == 2:
+        logits = ops.reshape(logits, (-1, logits.shape[-1]))  # (N, V)
     return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
 
@@ -112,7 +120,8 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
     Returns:
         Float32 tensor (N,).
     """
-    vocabulary = logits.shape[-1]
+    # Positions of a row are classes too, and their number is known while training only.
+    vocabulary = logits.shape[-1] or ops.cast(ops.shape(logits)[-1], "float32")
     constant = ops.stop_gradient(logits)
     loss = log_normalizer(constant) - (1.0 - label_smoothing) * label_logits(constant, labels)
     loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
@@ -141,7 +150,9 @@ class SequenceCrossentropy(keras.losses.Loss):
     """Cross-entropy with label smoothing: the mean over all target tokens of the global batch.
 
     For padded rows with different numbers of tokens. Padding counts neither in
-    the sum nor in the divisor. Under `tf.distribute` the divisor is the number of target tokens
+    the sum nor in the divisor. With `pad_id=-1` it is the loss of classes and tags whose labels are
+    -1 where there is nothing to learn, as `classification_batches` and `tagging_batches` give them.
+    Under `tf.distribute` the divisor is the number of target tokens
     on *all* replicas, so that the summed gradient is that of one device with the whole batch; and
     each replica reports the same value, so that Keras' own average over replicas is exact.
 
@@ -155,8 +166,10 @@ class SequenceCrossentropy(keras.losses.Loss):
         name: defaults to "sequence_crossentropy".
 
     Call arguments:
-        y_true: integer tensor (B, T) of labels; `pad_id` marks padding.
-        y_pred: float tensor (B, T, V) of logits, of any float dtype; computed in float32.
+        y_true: integer tensor of labels, (B, T), or (B,) for one label a row; `pad_id` marks
+            padding.
+        y_pred: float tensor of logits, (B, T, V) or (B, V), of any float dtype; computed in
+            float32.
         sample_weight: float tensor (B,) or (B, T), or `None`. The mean is weighted then:
             sum of weight times loss, over the sum of weights.
 
@@ -202,8 +215,8 @@ class SequenceCrossentropy(keras.losses.Loss):
         return loss + ops.stop_gradient(reported - loss)
 
     def call(self, y_true, y_pred):
-        """Loss of each token, (B, T), padding included."""
-        labels, logits, _ = flat_tokens(y_true, y_pred)
+        """Loss of each token, (B, T) or (B,), padding included."""
+        labels, logits, _ = flat_tokens(y_true, y_pred, pad_id=self.pad_id)
         losses = token_crossentropy(logits, labels, self.label_smoothing)  # (N,)
         return ops.reshape(losses, ops.shape(y_true))  # (B, T)
 

@@ -52,13 +52,13 @@ class TokenAccuracy(_TokenMean):
     ties with the highest counts as right.
 
     Args:
-        pad_id: the label that marks padding. Defaults to 0.
+        pad_id: the label that marks padding. Defaults to 0; classes and tags have -1.
         name: defaults to "token_accuracy".
         dtype: Keras' metric dtype; counts are float64 where the backend has it.
 
     Call arguments:
-        y_true: integer tensor (B, T) of labels.
-        y_pred: float tensor (B, T, V) of logits.
+        y_true: integer tensor of labels, (B, T), or (B,) for one label a row.
+        y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,) or (B, T), or `None`.
 
     Masking: `y_true != pad_id` alone decides; a Keras mask is ignored.
@@ -94,13 +94,13 @@ class Perplexity(_TokenMean):
     No token at all gives 1.
 
     Args:
-        pad_id: the label that marks padding. Defaults to 0.
+        pad_id: the label that marks padding. Defaults to 0; classes and tags have -1.
         name: defaults to "perplexity".
         dtype: Keras' metric dtype; sums are float64 where the backend has it.
 
     Call arguments:
-        y_true: integer tensor (B, T) of labels.
-        y_pred: float tensor (B, T, V) of logits.
+        y_true: integer tensor of labels, (B, T), or (B,) for one label a row.
+        y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,) or (B, T), or `None`.
 
     Masking: `y_true != pad_id` alone decides; a Keras mask is ignored.

@@ -27,9 +27,10 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     weights, the optimizer (moments, averages, number of updates, loss scale), the seeds of
     dropout, the position in the data and, within an epoch, the metrics.
 
-    The order of the data must depend on the epoch alone. That is so for `translation_batches`: pass
-    it as `data`, and `fit` starts in the middle of an epoch at no cost. Other datasets are read up
-    to the position; one that shuffles must give the same order in the same epoch.
+    The order of the data must depend on the epoch alone. That is so for this package's datasets,
+    such as `translation_batches` makes: pass it as `data`, and `fit` starts in the middle of an
+    epoch at no cost. Other datasets are read up to the position; one that shuffles must give the
+    same order in the same epoch.
 
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
@@ -41,7 +42,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         folder: where to.
         every: number of batches between checkpoints within an epoch. Defaults to `None`: at the end
             of each epoch only.
-        data: the dataset that `fit` gets, if it comes from `translation_batches`.
+        data: the dataset that `fit` gets, if it is one of this package's, with `batches`.
         keep: number of checkpoints to keep. Defaults to 2: if the newest is damaged on the disk,
             the one before it is used.
         stateful: callbacks whose plain attributes (numbers, strings, booleans) are saved too:

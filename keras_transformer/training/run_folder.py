@@ -96,9 +96,9 @@ class RunFolder:
         with self.replace("model.keras") as aside:
             model.save(aside)
 
-    def tokenizer(self, lines, vocab_size):
-        """The run's tokenizer, trained on `lines` unless it is there already."""
-        path = self.path / "tokenizer.model"
+    def tokenizer(self, lines, vocab_size, name="tokenizer.model"):
+        """A tokenizer of the run, trained on `lines` unless the file `name` is there already."""
+        path = self.path / name
         if not path.exists():
             with self.replace(path.name) as aside:
                 Tokenizer.train(lines, vocab_size=vocab_size).save(aside)

@@ -179,6 +179,9 @@ def _share(function, loss, rows, y, y_pred, sample_weight):
     mask = getattr(y_pred, "_keras_mask", None)  # Keras' losses are means over its True positions
     if mask is not None:
         weight = tf.reduce_sum(tf.cast(mask, "float32"))
+    if getattr(function, "ignore_class", None) is not None:  # a mean over the other labels
+        counts = tf.not_equal(y, tf.cast(function.ignore_class, y.dtype))
+        weight = tf.reduce_sum(tf.cast(counts, "float32"))
     ours = any(hasattr(part, "batch_weight") for part in tf.nest.flatten(function))
     if ours or getattr(function, "reduction", None) == "sum":
         return loss, weight

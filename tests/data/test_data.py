@@ -14,7 +14,7 @@ from support import processes
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
-from keras_transformer.data.batches import Ragged, TokenBatches  # noqa: E402
+from keras_transformer.data.batches import Batching, Ragged, TokenBatches  # noqa: E402
 from keras_transformer.data.corpora import (  # noqa: E402
     CORPORA,
     fetch_corpus,
@@ -23,7 +23,7 @@ from keras_transformer.data.corpora import (  # noqa: E402
     without_bpe,
 )
 from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
-from keras_transformer.data.translation import translation_batches  # noqa: E402
+from keras_transformer.data.translation import Pairs, translation_batches  # noqa: E402
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID  # noqa: E402
 
 RNG = np.random.default_rng(20170612)
@@ -210,15 +210,16 @@ class TestBatches:
             source, target = ([row[:40] for row in side] for side in (source, target))
         if boundaries == [5, 11, 41]:
             source, target = ([row[:40] for row in side] for side in (source, target))
-        plan = TokenBatches(
-            Ragged(source),
-            Ragged(target),
+        pairs = Pairs(*(Ragged([[*row, END_ID] for row in side]) for side in (source, target)))
+        batching = Batching(
             tokens,
+            max_length=None,
             batch_multiple=multiple,
             static_shapes=static,
             bucket_boundaries=boundaries,
             shuffle=shuffle,
         )
+        plan = TokenBatches(pairs, batching)
         batches = list(plan.iterate(epoch))
         expected = sorted((tuple(s), tuple(t)) for s, t in zip(source, target, strict=True))
         assert sorted(pairs_of(batches)) == expected
@@ -376,7 +377,7 @@ class TestReport:
         length = max(len(tokenizer.encode(line)) for line in ("7 a hat", "7 ein hut"))
         fits = translation_batches(["7 a hat"], ["7 ein hut"], tokenizer, max_length=length + 1)
         assert fits.batches.report.kept == 1
-        with pytest.raises(ValueError, match=f"1 are longer than {length} tokens"):
+        with pytest.raises(ValueError, match=f"1 longer than {length} tokens"):
             translation_batches(["7 a hat"], ["7 ein hut"], tokenizer, max_length=length)
 
     def test_batch_and_bucket_limit_length_too(self, tokenizer):
@@ -395,7 +396,7 @@ class TestNonsense:
         (tmp_path / "empty").write_bytes(b"")
         with pytest.raises(ValueError, match="no pair is left of 0"):
             translation_batches(tmp_path / "empty", tmp_path / "empty", tokenizer)
-        with pytest.raises(ValueError, match="no pair is left of 2: 2 have an empty side"):
+        with pytest.raises(ValueError, match="no pair is left of 2: 2 with an empty side"):
             translation_batches(["", "a"], ["a", " "], tokenizer)
 
     def test_odd_text_passes_unharmed(self, tokenizer):
@@ -437,8 +438,8 @@ class TestNonsense:
             train.batches.rest(0, count + 1)
 
     def test_a_pair_that_no_batch_holds(self):
-        with pytest.raises(ValueError, match="pair 1 has 8 tokens, .* takes 7 at most"):
-            TokenBatches(Ragged([[5], [6]]), Ragged([[5], [6] * 7]), 7)
+        with pytest.raises(ValueError, match="example 1 has 8 tokens, .* takes 7 at most"):
+            TokenBatches(Pairs(Ragged([[5], [6]]), Ragged([[5], [6] * 8])), Batching(7))
 
 
 def test_replicas_together_see_every_pair_once():

@@ -61,6 +61,10 @@ def test_train(run):
     assert len(list((folder / "run/weights").glob("*.npz"))) == 1
 
 
+def test_data(run):
+    assert run("data").is_dir()  # it trains, and leaves nothing
+
+
 def test_several_devices(run):
     ports = dict(zip(("12345", "12346"), map(str, free_ports(2)), strict=True))
     folder = run("several_devices", {**MODEL, **ports}, starts_from=["tokenizer.model"])
@@ -74,9 +78,21 @@ def test_export(run):
     assert (folder / "out/saved_model/saved_model.pb").exists()
 
 
+def test_encoders(run):
+    assert (run("encoders") / "out/listener/artefact.json").exists()
+
+
 def test_serve(run):
     folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
+
+
+def test_heads(run):
+    folder = run("heads", starts_from=["tokenizer.model"])
+    tasks = {"sentiment", "names", "answers", "vectors", "story", "digits"}
+    assert {path.parent.name for path in folder.glob("out/*/artefact.json")} == tasks
+    vectors = (folder / "vectors.jsonl").read_text("utf-8").split("\n")
+    assert vectors[0].startswith("[") and vectors[1:2] == [""]
 
 
 def test_layers(run):

@@ -549,7 +549,7 @@ def test_text_model_translates_strings_like_the_tokenizer_around_it(tmp_path):
 def test_text_model_of_a_model_in_two_files_is_refused(tmp_path):
     (tmp_path / signature.WEIGHTS_FILE).touch()
     with pytest.raises(ExportError, match="too large for one file"):
-        text_model.add_text_model(tmp_path, tokenizer(), "translate", VOCAB)
+        text_model.add_text_model(tmp_path, None, tokenizer())
 
 
 def test_bytes_that_spell_no_character_are_told_apart():

@@ -89,7 +89,7 @@ def test_language_model_goes_on_from_text_with_a_seed(language_model):
     signatures = tf.saved_model.load(str(language_model)).signatures
     text, seeds = tf.constant(LINES[:2]), [tf.constant(seed) for seed in (3, 3, 4)]
     first, again, other = (
-        signatures["translate"](text=text, seed=seed)["texts"].numpy().tolist() for seed in seeds
+        signatures["generate"](text=text, seed=seed)["texts"].numpy().tolist() for seed in seeds
     )
     assert first == again != other
 

@@ -12,6 +12,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
+FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments")
 
 
 @pytest.mark.slow

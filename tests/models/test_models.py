@@ -27,7 +27,13 @@ from support.checks import (
 )
 from support.linear_bias import LinearBias
 
-from keras_transformer import LearnedPositionEncoding
+from keras_transformer import (
+    ClassToken,
+    LearnedPositionEncoding,
+    MaskedConv1D,
+    PatchEmbedding,
+    SegmentEmbedding,
+)
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
 
 B, T, S, V = 3, 5, 7, 23
@@ -302,10 +308,20 @@ def test_every_weight_is_in_the_documented_table(cls):
         assert weight.shape == tuple(sizes[size] for size in shapes[0]), path
 
 
+def layers_that_stand_alone():
+    frames, segment_ids = keras.Input((None, 5)), keras.Input((None,), dtype="int32")
+    images = keras.Input((8, 8, 3))
+    x = ClassToken(name="class_token")(MaskedConv1D(7, 3, name="masked_conv1d")(frames))
+    x = SegmentEmbedding(name="segment_embedding")(x, segment_ids)
+    patches = PatchEmbedding(7, 4, name="patch_embedding")(images)
+    return keras.Model([frames, segment_ids, images], [x, patches])
+
+
 def test_every_documented_weight_exists():
     options = {"positions": "learned", "norm_first": True, "use_bias": True}
     paths = set(weights_of(make(Transformer, **options)[0]))
     paths |= set(weights_of(make(Transformer, target_vocab_size=29)[0]))
+    paths |= set(weights_of(layers_that_stand_alone()))
     for pattern, _ in documented_weights():
         assert any(re.fullmatch(pattern, path) for path in paths), pattern
 
@@ -348,7 +364,7 @@ def inputs_of(model):
 
 @pytest.mark.parametrize("cls, config", CLASSES)
 def test_the_configuration_is_complete(cls, config):
-    check_config(cls, config)
+    check_config(cls, config, elsewhere=["encoder"])
     named = cls(**{**config, "dtype": "mixed_bfloat16", "name": "given"})
     assert named.name == "given" and named.get_config()["name"] == "given"
     again = cls.from_config(named.get_config())

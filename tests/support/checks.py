@@ -146,13 +146,16 @@ def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, 
         _check_mask_passes(cls, config, inputs, call)
 
 
-def check_config(cls, config):
-    """get_config against the constructor's signature: a plain round trip misses a forgotten key."""
+def check_config(cls, config, elsewhere=()):
+    """get_config against the constructor's signature: a plain round trip misses a forgotten key.
+
+    Arguments `elsewhere` exclude others, and have a test of their own.
+    """
     assert keras.saving.get_registered_name(cls) == f"keras_transformer>{cls.__name__}"
     parameters = {
         name: parameter.default
         for name, parameter in inspect.signature(cls.__init__).parameters.items()
-        if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        if name not in ("self", *elsewhere) and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
     assert set(config) == set(parameters), "the test must set every argument of the constructor"
     for name, default in parameters.items():

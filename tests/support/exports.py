@@ -90,7 +90,8 @@ def convert(model, search=None):
 
     task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
     traced = conversion.trace(task.function, model.variables, task.specs)
-    converted, variables = conversion.convert(traced, model.variables, onnx_model.OPSET)
+    recurrent = conversion.recurrent_variables(model)
+    converted, variables = conversion.convert(traced, model.variables, onnx_model.OPSET, recurrent)
     conversion.fill_weights(converted, variables)
     converted.ir_version = onnx_model.IR_VERSION
     onnx_model.arrange(converted.graph, task)

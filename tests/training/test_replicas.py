@@ -38,6 +38,11 @@ def dataset(kind, weighted=False):
         if kind == "classifier":
             ids = np.maximum(ids, 1)  # the mean over no token is not a number
             labels = ids[:, 0] % 2
+        if kind == "tagger":  # two pieces a word: labels at every other one
+            labels = np.where((ids > 0) & (np.arange(5) % 2 == 0), ids % 3, -1)
+        if kind == "filled":  # rows of padding, so that replicas hold as many rows
+            ids = np.pad(ids, ((0, len(ids) % 2), (0, 0)))
+            labels = np.where(ids.any(1), ids[:, 0] % 2, -1)
         weights = (np.linspace(0.5, 2.0, end - begin).astype("float32"),) if weighted else ()
         parts.append(tf.data.Dataset.from_tensors((ids, labels, *weights)))
     options = tf.data.Options()
@@ -54,6 +59,9 @@ def make_model(kind):
     if kind == "causal":
         return kt.CausalTransformer(11, **SIZES)
     ids = keras.Input((None,), dtype="int32")
+    if kind in ("tagger", "filled"):
+        x = kt.TokenEmbedding(11, 6)(ids)
+        return keras.Model(ids, keras.layers.Dense(3)(x if kind == "tagger" else x[:, 0]))
     x = keras.layers.GlobalAveragePooling1D()(kt.TransformerEncoder(11, **SIZES)(ids))
     return keras.Model(ids, keras.layers.Dense(2)(x))
 
@@ -82,6 +90,12 @@ def compile_model(model, case, kind):
     if case in ("mask", "rows"):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         metrics = [keras.metrics.SparseCategoricalAccuracy()]
+    elif case == "ignored":
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+        metrics = [kt.TokenAccuracy(pad_id=-1)]
+    elif case in ("tags", "filled"):
+        loss = kt.SequenceCrossentropy(pad_id=-1)
+        metrics = [kt.TokenAccuracy(pad_id=-1)]
     else:
         loss, metrics = kt.SequenceCrossentropy(0.1), [kt.TokenAccuracy(), kt.Perplexity()]
     model.compile(optimizers.get(case, sgd)(), loss, metrics=metrics, **options.get(case, {}))
@@ -96,7 +110,7 @@ def train(strategy, case, kind):
         if case == "scaled":
             model.get_layer("token_embedding").trainable = False
         compile_model(model, case, kind)
-    if kind == "classifier":
+    if kind in ("classifier", "tagger"):
         kt.training.prepare(model)  # no model of ours, but one of the user's own
     data = dataset(kind)
     checked = data if case in ("global", "mask") else None
@@ -133,6 +147,9 @@ CASES = {
     "scaled": "causal",
     "mask": "causal",
     "rows": "classifier",
+    "tags": "tagger",
+    "ignored": "tagger",
+    "filled": "filled",  # no model of ours, no `prepare`
 }
 TRAINED = [(case, replicas) for case in CASES for replicas in (2, 4)[: 1 + (case == "global")]]
 

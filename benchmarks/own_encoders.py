@@ -1,0 +1,199 @@
+"""Searches over encoders that read no text: the same tokens in Keras, SavedModel and ONNX.
+
+Two models learn for a few minutes to spell what they meet: a spoken digit (sound behind strided
+convolutions) and the name of a piece of clothing (patches of a picture). Then greedy search, beam
+search and sampling run over 300 real inputs of the test sets, in batches, each source with and
+without further padding, in all three forms.
+
+    python benchmarks/own_encoders.py --data DATA --output benchmarks/results/own_encoders.json
+
+Shapes: B batch, S frames, W hypotheses, T letters.
+"""
+
+import argparse
+import gzip
+import io
+import json
+import os
+import tarfile
+import tempfile
+import wave
+from pathlib import Path
+
+import common
+import keras
+import numpy as np
+import onnxruntime
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.padding import pad_rows
+from keras_transformer.special_ids import BEGIN_ID, END_ID
+
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+CLOTHES = (
+    "tshirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
+)  # fmt: skip
+LETTERS = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz", 4)}
+SIZES = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.1}
+WINDOW, HOP, BANDS = 256, 80, 24  # samples of a frame, from one to the next; 8,000 a second
+SEARCHES = {
+    "greedy": kt.GreedySearch(),
+    "beam": kt.BeamSearch(beam_width=4),
+    "sampling": kt.Sampling(temperature=0.8, num_samples=2, seed=7),
+}
+MAX_LENGTH, BATCH, PADDING, TESTED = 12, 50, 17, 300
+
+
+def speech(data):
+    """Spoken digits: (frames, digit) of the training and of the test recordings."""
+    parts = {"train": [], "test": []}
+    with tarfile.open(data / "speech" / "fsdd-recordings.tar") as tar:
+        for member in sorted(tar.getmembers(), key=lambda member: member.name):
+            if member.name.endswith(".wav"):
+                digit, _, index = Path(member.name).stem.split("_")
+                with wave.open(io.BytesIO(tar.extractfile(member).read())) as sound:
+                    samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
+                part = "test" if int(index) < 5 else "train"  # the official split
+                parts[part].append((log_bands(samples), int(digit)))
+    return parts
+
+
+def log_bands(samples):
+    """Logarithms of the power in bands of equal width, (S, 24) float32."""
+    samples = np.pad(samples / 2**15, (0, max(0, WINDOW - len(samples))))
+    frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP] * np.hanning(WINDOW)
+    power = np.abs(np.fft.rfft(frames))[:, 1 : 1 + WINDOW // 2] ** 2
+    bands = power[:, : power.shape[1] // BANDS * BANDS].reshape(len(power), BANDS, -1).mean(axis=2)
+    return (np.log(bands + 1e-6) / 5 + 1).astype("float32")
+
+
+def pictures(data):
+    """Pictures of clothes: (pixels, class) to train on and to test on."""
+
+    def read(part):
+        with gzip.open(data / "images" / f"{part}-images-idx3-ubyte.gz") as file:
+            pixels = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28, 1)
+        with gzip.open(data / "images" / f"{part}-labels-idx1-ubyte.gz") as file:
+            labels = np.frombuffer(file.read(), np.uint8, offset=8)
+        return list(zip((pixels / 255).astype("float32"), labels.tolist(), strict=True))
+
+    return {"train": read("train")[:12000], "test": read("t10k")}
+
+
+def sound_model():
+    """Frames -> two strided convolutions -> blocks -> letters."""
+    frames = keras.Input((None, BANDS), name="frames")
+    x = keras.layers.Masking()(frames)
+    for _ in range(2):
+        x = kt.MaskedConv1D(64, 3, strides=2, activation="gelu")(x)
+    x = kt.SinusoidalPositionEncoding()(x)
+    for _ in range(2):
+        x = kt.EncoderBlock(4, 128)(x)
+    return kt.Transformer(30, 1, **SIZES, encoder=keras.Model(frames, x))
+
+
+def picture_model():
+    """Patches -> blocks -> letters."""
+    image = keras.Input((28, 28, 1), name="image")
+    x = kt.LearnedPositionEncoding(49)(kt.PatchEmbedding(64, 4)(image))
+    for _ in range(2):
+        x = kt.EncoderBlock(4, 128)(x)
+    return kt.Transformer(30, 1, **SIZES, encoder=keras.Model(image, x))
+
+
+def padded(sources, more=0):
+    """(B, S, 24) of sounds, with so many further frames of zeros; pictures as they are."""
+    if sources[0].shape == (28, 28, 1):
+        return np.stack(sources)
+    length = max(map(len, sources)) + more
+    return np.stack([np.pad(one, [(0, length - len(one)), (0, 0)]) for one in sources])
+
+
+def train(model, name, examples, words, epochs):
+    """Plain `fit` on pairs of source and spelled word."""
+    spelled = [[LETTERS[letter] for letter in words[label]] for _, label in examples]
+    labels = pad_rows([[*row, END_ID] for row in spelled])
+    starts = pad_rows([[BEGIN_ID, *row] for row in spelled])
+    sources = padded([source for source, _ in examples])
+    model.compile(
+        keras.optimizers.Adam(1e-3), kt.SequenceCrossentropy(), metrics=[kt.TokenAccuracy()]
+    )
+    model.fit({name: sources, "target_ids": starts}, labels, 64, epochs, verbose=2)
+
+
+def compare(model, name, search, tests, folder):
+    """Runs a search in three forms; how many sources have other tokens anywhere, and the score."""
+    options = {"search": search, "max_length": MAX_LENGTH, "verbose": False}
+    export.export_onnx(model, folder / "onnx", **options)
+    export.export_saved_model(model, folder / "saved", **options)
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+    loaded = tf.saved_model.load(str(folder / "saved"))
+    seed = {"seed": np.array(search.seed, "int32")} if isinstance(search, kt.Sampling) else {}
+
+    def by_onnx(sources):
+        return session.run(["token_ids"], {name: sources, **seed})[0]
+
+    def by_saved_model(sources):
+        tensors = {key: tf.constant(value) for key, value in {name: sources, **seed}.items()}
+        return loaded.signatures["search"](**tensors)["token_ids"].numpy()
+
+    def by_keras(sources):
+        return search(model, sources, MAX_LENGTH).ids.numpy()
+
+    differing, right = dict.fromkeys(("saved_model", "onnx", "padding", "alone"), 0), 0
+    for start in range(0, len(tests), BATCH):
+        part = tests[start : start + BATCH]
+        sources = [source for source, _ in part]
+        expected = rows_of(by_keras(padded(sources)))
+        right += sum(row[0] == spelled for row, (_, spelled) in zip(expected, part, strict=True))
+        found = {
+            "saved_model": rows_of(by_saved_model(padded(sources))),
+            "onnx": rows_of(by_onnx(padded(sources))),
+            "padding": rows_of(by_onnx(padded(sources, PADDING))),
+            "alone": [rows_of(by_onnx(padded([source])))[0] for source in sources],
+        }
+        for form, rows in found.items():
+            differing[form] += sum(a != b for a, b in zip(rows, expected, strict=True))
+    return {"sources": len(tests), "differing": differing, "spelled_right": right / len(tests)}
+
+
+def rows_of(token_ids):
+    """(B, W, T) as nested lists without padding."""
+    return [[one[one > 0].tolist() for one in row] for row in token_ids]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("KERAS_TRANSFORMER_DATA"))
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
+    args = parser.parse_args()
+    if args.data is None or not Path(args.data).is_dir():
+        parser.error("no data folder: --data or KERAS_TRANSFORMER_DATA must name one")
+    keras.utils.set_random_seed(1)
+    report = common.head(args)
+    tasks = {
+        "sound to text": (speech, sound_model, "frames", DIGITS),
+        "picture to text": (pictures, picture_model, "image", CLOTHES),
+    }
+    for task, (read, make, name, words) in tasks.items():
+        parts, model = read(Path(args.data)), make()
+        train(model, name, parts["train"], words, args.epochs)
+        tests = [
+            (source, [LETTERS[letter] for letter in words[label]] + [END_ID])
+            for source, label in parts["test"][:TESTED]
+        ]
+        for kind, search in SEARCHES.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found = compare(model, name, search, tests, Path(folder))
+            report.setdefault(task, {})[kind] = found
+            print(task, kind, json.dumps(found), flush=True)
+    if args.output:
+        args.output.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

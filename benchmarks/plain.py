@@ -1,0 +1,81 @@
+"""A model's forward pass as tf2onnx alone writes it, and files timed in turn.
+
+    plain_file(model, "plain.onnx")
+    export_onnx(model, "ours")
+    seconds = in_turn({"plain": "plain.onnx", "ours": "ours/model.onnx"}, {"ids": ids})
+
+All files run in one process on the same inputs, one after the other in every round, so that a busy
+machine slows all of them alike: compare medians of one call, never of two.
+"""
+
+import statistics
+import time
+
+import keras
+import onnxruntime
+import tensorflow as tf
+
+OPSET = 17  # that of `export_onnx`
+
+
+def plain_file(model, path):
+    """Writes what `tf2onnx.convert.from_function` makes of a Keras model; inputs keep their names.
+
+    Args:
+        model: functional Keras model.
+        path: file to write.
+    """
+    import tf2onnx
+
+    names = [tensor.name for tensor in model.inputs]
+
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec(x.shape, x.dtype, x.name) for x in model.inputs],
+    )
+    def forward(*tensors):
+        by_name = dict(zip(names, tensors, strict=True))
+        arranged = keras.tree.map_structure(lambda x: by_name[x.name], model.input)
+        return keras.tree.flatten(model(arranged, training=False))
+
+    tf2onnx.convert.from_function(
+        forward, input_signature=forward.input_signature, opset=OPSET, output_path=str(path)
+    )
+
+
+def in_turn(files, inputs, rounds=21, threads=1, shortest=0.01, clock=time.perf_counter):
+    """Seconds of one run of each file: medians over rounds in which each file runs in its turn.
+
+    Args:
+        files: dict from a name to the path of an ONNX file.
+        inputs: dict from names of inputs to arrays, fed to all files.
+        rounds: how often each file has its turn. Defaults to 21.
+        threads: of ONNX Runtime, in each file's session. Defaults to 1.
+        shortest: seconds that a turn takes at least; a fast file runs several times in it.
+        clock: `time.thread_time` counts, for one thread, the processor's time only, which other
+            programs disturb less. Defaults to `time.perf_counter`.
+
+    Returns:
+        Dict from the names to seconds.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    runs, counts, taken = {}, {}, {name: [] for name in files}
+    for name, path in files.items():
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        feed = {value.name: inputs[value.name.partition(":")[0]] for value in session.get_inputs()}
+        runs[name] = lambda session=session, feed=feed: session.run(None, feed)
+        runs[name]()
+        counts[name] = max(1, round(shortest / max(_seconds(runs[name], 1, clock), 1e-6)))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            taken[name].append(_seconds(run, counts[name], clock))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _seconds(run, count, clock):
+    """Seconds of one of `count` runs."""
+    start = clock()
+    for _ in range(count):
+        run()
+    return (clock() - start) / count

@@ -1,0 +1,172 @@
+"""What a model without a search reads: rows of ids and arrays, made of what users have.
+
+A reader turns an item, as `Predictor` lists them, into a `Row`. This one reads arrays; those in
+`text_rows` read texts and words.
+
+Shapes: `B` rows of a batch.
+"""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.export.runtime.lines import text_of
+from keras_transformer.padding import pad_rows
+
+
+class Passage(NamedTuple):
+    """A text with an answer in it.
+
+    Attributes:
+        text: str.
+        spans: list of pairs of int, the characters of each of its tokens.
+        tokens: slice, its tokens in the row.
+    """
+
+    text: str
+    spans: list[tuple[int, int]]
+    tokens: slice
+
+
+class Row(NamedTuple):
+    """One input of a model.
+
+    Attributes:
+        inputs: dict from input names to lists of ids, or to arrays without batch axis.
+        length: int, tokens of the row that outputs speak of; None for arrays.
+        words: tuple of str, where tags are asked for.
+        first_pieces: list of int, the token of each word that its tag stands at; or all.
+        passage: Passage, where an answer is asked for.
+    """
+
+    inputs: dict
+    length: int | None = None
+    words: tuple[str, ...] = ()
+    first_pieces: list[int] | slice = slice(None)
+    passage: Passage | None = None
+
+
+class ArrayReader:
+    """Reads arrays, by input names where there are several; a string is JSON.
+
+    Args:
+        inputs: dict from input names to their entries in the manifest.
+    """
+
+    def __init__(self, inputs):
+        self._inputs = inputs
+
+    def read(self, item):
+        """The `Row` of an item; None for an empty string.
+
+        Raises:
+            TypeError: it is nothing that this model reads.
+            ValueError: it is refused; the message says why.
+        """
+        if isinstance(item, (str, bytes)):
+            text = text_of(item)
+            if not text.strip():
+                return None
+            item = parsed(text)
+        if not isinstance(item, dict):
+            item = {next(iter(self._inputs)): item} if len(self._inputs) == 1 else {}
+        return Row(arrays(item, self._inputs))
+
+
+def parsed(text):
+    """What a line of JSON says; raises `ValueError`."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+def arrays(item, inputs):
+    """Dict of arrays as the model takes them; raises `ValueError` for other names or arrays."""
+    if set(item) != set(inputs):
+        raise ValueError(f"the model reads a dict of {sorted(inputs)}, and got {sorted(item)}")
+    return {name: _as_array(item[name], value) for name, value in inputs.items()}
+
+
+def _as_array(item, value):
+    """An array without batch axis, of the dtype and the fixed sizes in a manifest's entry."""
+    array, (_, *axes) = np.asarray(item), value["axes"]
+    fits = array.ndim == len(axes) and array.size > 0
+    fits = fits and all(
+        isinstance(axis, str) or axis == size for axis, size in zip(axes, array.shape, strict=True)
+    )
+    if not (fits and np.can_cast(array.dtype, value["dtype"], "same_kind")):
+        raise ValueError(
+            f"{value['name']!r} has the shape {array.shape} and dtype {array.dtype}, where the "
+            f"model takes {axes} and {value['dtype']}"
+        )
+    return array.astype(value["dtype"])
+
+
+def stacked(rows, inputs):
+    """What `session.run` takes for a list of rows: dict from input names to arrays (B, ...).
+
+    `inputs` is that of the manifest.
+    """
+    return {
+        value["name"]: _stacked([row.inputs[value["name"]] for row in rows], value)
+        for value in inputs
+    }
+
+
+def _stacked(parts, value):
+    if not isinstance(parts[0], list):
+        return np.stack(parts)
+    size = value["axes"][1]  # an axis of fixed size is filled with padding
+    ids = pad_rows(parts, length=size if isinstance(size, int) else None)
+    return ids.astype(value["dtype"], copy=False)
+
+
+def checked_inputs(inputs):
+    """The inputs; raises `TypeError` for one that was passed alone."""
+    if isinstance(inputs, (str, bytes, dict)):
+        raise TypeError(
+            f"`inputs` must be an iterable of inputs, got one {type(inputs).__name__}. "
+            "Pass a list: predict([input])."
+        )
+    return inputs
+
+
+def read_items(reader, items):
+    """Rows of items, and reasons for those that have none: two dicts from places in the list.
+
+    An item without text is in neither.
+    """
+    rows, refused = {}, {}
+    for index, item in enumerate(items):
+        try:
+            row = reader.read(item)
+        except ValueError as error:
+            refused[index] = str(error)
+        else:
+            if row is not None:
+                rows[index] = row
+    return rows, refused
+
+
+def row_length(row):
+    """How many tokens a row has for the size of its batch: the first axis of its longest input."""
+    return max(_sizes(part)[0] for part in row.inputs.values())
+
+
+def row_group(row, padded):
+    """Shapes of the inputs that are not to be padded, in the order of their names.
+
+    `padded` says whether rows of ids are.
+    """
+    return tuple(
+        _sizes(part)
+        for _, part in sorted(row.inputs.items())
+        if not (padded and isinstance(part, list))
+    )
+
+
+def _sizes(part):
+    """The shape of an input of a row; (1,) for a number."""
+    return (len(part),) if isinstance(part, list) else part.shape or (1,)

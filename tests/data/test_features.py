@@ -1,0 +1,66 @@
+"""Sequences of vectors with a text or a class each."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("sentencepiece")
+
+from keras_transformer.data.features import feature_batches  # noqa: E402
+from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
+from keras_transformer.padding import pad_vectors  # noqa: E402
+from keras_transformer.special_ids import BEGIN_ID, END_ID  # noqa: E402
+
+FRAMES = [np.full((n, 2), n, "float64") for n in (3, 5, 2)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(["one two three"], 300, hard_vocab_limit=False)
+
+
+def test_frames_are_padded_with_zeros_and_texts_as_targets_are(tokenizer):
+    texts = ["one", "two three", " "]
+    data = feature_batches(FRAMES, texts, tokenizer, name="sound")
+    ((inputs, labels),) = data
+    assert set(inputs) == {"sound", "target_ids"} and inputs["sound"].shape == (2, 5, 2)
+    assert inputs["sound"].dtype.name == "float32"
+    assert data.element_spec[0]["sound"].shape.as_list() == [None, None, 2]
+    for frames, ids, label in zip(inputs["sound"], inputs["target_ids"], labels, strict=True):
+        number = int(frames[0, 0])
+        assert (frames.numpy()[:number] == number).all() and not frames.numpy()[number:].any()
+        assert tokenizer.decode(label.numpy()) == {3: "one", 5: "two three"}[number]
+        assert ids[0] == BEGIN_ID and END_ID in label.numpy()
+    assert data.batches.report.empty == 1
+
+
+def test_targets_of_static_shapes_are_no_longer_than_the_longest_text(tokenizer):
+    options = {"static_shapes": True, "bucket_boundaries": [90]}
+    ((inputs, labels),) = feature_batches(FRAMES, ["one"] * 3, tokenizer, 900, **options)
+    assert inputs["features"].shape == (10, 90, 2)
+    assert labels.shape == (10, len(tokenizer.encode("one")) + 1)
+
+
+def test_without_a_tokenizer_the_targets_are_classes():
+    data = feature_batches(FRAMES, ["b", "a", "b"], shuffle=False)
+    ((frames, labels),) = data
+    assert frames.shape == (3, 5, 2) and data.batches.labels == ["a", "b"]
+    assert frames[:, 0, 0].numpy().tolist() == [2, 3, 5] and labels.numpy().tolist() == [1, 1, 0]
+
+
+def test_frames_that_do_not_fit_are_refused():
+    with pytest.raises(
+        ValueError, match=r"number 1 has the shape \(3, 4\), the first one \(3, 2\)"
+    ):
+        feature_batches([FRAMES[0], np.zeros((3, 4))], [0, 1])
+    with pytest.raises(ValueError, match=r"number 0 has the shape \(3,\)"):
+        feature_batches([np.zeros(3)], [0])
+    with pytest.raises(ValueError, match="number 1 has numbers that are not finite"):
+        feature_batches([FRAMES[0], np.full((2, 2), np.nan)], [0, 1])
+    with pytest.raises(ValueError, match="there are 3 features, 1 targets"):
+        feature_batches(FRAMES, [0])
+
+
+def test_rows_of_vectors_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="do not fit into"):
+        pad_vectors(FRAMES, length=4)

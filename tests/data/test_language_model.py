@@ -1,0 +1,106 @@
+"""Documents a row each, and windows of a long text."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("sentencepiece")
+
+from keras_transformer.data.language_model import language_model_batches  # noqa: E402
+from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
+from keras_transformer.special_ids import BEGIN_ID, END_ID  # noqa: E402
+
+TEXT = "First:\nTo be, or not to be!\n\nSecond:\nThat is the question.\n"
+
+
+@pytest.fixture(scope="module")
+def characters():
+    return Tokenizer.train([TEXT], 400, model_type="char")
+
+
+def arrays(data):
+    batches = [[part.numpy() for part in batch] for batch in data]
+    return [np.concatenate([batch[i] for batch in batches]) for i in (0, 1)]
+
+
+def test_a_document_begins_and_ends(characters):
+    ((target_ids, labels),) = language_model_batches(["To be"], characters)
+    ids = characters.encode("To be")
+    assert target_ids.numpy().tolist() == [[BEGIN_ID, *ids]]
+    assert labels.numpy().tolist() == [[*ids, END_ID]]
+
+
+def test_files_hold_a_document_a_line_or_with_windows_one(characters, tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(TEXT.encode()))
+    report = language_model_batches(path, characters).batches.report
+    assert (report.read, report.kept, report.empty) == (5, 4, 1)
+    options = {"window": 9, "shuffle": False}
+    windows = arrays(language_model_batches(str(path), characters, **options))
+    given = arrays(language_model_batches([TEXT], characters, **options))
+    np.testing.assert_array_equal(windows, given)
+
+
+@pytest.mark.parametrize("begin", [True, False])
+def test_windows_in_order_predict_each_token_once(characters, begin):
+    ids = [*characters.encode(TEXT), END_ID]
+    data = language_model_batches([TEXT], characters, 30, window=10, begin=begin, shuffle=False)
+    target_ids, labels = arrays(data)
+    predicted = ids[0 if begin else 1 :]
+    count = len(predicted) // 10
+    assert labels.ravel().tolist() == predicted[: 10 * count]
+    assert len(target_ids) == data.batches.report.kept == count
+    if begin:
+        assert (target_ids[:, 0] == BEGIN_ID).all()
+        np.testing.assert_array_equal(target_ids[:, 1:], labels[:, :-1])
+    else:
+        assert target_ids.ravel().tolist() == ids[: 10 * count]
+
+
+def test_drawn_windows_differ_by_epoch_and_reach_all_of_the_text(characters):
+    ids = [*characters.encode(TEXT), END_ID]
+    data = language_model_batches([TEXT], characters, 24, window=8, stride=4, seed=3)
+    starts, seen = [], set()
+    for _ in range(40):
+        rows = arrays(data)[1].tolist()
+        assert len(rows) == data.batches.report.kept == (len(ids) - 8) // 4 + 1
+        found = sorted(next(i for i in range(len(ids)) if ids[i : i + 8] == row) for row in rows)
+        starts.append(found)
+        seen |= set(found)
+    assert starts[0] != starts[1]
+    assert seen == set(range(len(ids) - 7))
+    gaps = np.diff(starts)
+    assert gaps.max() <= 8  # one in each stride: no part is passed over for long
+
+
+def test_documents_of_windows_are_told_apart_by_the_end_token(characters):
+    data = language_model_batches(["To be", "or not"], characters, window=4, shuffle=False)
+    tokens = arrays(data)[1].ravel().tolist()
+    first, second = characters.encode(["To be", "or not"])
+    assert tokens == [*first, END_ID, *second, END_ID][: len(tokens)]
+
+
+def test_characters_are_ids_of_their_own(characters):
+    assert len(characters.encode("to be")) == 6  # and the space before the first word
+    assert characters.decode(characters.encode(TEXT)) == TEXT
+    assert characters.vocab_size == 260 + len(set(TEXT))
+    with pytest.raises(ValueError, match="vocab_size=99 is too small: .* need 260"):
+        Tokenizer.train([TEXT], 99, model_type="char")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 1000}, "has 61 tokens, too few for a window of 1000"),
+        ({"window": 0}, "window must be an int of at least 1, got 0"),
+        ({"window": 5, "stride": 0}, "stride must be an int of at least 1, got 0"),
+        ({"window": 50, "tokens_per_batch": 49}, "A window of 50 tokens does not fit"),
+        ({"window": 5, "max_length": 9}, "max_length and bucket_boundaries go without window"),
+        ({"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* go without window"),
+    ],
+)
+def test_arguments_that_do_not_fit(characters, options, message):
+    with pytest.raises(ValueError, match=message):
+        language_model_batches([TEXT], characters, **options)

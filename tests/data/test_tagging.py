@@ -1,0 +1,50 @@
+"""Words with a tag each."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("sentencepiece")
+
+from keras_transformer.data.tagging import tagging_batches  # noqa: E402
+from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
+from keras_transformer.data.words import encode_words  # noqa: E402
+from keras_transformer.special_ids import END_ID  # noqa: E402
+
+SENTENCES = [["a", "unbelievable", "hat"], ["hat"], [], ["", "a"]]
+TAGS = [["D", "A", "N"], ["N"], [], ["A", "D"]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
+
+
+def test_a_tag_stands_at_its_words_first_piece_alone(tokenizer):
+    data = tagging_batches(SENTENCES, TAGS, tokenizer)
+    ((source_ids, labels),) = data
+    assert data.batches.labels == ["A", "D", "N"] and data.batches.report.empty == 1
+    found = set()
+    for row, marks in zip(source_ids.numpy(), labels.numpy(), strict=True):
+        ids = row[: list(row).index(END_ID)].tolist()
+        at = np.flatnonzero(marks != -1).tolist()
+        found.add((tuple(ids), tuple(at), "".join("ADN"[i] for i in marks[at])))
+    expected = set()
+    for words, tags in zip(SENTENCES, TAGS, strict=True):
+        if words:
+            ids, first = encode_words(tokenizer, words)
+            expected.add((tuple(ids), tuple(first), "".join(tags)))
+    assert found == expected
+
+
+def test_words_and_tags_must_agree(tokenizer):
+    with pytest.raises(ValueError, match="sentence 1 has 2 words and 1 tags"):
+        tagging_batches([["a"], ["a", "b"]], [["X"], ["X"]], tokenizer)
+    with pytest.raises(ValueError, match="there are 1 sentences, 2 tags"):
+        tagging_batches([["a"]], [["X"], ["X"]], tokenizer)
+    with pytest.raises(TypeError, match=r"`sentences\[0\]` must be an iterable of strings"):
+        tagging_batches(["a red hat"], [["X", "X", "X"]], tokenizer)
+    with pytest.raises(ValueError, match="label 1 is 'Y'"):
+        tagging_batches([["a", "b"]], [["X", "Y"]], tokenizer, label_names=["X"])
+    with pytest.raises(ValueError, match="no sentence is left of 0"):
+        tagging_batches([], [], tokenizer)

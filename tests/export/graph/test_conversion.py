@@ -1,0 +1,153 @@
+"""What others' layers bring: recurrent layers, tensors that a layer keeps, layers used twice."""
+
+import keras
+import numpy as np
+import onnx.parser
+import onnx_ir as ir
+import pytest
+import tensorflow as tf
+from keras import layers
+from support.exports import convert, counts, run, source, tiny
+
+from keras_transformer.export import ExportError
+from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.loops import sink_weights
+from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.layers.blocks import EncoderBlock
+
+
+def written(model):
+    """The fused `onnx_ir.Model` of a Keras model, as an export writes it."""
+    made = convert(model)
+    fuse_blocks(made)
+    simplify(made)
+    return made
+
+
+def check(model, made, **inputs):
+    """Holds what ONNX Runtime gives to what Keras gives."""
+    arrays = [inputs[tensor.name] for tensor in model.inputs]
+    expected = model(arrays if len(arrays) > 1 else arrays[0])
+    (found,) = run(made, **inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def recurrent(layer):
+    """A recurrent layer before an encoder block."""
+    keras.utils.set_random_seed(3)
+    x = inputs = keras.Input((None, 5), name="x")
+    x = layer(x)
+    return keras.Model(inputs, EncoderBlock(2, 11, name="block")(x))
+
+
+def test_lstm_is_the_operator_of_its_name():
+    model = recurrent(layers.LSTM(6, return_sequences=True))
+    made = written(model)
+    found = counts(ir.to_proto(made).graph)
+    assert found["LSTM"] == 1 and found["Loop"] == 0
+    check(model, made, x=np.random.default_rng(0).normal(size=(3, 7, 5)).astype("float32"))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        layers.GRU(6, return_sequences=True),
+        layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
+        layers.RNN(layers.SimpleRNNCell(6), return_sequences=True),
+    ],
+    ids=lambda layer: layer.name,
+)
+def test_recurrent_layers_are_converted(layer):
+    model = recurrent(layer)
+    made = written(model)
+    for length in (1, 7):
+        x = np.random.default_rng(0).normal(size=(2, length, 5)).astype("float32")
+        check(model, made, x=x)
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
+def test_recurrent_layers_step_over_padding(layer):
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = layers.Embedding(50, 6, mask_zero=True)(ids)
+    model = keras.Model(ids, layers.Bidirectional(layer(4, name="chain"))(x))
+    made = written(model)
+    check(model, made, ids=source(4, 7, vocab_size=50))
+    names = {name for name in made.graph.initializers if "chain" in name and "kernel" in name}
+    assert names <= {variable.path for variable in model.variables} and len(names) == 4
+
+
+class Kept(layers.Layer):
+    """Adds an eager tensor that it made when it was built."""
+
+    def build(self, shape):
+        self.table = tf.constant(np.arange(shape[-1]), tf.float32)
+        self.order = tf.constant([0, 2, 1])
+
+    def call(self, x):
+        return tf.transpose(x, self.order) + self.table[:, None]
+
+
+def test_a_tensor_that_a_layer_keeps_is_a_constant():
+    x = keras.Input((None, 5), name="x")
+    model = keras.Model(x, Kept()(x))
+    made = written(model)
+    assert [value.name for value in made.graph.inputs] == ["x"]
+    check(model, made, x=np.random.default_rng(0).normal(size=(3, 7, 5)).astype("float32"))
+
+
+class Looked(layers.Layer):
+    """Reads a lookup table, which is no tensor."""
+
+    def build(self, shape):
+        pairs = tf.lookup.KeyValueTensorInitializer([1, 2], [3.0, 4.0], tf.int32, tf.float32)
+        self.table = tf.lookup.StaticHashTable(pairs, 0.0)
+
+    def call(self, x):
+        return self.table.lookup(x)
+
+
+def test_a_table_that_a_layer_keeps_is_refused():
+    x = keras.Input((3,), dtype="int32", name="x")
+    with pytest.raises(ExportError, match="neither weight nor input nor constant"):
+        convert(keras.Model(x, Looked()(x)))
+
+
+def test_an_encoder_that_is_used_twice_is_in_the_file_once():
+    encoder = tiny("encode", vocab_size=50, num_layers=1)
+    pairs = [keras.Input((None,), dtype="int32", name=name) for name in ("first", "second")]
+    one, two = (layers.GlobalAveragePooling1D()(encoder(ids)) for ids in pairs)
+    model = keras.Model(pairs, layers.Dot(1)([one, two]))
+    made = written(model)
+    packed = [name for name in made.graph.initializers if "query_key_value/kernel" in name]
+    assert len([name for name in packed if not name.endswith("sizes")]) == 1
+    assert counts(ir.to_proto(made).graph)["MultiHeadAttention"] == 2
+    check(model, made, first=source(3, 7, vocab_size=50), second=source(3, 4, vocab_size=50))
+
+
+def test_a_weight_that_a_step_reads_twice_sinks_into_it_once():
+    model = ir.from_proto(
+        onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        main (float[2, 2] x) => (float[2, 2] y, float[2, 2] z)
+        <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}, int64 count = {1}, bool yes = {1}> {
+            z = MatMul(x, w)
+            y = Loop(count, yes, x) <body = phase (int64 i, bool go, float[2, 2] a) =>
+                (bool go_on, float[2, 2] b) {
+                go_on = Identity(go)
+                b = Loop(count, yes, a) <body = step (int64 j, bool on, float[2, 2] c) =>
+                    (bool stay, float[2, 2] d) {
+                    stay = Identity(on)
+                    once = MatMul(c, w)
+                    d = MatMul(once, w)
+                }>
+            }>
+        }""")
+    )
+    x = np.array([[1.0, 0.5], [-1.0, 2.0]], np.float32)
+    before = run(model, x=x)
+    sink_weights(model.graph)
+    steps = [graph for graph in model.graphs() if graph.name == "step"]
+    assert list(steps[0].initializers) == ["w/step"]
+    for one, two in zip(before, run(model, x=x), strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -1,0 +1,115 @@
+"""Heads by themselves: their arguments, the numbers they read, and what a manifest says of them."""
+
+import numpy as np
+import pytest
+from support import artefacts, head_artefacts
+
+from keras_transformer import export
+from keras_transformer.export.runtime import Labels, Predictor, Tags, heads, signature
+from keras_transformer.export.runtime.manifest import seal, unseal
+from keras_transformer.export.runtime.rows import Passage, Row
+
+ROW = Row({})
+
+
+@pytest.mark.parametrize(
+    ("head", "numbers", "expected"),
+    [
+        (export.Classification(["n", "y"]), [0.0], (("n", "y"), (0.5, 0.5))),
+        (export.Classification(["n", "y"]), [np.log(3)], (("y", "n"), (0.75, 0.25))),
+        (export.Classification(["n", "y"], False), [0.25], (("n", "y"), (0.75, 0.25))),
+        (export.Classification(["n", "y"], False), [0.25, 0.75], (("y", "n"), (0.75, 0.25))),
+        (export.Classification(["n", "y"]), [-np.inf, 2.0], (("y", "n"), (1.0, 0.0))),
+    ],
+)
+def test_probabilities_of_logits_of_one_number_and_of_probabilities(head, numbers, expected):
+    result = head.result(ROW, {"output": np.float32(numbers)})
+    assert result.labels == expected[0]
+    np.testing.assert_allclose(result.probabilities, expected[1], rtol=1e-6)
+
+
+def test_tags_of_a_series_have_no_words():
+    head = export.TokenClassification(["a", "b", "c"], from_logits=False)
+    result = head.result(ROW, {"output": np.eye(3, dtype=np.float32)[[2, 0]]})
+    assert result == Tags((), ("c", "a"), (1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(1, ("dogs", 4, 8)), (2, ("two dogs", 0, 8)), (30, ("two dogs", 0, 8))]
+)
+def test_an_answer_is_no_longer_than_allowed(most, expected):
+    """Row: question, end, two, dogs, run, end; start likes `two`, end `dogs`."""
+    passage = Passage("two dogs run", [(0, 3), (3, 8), (8, 12)], slice(2, 5))
+    outputs = {"start": np.float32([9, 9, 3, 2, 0, 9]), "end": np.float32([9, 9, 0, 5, 1, 9])}
+    row = Row({}, length=6, passage=passage)
+    result = export.QuestionAnswering(most).result(row, outputs)
+    assert result[:3] == expected
+
+
+@pytest.mark.parametrize("kind", [export.Classification, export.TokenClassification])
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("ab",), TypeError, "labels must be a list of strings"),
+        (([1, 2],), TypeError, "labels must be a list of strings"),
+        ((["a"],), ValueError, "at least two"),
+        ((["a", "a"],), ValueError, "at least two, each another"),
+        ((["a", "b"], 1), TypeError, "from_logits must be True or False"),
+    ],
+)
+def test_wrong_arguments_are_refused(kind, arguments, error, message):
+    with pytest.raises(error, match=message):
+        kind(*arguments)
+
+
+@pytest.mark.parametrize("length", [0, -1, 1.5, True])
+def test_answers_have_a_length(length):
+    with pytest.raises(ValueError, match="max_answer_length must be a positive integer"):
+        export.QuestionAnswering(length)
+
+
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_a_head_is_what_the_manifest_says(name):
+    labels = {"labels": ["a", "b"], "from_logits": False}
+    config = {"QuestionAnswering": {"max_answer_length": 7}, "FeatureExtraction": {}}
+    config = config.get(name, labels)
+    head = heads.HEADS[name](**config)
+    assert head.get_config() == config
+    assert heads.read_head({"head": {"class_name": name, "config": config}}) == head
+    assert getattr(export, name) is type(head)
+
+
+def test_every_head_has_a_task_and_there_is_one_for_no_head():
+    assert sorted(kind.task for kind in heads.HEADS.values()) == sorted(signature.HEAD_TASKS)
+    assert heads.read_head({}).task == "forward"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"head": None}, "head is None"),
+        ({"head": {"class_name": "Classification"}}, "head is"),
+        ({"head": {"class_name": "Other", "config": {}}}, "head is"),
+        ({"head": {"class_name": "FeatureExtraction", "config": {}}}, "head is"),
+        ({"head": {"class_name": "Classification", "config": {"labels": ["a"]}}}, "at least two"),
+        ({"head": {"class_name": "Classification", "config": {"other": 1}}}, "head is .*other"),
+        ({"ignores_padding": None}, "ignores_padding is None"),
+        ({"task": "forward"}, "task 'forward' with the fields"),
+        ({"task": "embed"}, "head is"),
+    ],
+)
+def test_a_head_that_no_exporter_writes_is_refused(tmp_path, tokenizer, fields, problem):
+    with pytest.raises(ValueError, match=f"damaged or was edited by hand: .*{problem}"):
+        head_artefacts.write(tmp_path, tokenizer, "classify", **fields)
+
+
+def test_a_manifest_without_a_head_loads_as_before(folder, tokenizer, tmp_path):
+    manifest = unseal((folder / signature.MANIFEST_FILE).read_bytes())
+    assert not {"head", "ignores_padding"} & set(manifest)
+    written = head_artefacts.write(tmp_path, tokenizer, "classify")
+    manifest = unseal((written / signature.MANIFEST_FILE).read_bytes())
+    del manifest["head"]
+    with pytest.raises(ValueError, match="head is None"):
+        seal(manifest)
+    assert Predictor(written).predict([""]) == [Labels()]
+    assert artefacts.SOURCE_LIMIT == manifest["limits"]["source_length"]

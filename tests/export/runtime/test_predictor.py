@@ -1,0 +1,321 @@
+"""Models without a search against what a tokenizer alone says that their answers must be."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from support import artefacts, head_artefacts
+
+from keras_transformer.export.runtime import (
+    Answer,
+    ArtefactError,
+    Labels,
+    Outputs,
+    Predictor,
+    Tags,
+    Vector,
+)
+from keras_transformer.special_ids import END_ID
+
+LINES = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in (1, 3, 7)]
+
+
+@pytest.fixture(scope="module")
+def served(tokenizer, tmp_path_factory):
+    """`Predictor` for a model of `head_artefacts`, each made once."""
+    made = {}
+
+    def serve(name):
+        if name not in made:
+            read = None if name == "series" else tokenizer
+            folder = head_artefacts.write(tmp_path_factory.mktemp(name), read, name)
+            made[name] = Predictor(folder, threads=1)
+        return made[name]
+
+    return serve
+
+
+def row(tokenizer, line):
+    return [*tokenizer.encode(line), END_ID]
+
+
+def sum_and_count(tokenizer, line):
+    ids = row(tokenizer, line)
+    return np.float32([0.001 * sum(ids), 0.25 * len(ids)])
+
+
+def softmax(numbers):
+    shares = np.exp(np.float64(numbers))
+    return shares / shares.sum()
+
+
+def equal(results, expected):
+    """Whether results with arrays are the same, bit for bit."""
+    return len(results) == len(expected) and all(
+        result.error == other.error and np.array_equal(result.vector, other.vector)
+        for result, other in zip(results, expected, strict=True)
+    )
+
+
+# Classes
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 29, 2048])
+def test_labels_come_with_probabilities_and_the_likeliest_first(tokenizer, served, batch_tokens):
+    results = served("classify").predict(LINES, batch_tokens)
+    for line, result in zip(LINES, results, strict=True):
+        numbers = softmax([*sum_and_count(tokenizer, line), 0.0])
+        order = np.argsort(-numbers)
+        assert result.labels == tuple(np.array(["sum", "count", "none"])[order])
+        np.testing.assert_allclose(result.probabilities, numbers[order], rtol=1e-5)
+        assert (result.label, result.error) == (result.labels[0], None)
+    assert len({result.label for result in results}) > 1
+
+
+def test_answers_do_not_depend_on_company(served):
+    predictor = served("classify")
+    alone = [predictor.predict([line])[0] for line in LINES]
+    assert predictor.predict(LINES[::-1]) == alone[::-1]
+    assert list(predictor.predict_stream(iter(LINES), read_ahead=2)) == alone
+
+
+@pytest.mark.parametrize("line", ["", " \t", "\n", b"", "\0a"])
+def test_a_line_without_text_has_an_empty_result(served, line):
+    assert served("classify").predict([line, "a man"])[0] == Labels()
+    assert served("tag").predict([line]) == [Tags()]
+    assert served("embed").predict([line]) == [Vector()]
+    assert Labels().label == "" and Labels().probability == 0
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "embed", "pair"])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("dogs\t " * 89, "tokens, special ones included, where this artefact takes at most 61"),
+        (b"\tcaf\xe9 noir", "not UTF-8 at byte 5"),
+        ("\tdog \ud800 run", "half a surrogate pair at character 6"),
+    ],
+)
+def test_a_bad_line_has_an_error_and_leaves_the_others_alone(served, name, line, reason):
+    good = "two dogs\ta man"
+    first, bad, last = served(name).predict([good, line, good])
+    assert reason in bad.error
+    assert first.error is last.error is None and str(first) == str(last)
+
+
+def test_a_row_on_which_onnxruntime_fails_leaves_the_others_alone(tokenizer, served, monkeypatch):
+    predictor, bad = served("embed"), row(tokenizer, "a man")
+    session = predictor.session
+
+    class Failing:
+        def run(self, names, feed):
+            if any(ids[: len(bad)].tolist() == bad for ids in feed["source_ids"]):
+                raise RuntimeError("no memory")
+            return session.run(names, feed)
+
+    monkeypatch.setattr(predictor, "session", Failing())
+    results = predictor.predict(["two dogs", "a man", "rides"])
+    assert [result.error for result in results] == [None, "onnxruntime failed: no memory", None]
+
+
+# Tags
+
+
+def test_tags_stand_at_the_first_piece_of_each_word(tokenizer, served):
+    words = ["two", "dogs", "fahrrad!", "quick"]
+    expected = tuple("abc"[tokenizer.encode(word)[0] % 3] for word in words)
+    for item in (words, tuple(words), " ".join(words), f" {'  '.join(words)}\r\n".encode()):
+        (result,) = served("tag").predict([item])
+        assert result[:2] == (tuple(words), expected)
+        np.testing.assert_allclose(result.probabilities, np.e / (np.e + 2), rtol=1e-6)
+
+
+def test_a_list_of_words_is_not_split_further(tokenizer, served):
+    (result,) = served("tag").predict([["two dogs", "", "a"]])
+    assert result.words == ("two dogs", "", "a")
+    assert result.tags[1] == "b"  # of the unknown id, 1
+
+
+# Answers
+
+
+def best_answers(tokenizer, question, passage, most=3):
+    """The best score and the texts that have it, by trying all pairs."""
+    ids, spans = tokenizer.encode_with_spans(passage)
+    before = row(tokenizer, question)
+    whole = np.array([*before, *ids, END_ID])
+    segments = np.where(np.arange(len(whole)) < len(before), 1, 2)
+    start, end = softmax(0.001 * whole), softmax(0.1 * (whole % 3 + segments))
+    scores = {
+        (i, j): start[len(before) + i] * end[len(before) + j]
+        for i in range(len(ids))
+        for j in range(i, min(len(ids), i + most))
+    }
+    best = max(scores.values())
+    pairs = [pair for pair, score in scores.items() if score > best * (1 - 1e-6)]
+    return best, {passage[spans[i][0] : spans[j][1]].strip() for i, j in pairs}
+
+
+@pytest.mark.parametrize("passage", [*artefacts.LINES, "  ein  mann 😀 fährt é€ ", "a"])
+def test_the_answer_is_the_likeliest_span_of_the_passage(tokenizer, served, passage):
+    question = "what rides ?"
+    score, texts = best_answers(tokenizer, question, passage)
+    for item in ((question, passage), [question, passage], f"{question}\t{passage}"):
+        (result,) = served("answer").predict([item])
+        assert result.text in texts and result.error is None
+        assert passage[result.start : result.end] == result.text
+        np.testing.assert_allclose(result.score, score, rtol=1e-5)
+
+
+def test_questions_need_a_passage(served):
+    results = served("answer").predict(["", ("", ""), ("what ?", " "), "what ?", ["a", "b", "c"]])
+    assert results[:3] == [Answer()] * 3
+    assert results[3].error == "no TAB between two texts"
+    assert results[4].error == "3 texts, where this model reads 2"
+
+
+# Vectors
+
+
+def test_vectors_are_those_of_the_rows(tokenizer, served):
+    for line, result in zip(LINES, served("embed").predict(LINES), strict=True):
+        np.testing.assert_allclose(result.vector, sum_and_count(tokenizer, line), rtol=1e-6)
+
+
+def test_vectors_of_tokens_have_no_padding(tokenizer, served):
+    for line, result in zip(LINES, served("embed_tokens").predict(LINES), strict=True):
+        assert result.vector[:, 0].tolist() == row(tokenizer, line)
+
+
+def test_rows_are_not_padded_where_padding_counts(tokenizer, served, tmp_path):
+    expected = [np.float32(np.mean(row(tokenizer, line))) for line in LINES]
+    results = served("embed_mean").predict(LINES)
+    np.testing.assert_allclose([result.vector[0] for result in results], expected, rtol=1e-6)
+    folder = head_artefacts.write(tmp_path, tokenizer, "embed_mean", ignores_padding=True)
+    padded = Predictor(folder, threads=1).predict(LINES)
+    assert not equal(padded, results)  # so it is the manifest that keeps them apart
+
+
+def test_two_texts_go_into_two_inputs(tokenizer, served):
+    pairs = [("two dogs", "a man"), ("rides", "a man rides a bicycle")]
+    expected = [sum(row(tokenizer, a)) - sum(row(tokenizer, b)) for a, b in pairs]
+    by_name = [{"source_ids": a, "other_ids": b} for a, b in pairs]
+    for items in (pairs, ["\t".join(pair) for pair in pairs], by_name):
+        assert [result.vector[0] for result in served("pair").predict(items)] == expected
+
+
+def test_other_inputs_come_by_name(tokenizer, served):
+    item = {"source_ids": "two dogs", "numbers": [1, 2]}
+    wrong = [{**item, "numbers": [1]}, {"numbers": [1, 2]}, {"source_ids": "a"}]
+    results = served("mixed").predict([item, *wrong, {**item, "source_ids": " "}])
+    expected = sum_and_count(tokenizer, "two dogs") + [1, 2]
+    np.testing.assert_allclose(results[0].vector, expected, rtol=1e-6)
+    assert "'numbers' has the shape (1,)" in results[1].error
+    assert "reads texts for ['source_ids'], and got []" in results[2].error
+    assert "reads a dict of ['numbers'], and got []" in results[3].error
+    assert equal(results[4:], [Vector()])
+    with pytest.raises(TypeError, match=r"dict of \['source_ids', 'numbers'\], got 'two dogs'"):
+        served("mixed").predict(["two dogs"])
+
+
+# Arrays
+
+
+def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):
+    predictor, shapes = served("series"), []
+    session = predictor.session
+
+    class Recorder:
+        def run(self, names, feed):
+            shapes.append(feed["series"].shape)
+            return session.run(names, feed)
+
+    monkeypatch.setattr(predictor, "session", Recorder())
+    items = [np.full((length, 2), length) for length in (3, 5, 3, 2, 5, 3)]
+    results = predictor.predict(items, batch_tokens=7)
+    for item, result in zip(items, results, strict=True):
+        np.testing.assert_array_equal(result.arrays["total"], item.sum(axis=0))
+        np.testing.assert_array_equal(result.arrays["doubled"], 2 * item)
+        assert result.arrays["doubled"].dtype == np.float32
+    assert shapes == [(1, 2, 2), (2, 3, 2), (1, 3, 2), (1, 5, 2), (1, 5, 2)]
+
+
+def test_an_array_comes_as_list_dict_json_or_a_batch(served):
+    items = [[[1, 2], [3, 4]], {"series": np.ones((2, 2))}, "[[1, 2]]", b'{"series": [[5, 6]]}\n']
+    totals = [result.arrays["total"].tolist() for result in served("series").predict(items)]
+    assert totals == [[4, 6], [2, 2], [1, 2], [5, 6]]
+    batch = np.arange(12).reshape(3, 2, 2)
+    totals = [result.arrays["total"].tolist() for result in served("series").predict(batch)]
+    assert totals == batch.sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON: .*recursion"),
+        ([[1, 2, 3]], r"'series' has the shape \(1, 3\) and dtype int64"),
+        (np.ones((0, 2)), r"has the shape \(0, 2\)"),
+        ([["a", "b"]], "dtype <U1, where the model takes .* float32"),
+        ([[1, 2], [3]], "inhomogeneous"),
+        ({"other": [[1, 2]]}, r"reads a dict of \['series'\], and got \['other'\]"),
+    ],
+)
+def test_a_bad_array_has_an_error_and_leaves_the_others_alone(served, item, reason):
+    first, bad, last = served("series").predict([[[1, 2]], item, [[1, 2]]])
+    assert re.search(reason, bad.error) and bad.arrays == {}
+    assert first.arrays["total"].tolist() == last.arrays["total"].tolist() == [1, 2]
+
+
+def test_an_empty_line_of_json_has_no_outputs(served):
+    assert served("series").predict(["", " \n"]) == [Outputs()] * 2
+
+
+def test_text_without_a_head_gives_plain_outputs_and_no_padding(tokenizer, served):
+    results = served("echo").predict(LINES)
+    assert [r.arrays["ids"].tolist() for r in results] == [row(tokenizer, line) for line in LINES]
+    assert served("echo").predict([" "]) == [Outputs()]
+
+
+# What is no input, and what is no artefact for it
+
+
+@pytest.mark.parametrize("inputs", ["a man", b"a man", {"source_ids": "a"}])
+def test_one_input_alone_is_refused(served, inputs):
+    with pytest.raises(TypeError, match=r"`inputs` must be an iterable .*predict\(\[input\]\)"):
+        served("classify").predict(inputs)
+
+
+@pytest.mark.parametrize("item", [7, None, ["a", 7]])
+def test_what_is_no_input_is_refused(served, item):
+    with pytest.raises(TypeError, match="An input must be a string, or a list or tuple of"):
+        served("classify").predict(["a man", item])
+
+
+def test_sizes_below_one_are_refused_at_the_call(served):
+    with pytest.raises(ValueError, match="`batch_tokens` must be at least 1"):
+        served("classify").predict_stream([], batch_tokens=0)
+    with pytest.raises(ValueError, match="`read_ahead` must be at least 1"):
+        served("classify").predict_stream([], read_ahead=0)
+
+
+def test_nothing_in_nothing_out(served, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert served("classify").predict([]) == list(served("tag").predict_stream([])) == []
+    assert not caplog.records
+
+
+def test_an_artefact_with_a_search_is_refused(folder):
+    with pytest.raises(ArtefactError, match="task 'translate' with a search.*Take Translator"):
+        Predictor(folder)
+
+
+def test_answers_need_a_tokenizer(tmp_path):
+    with pytest.raises(ArtefactError, match="task 'answer' and reads no text. Export the model"):
+        Predictor(head_artefacts.write(tmp_path, None, "answer"))
+
+
+def test_numbers_that_are_not_finite_are_an_error(served):
+    (result,) = served("infinite").predict(["a man"])
+    assert "the model gave numbers that are not finite" in result.error

@@ -1,0 +1,86 @@
+"""Exports of searches over an encoder of the caller's: its inputs by name, the same tokens."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import encoders, exports
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx, export_saved_model
+
+pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
+MAX_LENGTH = 7
+
+
+@pytest.fixture(scope="module")
+def listener():
+    keras.utils.set_random_seed(5)
+    encoder = encoders.frames_encoder()
+    return kt.Transformer(exports.VOCAB, 1, **encoders.SIZES, encoder=encoder)
+
+
+@pytest.fixture(scope="module")
+def viewer():
+    return encoders.writer(encoders.patches_encoder)
+
+
+def test_onnx_holds_the_search_over_frames(listener, tmp_path):
+    search = kt.BeamSearch(3)
+    manifest = export_onnx(
+        listener, tmp_path / "onnx", exports.tokenizer(), search, max_length=MAX_LENGTH,
+        verbose=False,
+    )  # fmt: skip
+    assert manifest["task"] == "transcribe" and manifest["vocab_size"]["source"] is None
+    axes = ["batch", "frames_length", encoders.FEATURES]
+    assert manifest["inputs"] == [{"name": "frames", "dtype": "float32", "axes": axes}]
+    session = exports.session(tmp_path / "onnx")
+    for rows, length in ((1, 1), (4, 9), (2, 14)):
+        frames = encoders.frames(rows, length)
+        expected = search(listener, frames, MAX_LENGTH)
+        for fed in (frames, np.pad(frames, [(0, 0), (0, 3), (0, 0)])):
+            token_ids, scores = session.run(None, {"frames": fed})
+            np.testing.assert_array_equal(token_ids, expected.ids)
+            np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+
+
+def test_onnx_holds_sampling_over_several_inputs(viewer, tmp_path):
+    search = kt.Sampling(num_samples=2)
+    manifest = export_onnx(
+        viewer, tmp_path / "onnx", None, search, max_length=MAX_LENGTH, verbose=False
+    )
+    assert [value["name"] for value in manifest["inputs"]] == ["image", "place", "seed"]
+    session, pictures = exports.session(tmp_path / "onnx"), encoders.pictures(rows=5)
+    drawn = []
+    for seed in (0, 3):
+        fed = {**pictures, "seed": np.array(seed, "int32")}
+        drawn.append(session.run(["token_ids"], fed)[0])
+        expected = search(viewer, pictures, MAX_LENGTH, seed=seed)
+        np.testing.assert_array_equal(drawn[-1], expected.ids)
+    assert drawn[0].shape != drawn[1].shape or (drawn[0] != drawn[1]).any()
+
+
+def test_saved_model_gives_ids_and_strings_for_frames(listener, tmp_path):
+    search, tokenizer = kt.GreedySearch(), exports.tokenizer()
+    export_saved_model(
+        listener, tmp_path / "saved", tokenizer, search, max_length=MAX_LENGTH, verbose=False
+    )
+    signatures = tf.saved_model.load(str(tmp_path / "saved")).signatures
+    assert sorted(signatures) == ["logits", "search", "transcribe"]
+    frames = encoders.frames(4, 9)
+    expected = search(listener, frames, MAX_LENGTH).ids.numpy()
+    found = signatures["search"](frames=tf.constant(frames))["token_ids"]
+    np.testing.assert_array_equal(found, expected)
+    texts = signatures["transcribe"](frames=tf.constant(frames))["texts"].numpy()
+    assert [[text.decode() for text in row] for row in texts] == [
+        tokenizer.decode(row) for row in expected
+    ]
+
+
+def test_what_reads_no_text_has_no_text_model(viewer, tmp_path):
+    tokenizer = kt.Tokenizer.train(exports.LINES, vocab_size=exports.VOCAB)
+    with pytest.raises(ValueError, match=r"this model's encoder reads \['image', 'place'\]"):
+        export_onnx(viewer, tmp_path / "x", tokenizer, kt.GreedySearch(), text=True)
+    with pytest.raises(ValueError, match="must be a dict with an array for each of"):
+        export_onnx(viewer, tmp_path / "x", None, kt.GreedySearch(), samples=[{"image": [1.0]}])
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,343 @@
+"""Models with heads, and language models, exported: what Keras gives, the runtime says."""
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from support import exports
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export import heads
+from keras_transformer.export.runtime import Generator, Predictor
+from keras_transformer.export.staging import ExportError, why_not_saved_model
+from keras_transformer.export.tasks import ForwardTask
+from keras_transformer.padding import pad_rows
+from keras_transformer.special_ids import BEGIN_ID, END_ID
+
+LINES = ["a man", "the dog runs", "", "two words , red", "ein mann fährt fahrrad ."]
+LABELS = ["red", "green", "blue"]
+
+
+def ids_input(name="source_ids", length=None):
+    return keras.Input((length,), dtype="int32", name=name)
+
+
+def encoded(ids):
+    encoder = kt.TransformerEncoder(exports.VOCAB, num_layers=1, d_model=12, num_heads=2, d_ff=17)
+    return encoder(ids)
+
+
+def classifier(units=3, activation=None):
+    ids = ids_input()
+    pooled = layers.GlobalAveragePooling1D()(encoded(ids))
+    return keras.Model(ids, layers.Dense(units, activation)(pooled))
+
+
+def tagger(activation="softmax"):
+    ids = ids_input()
+    return keras.Model(ids, layers.Dense(3, activation)(encoded(ids)))
+
+
+def reader(two_rows=False):
+    """Marks answers: in one row with segments, or in the passage's own row."""
+    passage = ids_input("passage_ids" if two_rows else "source_ids")
+    other = ids_input("question_ids" if two_rows else "segment_ids")
+    x = kt.TokenEmbedding(exports.VOCAB, 12)(passage)
+    if two_rows:
+        question = layers.GlobalAveragePooling1D()(kt.TokenEmbedding(exports.VOCAB, 12)(other))
+        x = layers.Multiply()([x, layers.RepeatVector(1)(question)])
+    else:
+        x = kt.SegmentEmbedding()(x, other)
+    numbers = layers.Dense(2)(x)
+    outputs = {"start": numbers[..., 0], "end": numbers[..., 1]}
+    return keras.Model([other, passage] if two_rows else [passage, other], outputs)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return exports.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def exported(tokenizer, tmp_path_factory):
+    """A function that exports a model with a head; returns its manifest and `Predictor`."""
+
+    def write(model, head=None, read=tokenizer, **options):
+        folder = tmp_path_factory.mktemp("heads") / "onnx"
+        manifest = export.export_onnx(model, folder, read, head=head, verbose=False, **options)
+        return manifest, Predictor(folder, threads=1)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def classes(exported):
+    model = classifier()
+    manifest, predictor = exported(model, export.Classification(LABELS))
+    return model, manifest, predictor
+
+
+@pytest.fixture(scope="module")
+def sampler(tokenizer, tmp_path_factory):
+    model, folder = exports.tiny("generate"), tmp_path_factory.mktemp("sampler") / "onnx"
+    search = kt.Sampling(top_k=29, num_samples=2)
+    export.export_onnx(model, folder, tokenizer, search, max_length=5, verbose=False)
+    return model, search, Generator(folder, threads=1)
+
+
+# What Keras gives
+
+
+def test_labels_are_those_of_keras(tokenizer, classes):
+    model, manifest, predictor = classes
+    assert manifest["head"] == {
+        "class_name": "Classification",
+        "config": {"labels": LABELS, "from_logits": True},
+    }
+    assert (manifest["task"], manifest["ignores_padding"]) == ("classify", True)
+    for line, result in zip(LINES, predictor.predict(LINES), strict=True):
+        if not line:
+            assert result.labels == ()
+            continue
+        logits = model(np.array([[*tokenizer.encode(line), END_ID]], "int32"))
+        found = dict(zip(result.labels, result.probabilities, strict=True))
+        expected = keras.ops.convert_to_numpy(keras.ops.softmax(logits))[0]
+        np.testing.assert_allclose([found[label] for label in LABELS], expected, atol=1e-5)
+
+
+def test_tags_are_those_of_keras(tokenizer, exported):
+    model, words = tagger(), ["two", "words", "hat"]
+    _, predictor = exported(model, export.TokenClassification(LABELS, from_logits=False))
+    (result,) = predictor.predict([words])
+    pieces = [tokenizer.encode(word) for word in words]
+    first = np.cumsum([0, *map(len, pieces[:-1])])
+    found = keras.ops.convert_to_numpy(model(np.array([[*sum(pieces, []), END_ID]], "int32")))[0]
+    assert result.tags == tuple(LABELS[i] for i in found[first].argmax(axis=-1))
+    np.testing.assert_allclose(result.probabilities, found[first].max(axis=-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("two_rows", [False, True])
+def test_answers_are_those_of_keras(tokenizer, exported, two_rows):
+    model, question, passage = reader(two_rows), "what hat ?", "a man 's hat , red ."
+    manifest, predictor = exported(model, export.QuestionAnswering(1))
+    (result,) = predictor.predict([(question, passage)])
+    ask, tell = ([*tokenizer.encode(text), END_ID] for text in (question, passage))
+    if two_rows:
+        inputs, before = {"question_ids": ask, "passage_ids": tell}, 0
+    else:
+        segments = [1] * len(ask) + [2] * len(tell)
+        inputs, before = {"source_ids": ask + tell, "segment_ids": segments}, len(ask)
+    outputs = model({name: np.array([ids], "int32") for name, ids in inputs.items()})
+    start, end = (keras.ops.softmax(outputs[name])[0] for name in ("start", "end"))
+    scores = keras.ops.convert_to_numpy(start * end)[before : before + len(tell) - 1]
+    spans = tokenizer.encode_with_spans(passage)[1]
+    begin, stop = spans[scores.argmax()]
+    assert result.text == passage[begin:stop].strip()
+    np.testing.assert_allclose(result.score, scores.max(), rtol=1e-4)
+    assert manifest["task"] == "answer"
+
+
+def test_vectors_are_those_of_keras(tokenizer, exported):
+    ids = ids_input()
+    model = keras.Model(ids, encoded(ids))
+    _, predictor = exported(model, export.FeatureExtraction())
+    for line, result in zip(LINES, predictor.predict(LINES), strict=True):
+        if line:
+            expected = model(np.array([[*tokenizer.encode(line), END_ID]], "int32"))[0]
+            np.testing.assert_allclose(result.vector, expected, atol=1e-5)
+
+
+def test_a_fixed_length_is_filled(tokenizer, exported):
+    ids = ids_input(length=11)
+    model = keras.Model(
+        ids, layers.Dense(3)(layers.Flatten()(layers.Embedding(exports.VOCAB, 5)(ids)))
+    )
+    manifest, predictor = exported(model, export.Classification(LABELS))
+    good, bad = predictor.predict(["a man", "a man rides a bicycle , red ."])
+    logits = model(pad_rows([[*tokenizer.encode("a man"), END_ID]], length=11))
+    best = int(keras.ops.argmax(logits))
+    assert good.label == LABELS[best] and "takes at most 11" in bad.error
+    assert manifest["ignores_padding"]
+
+
+def test_pictures_have_classes_too(exported):
+    pictures = keras.Input((5, 5, 2), name="pictures")
+    model = keras.Model(pictures, layers.Dense(1, "sigmoid")(layers.Flatten()(pictures)))
+    head = export.Classification(["cat", "dog"], from_logits=False)
+    _, predictor = exported(model, head, read=None)
+    batch = np.random.default_rng(0).normal(size=(7, 5, 5, 2)).astype("float32")
+    found = [dict(zip(*result[:2], strict=True))["dog"] for result in predictor.predict(batch)]
+    np.testing.assert_allclose(found, np.asarray(model(batch))[:, 0], atol=1e-5)
+
+
+def test_continuations_are_those_of_keras(tokenizer, sampler):
+    model, search, generator = sampler
+    prompts = [line for line in LINES if line]
+    ids = pad_rows([[BEGIN_ID, *row] for row in tokenizer.encode(prompts)])
+    found = search(model, ids, 5, seed=23)
+    results = generator.n_best(prompts, seed=23)
+    texts = [tokenizer.decode(rows) for rows in found.ids.numpy()]
+    texts = [[text.replace("\0", "\ufffd") for text in some] for some in texts]
+    assert [list(result.texts) for result in results] == texts
+    np.testing.assert_allclose([r.scores for r in results], found.scores, rtol=1e-4)
+    assert generator.generate(prompts, seed=29) != [result.text for result in results]
+
+
+def test_a_prompt_fills_a_model_with_learned_positions(tokenizer, tmp_path):
+    model = exports.tiny("generate", num_layers=1, positions="learned", max_length=5)
+    export.export_onnx(model, tmp_path / "x", tokenizer, kt.GreedySearch(), verbose=False)
+    prompts = ["two", "xyz", "abcd"]
+    assert [len(tokenizer.encode(prompt)) for prompt in prompts] == [2, 4, 5]
+    found = Generator(tmp_path / "x", threads=1).n_best(prompts)
+    assert found[0].text and found[1].text and "takes at most 5" in found[2].error
+
+
+# Eight threads
+
+
+def same_in_threads(answer, lines):
+    """500 requests of 1 to 3 lines, by 8 threads: how many have the answers of one thread."""
+    draw = random.Random(20170612)
+    requests = [draw.choices(lines, k=draw.randint(1, 3)) for _ in range(500)]
+    serial = [answer(request) for request in requests]
+    with ThreadPoolExecutor(8) as pool:
+        return sum(map(list.__eq__, serial, pool.map(answer, requests)))
+
+
+def test_eight_threads_share_a_generator(sampler):
+    generator = sampler[-1]
+    assert same_in_threads(lambda lines: generator.n_best(lines, seed=31), LINES) == 500
+
+
+def test_eight_threads_share_a_predictor(classes):
+    assert same_in_threads(classes[-1].predict, LINES) == 500
+
+
+# Padding
+
+
+def test_a_model_that_sees_padding_is_told_by_the_manifest(exported):
+    ids = ids_input()
+    vectors = layers.Embedding(exports.VOCAB, 5)(ids)  # without a mask
+    model = keras.Model(ids, layers.Dense(3)(layers.GlobalAveragePooling1D()(vectors)))
+    manifest, predictor = exported(model, export.Classification(LABELS))
+    assert not manifest["ignores_padding"]
+    alone = [predictor.predict([line])[0] for line in LINES]
+    assert predictor.predict(LINES) == alone
+
+
+def test_padding_is_tried_within_learned_positions():
+    ids = ids_input()
+    model = kt.TransformerEncoder(
+        23, num_layers=1, d_model=12, num_heads=2, d_ff=17, positions="learned", max_length=5
+    )
+    task = ForwardTask(keras.Model(ids, model(ids)), export.FeatureExtraction())
+    assert heads.ignores_padding(task, task.cases(None))
+    short = kt.TransformerEncoder(
+        23, num_layers=1, d_model=12, num_heads=2, d_ff=17, positions="learned", max_length=3
+    )
+    task = ForwardTask(keras.Model(ids, short(ids)), export.FeatureExtraction())
+    assert not heads.ignores_padding(task, task.cases(None))  # no room to try it
+
+
+# Heads that do not go with the model
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (export.Classification(["a", "b"]), "has 2 labels, but .* has 3 classes"),
+        (
+            export.TokenClassification(LABELS),
+            r"needs an output \(B, S, C\), but 'dense.* \(None, 3",
+        ),
+        (export.QuestionAnswering(), r"two outputs \(B, S\) named 'start' and 'end'"),
+    ],
+)
+def test_a_head_of_another_output_is_refused(tmp_path, tokenizer, head, message):
+    with pytest.raises(ValueError, match=message):
+        export.export_onnx(classifier(), tmp_path / "x", tokenizer, head=head, verbose=False)
+
+
+def test_what_is_no_head_and_a_search_with_one_are_refused(tmp_path, tokenizer):
+    with pytest.raises(TypeError, match="head must be one of Classification.* but str"):
+        export.export_onnx(classifier(), tmp_path / "x", tokenizer, head="classify")
+    head = export.FeatureExtraction()
+    with pytest.raises(ValueError, match="pass `search` or `head`, not both"):
+        export.export_onnx(exports.tiny(), tmp_path / "x", tokenizer, exports.BEAM, head=head)
+    with pytest.raises(ValueError, match="FeatureExtraction is about one output"):
+        export.export_onnx(reader(), tmp_path / "x", tokenizer, head=head)
+
+
+def test_answers_need_a_tokenizer_and_two_texts(tmp_path, tokenizer):
+    head = export.QuestionAnswering()
+    with pytest.raises(ValueError, match="QuestionAnswering needs a tokenizer, and a model that"):
+        export.export_onnx(reader(), tmp_path / "x", head=head)
+    ids = ids_input()
+    vectors = encoded(ids)
+    model = keras.Model(ids, {"start": vectors[..., 0], "end": vectors[..., 1]})
+    with pytest.raises(ValueError, match=r"The inputs are \['source_ids'\]"):
+        export.export_onnx(model, tmp_path / "x", tokenizer, head=head)
+
+
+def test_tags_need_one_row_of_ids(tmp_path, tokenizer):
+    ids, segments = ids_input(), ids_input("segment_ids")
+    vectors = layers.Add()([encoded(ids), layers.Embedding(3, 12)(segments)])
+    model = keras.Model([ids, segments], layers.Dense(3)(vectors))
+    with pytest.raises(ValueError, match="needs a model with one input of ids, but the inputs are"):
+        head = export.TokenClassification(LABELS)
+        export.export_onnx(model, tmp_path / "x", tokenizer, head=head)
+
+
+@pytest.mark.parametrize(
+    ("make", "head", "message"),
+    [
+        (classifier, export.Classification(LABELS, False), "no probabilities. Pass from_logits=T"),
+        (lambda: classifier(3, "softmax"), export.Classification(LABELS), "Pass from_logits=False"),
+        (lambda: classifier(1, "sigmoid"), export.Classification(["n", "y"]), "from_logits=False"),
+        (
+            tagger,
+            export.TokenClassification(LABELS),
+            "from_logits=True, but .* gives probabilities",
+        ),
+        (
+            lambda: tagger(None),
+            export.TokenClassification(LABELS, False),
+            "from_logits=False, but the model gives",
+        ),
+    ],
+)
+def test_a_wrong_from_logits_is_told(make, head, message):
+    task = ForwardTask(make(), head)
+    cases = task.cases(None)
+    with pytest.raises(ExportError, match=message):
+        heads.check_outputs(task, cases, [task.expected(case) for case in cases])
+
+
+def test_an_export_with_a_wrong_head_does_not_appear(tmp_path, tokenizer):
+    head = export.Classification(LABELS, from_logits=False)
+    with pytest.raises(ExportError, match="Pass from_logits=True"):
+        export.export_onnx(classifier(), tmp_path / "x", tokenizer, head=head, verbose=False)
+    assert not (tmp_path / "x").exists()
+
+
+# SavedModel
+
+
+def test_a_saved_model_has_its_head_beside_it(tmp_path, tokenizer):
+    path, head = tmp_path / "saved", export.Classification(LABELS)
+    export.export_saved_model(classifier(), path, tokenizer, head=head, verbose=False)
+    written = json.loads((path / "assets.extra/head.json").read_text("utf-8"))
+    assert written == {"class_name": "Classification", "config": head.get_config()}
+    assert why_not_saved_model(path) is None  # so a later export may replace it
+    (path / "assets.extra/other").touch()
+    assert "assets.extra is no part" in why_not_saved_model(path)
+    for served in tf.saved_model.load(str(path)).signatures.values():
+        (output,) = served(source_ids=tf.constant([[5, 3]])).values()
+        assert output.shape == (1, 3)

@@ -1,0 +1,41 @@
+"""The proof of parity where outputs hold large constants, such as those that hide padding."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.export import ExportError, verify
+
+
+def outputs(*numbers):
+    """What a model gives for one case."""
+    return [{"logits": np.array(numbers, "float32")}]
+
+
+@pytest.mark.parametrize("hidden", [-1e4, -3e4, -1e9, -3.4e38])
+@pytest.mark.parametrize("exact", [True, False])
+def test_large_constants_do_not_set_the_scale(hidden, exact):
+    random = np.random.default_rng(0)
+    numbers = random.normal(0, 3, 20)
+    for count in (1, 20, 400):  # most of a row may be hidden
+        expected = outputs(*[hidden] * count, *numbers)
+        verify.compare_forward(expected, expected, 1e-4, exact)
+        wrong = outputs(*[hidden] * count, *random.permutation(numbers))
+        with pytest.raises(ExportError, match="they differ from Keras' by"):
+            verify.compare_forward(expected, wrong, 0.4, exact)
+    with pytest.raises(ExportError, match="they differ from Keras' by"):
+        verify.compare_forward(outputs(hidden, 3.0), outputs(hidden, 50000.0), 0.4, exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_large_constants_are_held_to_their_own_size(exact):
+    expected = outputs(-1e9, 1.0, 2.0, 3.0)
+    verify.compare_forward(expected, outputs(-1e9 + 64, 1.0, 2.0, 3.0), 1e-4, exact)
+    with pytest.raises(ExportError, match="they differ from Keras' by 0.5 of"):
+        verify.compare_forward(expected, outputs(-5e8, 1.0, 2.0, 3.0), 0.4, exact)
+
+
+def test_numbers_that_are_all_large_are_compared_by_their_spread():
+    numbers = np.random.default_rng(0).normal(0, 1e5, 50)
+    verify.compare_forward(outputs(*numbers), outputs(*(numbers + 1)), 1e-4)
+    with pytest.raises(ExportError, match="of their spread"):
+        verify.compare_forward(outputs(*numbers), outputs(*numbers[::-1]), 0.4, exact=False)

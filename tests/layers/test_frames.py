@@ -1,0 +1,104 @@
+"""Convolution over padded frames: results and masks do not depend on the padding."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from support.checks import assert_close, check_layer, normal, numpy64, randomise
+
+from keras_transformer.layers.blocks import EncoderBlock
+from keras_transformer.layers.frames import MaskedConv1D
+from keras_transformer.layers.pooling import SequencePooling
+
+C, D = 4, 6
+PADDINGS = ("valid", "same", "causal")
+
+
+def convolved(**options):
+    """Two convolutions as one function: (B, S, C), mask -> (B, S', D), mask."""
+    first, second = MaskedConv1D(5, 3, activation="gelu", **options), MaskedConv1D(D, 3, **options)
+    for layer, size in ((first, C), (second, 5)):
+        layer.build((None, None, size))
+        randomise(layer)
+
+    def run(x, mask=None):
+        y = first(x, mask=mask)
+        mask = first.compute_mask(x, mask)
+        return numpy64(second(y, mask=mask)), second.compute_mask(y, mask)
+
+    return run
+
+
+@pytest.mark.parametrize("padding, strides", [*itertools.product(PADDINGS, (1, 2, 3))])
+def test_padding_on_the_right_changes_nothing(padding, strides):
+    run = convolved(padding=padding, strides=strides)
+    for length, more in [(17, 1), (17, 4), (18, 1), (20, 5)]:
+        x = normal(2, length, C)
+        alone, none = run(x)
+        padded = np.concatenate([x, np.full((2, more, C), np.nan, "float32")], axis=1)
+        mask = np.arange(length + more)[None].repeat(2, 0) < length
+        found, kept = run(padded, mask)
+        assert none is None
+        np.testing.assert_array_equal(numpy64(kept).sum(axis=1), alone.shape[1])
+        assert numpy64(kept)[:, : alone.shape[1]].all()
+        assert found.shape[1] == kept.shape[1]
+        assert_close(found[:, : alone.shape[1]], alone)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_padding_on_the_left_changes_nothing_without_strides(padding):
+    run = convolved(padding=padding)
+    x = normal(2, 17, C)
+    alone, _ = run(x)
+    padded = np.concatenate([np.full((2, 3, C), np.nan, "float32"), x], axis=1)
+    found, kept = run(padded, np.arange(20)[None].repeat(2, 0) >= 3)
+    assert_close(found[numpy64(kept) == 1], alone.reshape(-1, D))
+
+
+@pytest.mark.parametrize("padding, strides", [*itertools.product(PADDINGS, [1]), ("valid", 2)])
+def test_without_a_mask_it_is_keras_own(padding, strides):
+    ours = MaskedConv1D(D, 3, strides=strides, padding=padding, activation="relu")
+    theirs = keras.layers.Conv1D(D, 3, strides=strides, padding=padding, activation="relu")
+    x = normal(2, 11, C)
+    ours.build(x.shape), theirs.build(x.shape)
+    randomise(ours)
+    theirs.set_weights(ours.get_weights())
+    assert_close(ours(x), numpy64(theirs(x)))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_a_dilated_filter_reads_what_it_spans(padding):
+    layer = MaskedConv1D(D, 3, padding=padding, dilation_rate=2, use_bias=False)
+    x, mask = normal(1, 9, C), np.arange(12)[None] < 9
+    alone = numpy64(layer(x))
+    padded = np.concatenate([x, np.ones((1, 3, C), "float32")], axis=1)
+    kept = numpy64(layer.compute_mask(padded, mask)) == 1
+    assert_close(numpy64(layer(padded, mask=mask))[kept], alone[0])
+
+
+@pytest.mark.numeric
+def test_a_row_gives_one_answer_alone_and_in_company():
+    frames = keras.Input((None, C))
+    x = keras.layers.Masking()(frames)
+    for _ in range(2):
+        x = MaskedConv1D(8, 3, strides=2, activation="gelu")(x)
+    x = EncoderBlock(2, 16)(x)
+    model = randomise(keras.Model(frames, [SequencePooling()(x), x._keras_mask]))
+    given = normal(2, 23, C)
+    given[0, 10:] = 0.0
+    together, mask = model(given)
+    np.testing.assert_array_equal(numpy64(mask).sum(axis=1), [3, 6])
+    assert_close(together[:1], numpy64(model(given[:1, :10])[0]))
+    assert_close(together[1:], numpy64(model(given[1:])[0]))
+
+
+def test_layer_promises(tmp_path):
+    config = {"filters": D, "kernel_size": (3,), "strides": (2,), "padding": "valid"}
+    check_layer(MaskedConv1D, config, [normal(2, 9, C)], tmp_path, masked=False)
+
+
+@pytest.mark.parametrize("option", [{"padding": "full"}, {"data_format": "channels_first"}])
+def test_what_it_cannot_do_is_refused(option):
+    with pytest.raises(ValueError, match="padding|frames"):
+        MaskedConv1D(D, 3, **option)

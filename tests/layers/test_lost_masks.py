@@ -1,0 +1,113 @@
+"""A Keras mask that an operation dropped on the way is noticed before padding counts."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from support.checks import assert_close, normal, numpy64, randomise
+
+from keras_transformer.layers.additive import AdditiveAttention
+from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
+from keras_transformer.layers.pooling import SequencePooling
+from keras_transformer.layers.positions import SinusoidalPositionEncoding
+
+V, D = 11, 8
+READERS = {
+    "block": lambda x, **options: EncoderBlock(2, 16)(x, **options),
+    "attention": lambda x, **options: MultiHeadAttention(2, 4)(x, x, **options),
+    "additive": lambda x, **options: AdditiveAttention(4)(x, x, **options),
+    "decoder": lambda x: DecoderBlock(2, 16)(keras.Input((None, D)), x),
+    "pooling": lambda x: SequencePooling()(x),
+}
+
+
+def embedded():
+    ids, kinds = (keras.Input((None,), dtype="int32") for _ in range(2))
+    return ids, kinds, TokenEmbedding(V, D)(ids), TokenEmbedding(V, D)(kinds)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_sum_by_an_operator_is_refused(reader):
+    *_, a, b = embedded()
+    with pytest.raises(ValueError, match=r"mask was lost in Add 'add.*keras.layers.Add\(\)\(\[a"):
+        READERS[reader](a + b)
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda x: SinusoidalPositionEncoding()(x * 2.0),
+        lambda x: keras.layers.LayerNormalization()(keras.ops.relu(x)),
+        lambda x: keras.layers.Dropout(0.1)(x[:, 1:]),
+        lambda x: keras.layers.Add()([x, keras.layers.Embedding(3, D)(keras.Input((None,)))]),
+    ],
+    ids=["scaled", "behind a norm", "cut", "added to what has no mask"],
+)
+def test_a_mask_that_was_lost_earlier_is_noticed(lose):
+    with pytest.raises(ValueError, match="EncoderBlock.* mask was lost in"):
+        EncoderBlock(2, 16)(lose(embedded()[2]))
+
+
+def test_an_explicit_mask_takes_its_place():
+    ids, kinds, a, b = embedded()
+    mask = keras.ops.not_equal(ids, 0)
+    explicit = SequencePooling()(EncoderBlock(2, 16)(a + b, attention_mask=mask), mask=mask)
+    attended = AdditiveAttention(4)(MultiHeadAttention(2, 4)(a, a + b, attention_mask=mask), b)
+    assert keras.Model([ids, kinds], [explicit, attended]).output_shape == [
+        (None, D),
+        (None, None, D),
+    ]
+
+
+def test_causal_blocks_take_it_since_real_tokens_never_see_padding_on_the_right():
+    *_, a, b = embedded()
+    assert EncoderBlock(2, 16)(a + b, use_causal_mask=True).shape == (None, None, D)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: keras.layers.RepeatVector(3)(SequencePooling()(x)),
+        lambda x: x[:, 0][:, None] * 2.0,
+        lambda x: keras.ops.mean(x, axis=1, keepdims=True),
+        lambda x: DecoderBlock(2, 16)(keras.Input((None, D)), x),
+    ],
+    ids=["pooled", "the first alone", "mean", "memory of a target without a mask"],
+)
+def test_another_length_has_another_mask(change):
+    assert EncoderBlock(2, 16)(change(embedded()[2])).shape[-1] == D
+
+
+def test_tensors_without_a_history_pass():
+    x = normal(2, 3, D)
+    assert EncoderBlock(2, 16)(x + x).shape == (2, 3, D)
+    assert EncoderBlock(2, 16).compute_output_spec(keras.KerasTensor((2, 3, D))).shape == (2, 3, D)
+
+
+@pytest.mark.numeric
+def test_padding_changes_nothing_where_the_sum_keeps_the_mask():
+    ids, kinds, a, b = embedded()
+    x = SegmentEmbedding()(keras.layers.Add()([a, b]), kinds)
+    model = randomise(keras.Model([ids, kinds], SequencePooling()(EncoderBlock(2, 16)(x))))
+    short = [np.array([[5, 3]], "int32"), np.array([[1, 2]], "int32")]
+    padded = [np.pad(x, [(0, 0), (0, 4)]) for x in short]
+    assert_close(model(padded), numpy64(model(short)))
+
+
+def test_a_model_that_was_saved_with_a_lost_mask_loads_and_says_so():
+    ids, _, a, _ = embedded()
+    config = keras.Model(ids, EncoderBlock(2, 16)(keras.layers.ReLU()(a))).get_config()
+    text = json.dumps(config)
+    layer = next(layer for layer in config["layers"] if layer["class_name"] == "ReLU")
+    relu = keras.Model(ids, keras.ops.relu(a)).get_config()["layers"][-1]
+    lost = json.loads(text)
+    for i, saved in enumerate(lost["layers"]):
+        if saved["class_name"] == "ReLU":
+            lost["layers"][i] = {**relu, "name": layer["name"]}
+            lost["layers"][i]["config"] = {**relu["config"], "name": layer["name"]}
+    with pytest.warns(UserWarning, match="EncoderBlock.* mask was lost in Relu"):
+        model = keras.Model.from_config(lost)
+    assert model(np.array([[5, 3, 0]])).shape == (1, 3, D)

@@ -1,0 +1,151 @@
+"""`Transformer(encoder=...)`: any functional model in the place of the encoder."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from support import encoders
+
+import keras_transformer as kt
+
+SEARCHES = [kt.GreedySearch(), kt.BeamSearch(3), kt.Sampling(seed=3, num_samples=2)]
+TARGETS = np.array([[2, 5, 7], [2, 9, 0], [2, 11, 13]], "int32")
+
+
+@pytest.fixture(scope="module")
+def listener():
+    return encoders.writer(encoders.frames_encoder)
+
+
+@pytest.fixture(scope="module")
+def viewer():
+    return encoders.writer(encoders.patches_encoder)
+
+
+def test_the_mask_of_the_encoder_hides_padding(listener):
+    frames = encoders.frames()
+    padded = np.pad(frames, [(0, 0), (0, 4), (0, 0)])
+    alone = listener({"frames": frames[2:, :3], "target_ids": TARGETS[2:]})
+    expected = listener({"frames": frames, "target_ids": TARGETS})
+    found = listener({"frames": padded, "target_ids": TARGETS})
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(alone, expected[2:], atol=1e-5)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
+def test_a_search_depends_neither_on_padding_nor_on_company(listener, search):
+    frames = encoders.frames()
+    expected = search(listener, frames, max_length=7)
+    padded = search(listener, {"frames": np.pad(frames, [(0, 0), (0, 4), (0, 0)])}, max_length=7)
+    np.testing.assert_array_equal(padded.ids, expected.ids)
+    np.testing.assert_allclose(padded.scores, expected.scores, atol=1e-5)
+    for row in range(3):
+        alone = search(listener, frames[row : row + 1], max_length=7).ids.numpy()[0]
+        np.testing.assert_array_equal(alone, expected.ids[row, :, : alone.shape[1]])
+        assert not expected.ids[row, :, alone.shape[1] :].numpy().any()
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
+def test_a_search_scores_as_the_whole_pass_does(viewer, search):
+    pictures = encoders.pictures()
+    result = search(viewer, pictures, max_length=7)
+    best = result.ids.numpy()[:, 0]  # (B, T)
+    inputs = np.concatenate([np.full((3, 1), 2, "int32"), best[:, :-1]], axis=1)
+    log_probs = keras.ops.log_softmax(viewer({**pictures, "target_ids": inputs}))
+    chosen = np.take_along_axis(np.asarray(log_probs), best[..., None], axis=2)[..., 0]
+    score = (chosen * (best > 0)).sum(axis=1)
+    if isinstance(search, kt.BeamSearch):
+        score /= ((5 + (best > 0).sum(axis=1)) / 6) ** search.length_penalty
+    np.testing.assert_allclose(result.scores[:, 0], score, rtol=1e-4)
+
+
+def test_by_default_a_text_may_have_50_tokens_more_than_the_encoder_has_positions(listener, viewer):
+    never_ends = kt.GreedySearch(min_length=60)
+    lengths = [(ids > 0).sum() for ids in never_ends(listener, encoders.frames()).ids.numpy()]
+    assert lengths == [57, 55, 53]  # 7, 5 and 3 frames
+    assert (never_ends(viewer, encoders.pictures()).ids.numpy() > 0).sum() == 3 * 54
+
+
+def test_the_encoder_is_saved_with_the_model(viewer, tmp_path):
+    viewer.save(tmp_path / "viewer.keras")
+    loaded = keras.models.load_model(tmp_path / "viewer.keras")
+    inputs = {**encoders.pictures(), "target_ids": TARGETS}
+    np.testing.assert_array_equal(loaded(inputs), viewer(inputs))
+    assert sorted(loaded.source_inputs) == ["image", "place"]
+    config = json.loads(json.dumps(viewer.get_config()))
+    again = kt.Transformer.from_config(config)
+    assert again.get_config() == viewer.get_config() and again.encoder is not viewer.encoder
+
+
+def test_depths_of_encoder_and_decoder_may_differ():
+    model = kt.Transformer(encoders.VOCAB, (1, 3), **encoders.SIZES)
+    assert len(model.encoder.blocks) == 1 and len(model.decoder.blocks) == 3
+    again = kt.Transformer.from_config(model.get_config())
+    assert [w.path for w in again.weights] == [w.path for w in model.weights]
+
+
+def test_an_encoder_of_ids_reads_the_ids_of_a_search():
+    encoder = kt.TransformerEncoder(29, 1, **encoders.SIZES)
+    model = kt.Transformer(encoders.VOCAB, 1, **encoders.SIZES, encoder=encoder)
+    ids = np.array([[5, 28, 3], [7, 3, 0]], "int32")
+    expected = kt.BeamSearch(3)(model, ids, max_length=5)
+    found = kt.BeamSearch(3)(model, {"source_ids": np.pad(ids, [(0, 0), (0, 2)])}, max_length=5)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    with pytest.raises(TypeError, match="must be integers"):
+        model({"source_ids": ids * 1.0, "target_ids": ids})
+
+
+def test_fit_learns_the_class_of_a_picture():
+    model = encoders.writer(encoders.patches_encoder, num_layers=1, dropout=0.0)
+    pictures = encoders.pictures(rows=4)
+    words = np.array([[5, 3], [7, 3], [11, 3], [13, 3]], "int32")
+    starts = np.concatenate([np.full((4, 1), 2, "int32"), words[:, :1]], axis=1)
+    model.compile(keras.optimizers.Adam(3e-3), kt.SequenceCrossentropy())
+    model.fit({**pictures, "target_ids": starts}, words, epochs=60, verbose=0)
+    np.testing.assert_array_equal(kt.GreedySearch()(model, pictures).ids[:, 0], words)
+
+
+def dense(units, name="vectors"):
+    inputs = keras.Input((None, 3), name=name)
+    return keras.Model(inputs, keras.layers.Dense(units)(inputs))
+
+
+def flat():
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, keras.layers.Dense(4)(inputs))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"encoder": keras.layers.Dense(4)}, TypeError, "functional Keras model"),
+        ({"encoder": flat()}, ValueError, r"one output of shape \(batch, length"),
+        ({"encoder": dense(4, "target_ids")}, ValueError, "called 'target_ids'"),
+        ({"encoder": dense(4), "target_vocab_size": 7}, ValueError, "leave target_vocab_size out"),
+        ({"num_layers": 1.5}, TypeError, "num_layers must be one integer"),
+    ],
+)
+def test_what_cannot_be_an_encoder_is_refused(arguments, error, match):
+    with pytest.raises(error, match=match):
+        kt.Transformer(encoders.VOCAB, **{"num_layers": 1, **encoders.SIZES, **arguments})
+
+
+def test_two_depths_are_refused_where_there_is_one_stack():
+    with pytest.raises(TypeError, match="num_layers must be one integer"):
+        kt.TransformerEncoder(encoders.VOCAB, (1, 2), **encoders.SIZES)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "match"),
+    [
+        (np.zeros((3, 8, 8, 3)), TypeError, "pass a dict with an array for each"),
+        ({"image": np.zeros((3, 8, 8, 3))}, ValueError, r"must be a dict of \['image', 'place'\]"),
+        ({"image": np.zeros((8, 8, 3)), "place": np.zeros((1, 1))}, ValueError, "image has shape"),
+        ({"image": np.zeros((3, 8, 8, 3)), "place": np.zeros((2, 1))}, ValueError, "one batch"),
+        ({"image": np.full((3, 8, 8, 3), "a"), "place": np.zeros((3, 1))}, TypeError, "string"),
+    ],
+)
+def test_sources_that_the_encoder_cannot_read_are_refused(viewer, source, error, match):
+    with pytest.raises(error, match=match):
+        kt.GreedySearch()(viewer, source)
