@@ -31,20 +31,26 @@ _TASKS = {
     "--seed": ("generate", "transcribe"),
     "--with-prompt": ("generate",),
 }
+_DESCRIPTION = (
+    "Answers standard input, line by line, on standard output, as the artefact's "
+    "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
+    "probability; words their tags, as word/tag; question TAB passage an answer; other models "
+    "JSON. Two texts have a TAB between them; models that read no text read JSON."
+)
+_EPILOG = (
+    "A line that cannot be answered gives an empty line (none with --n-best), and "
+    "its number and the reason on standard error. Exit status: 0 every line was answered; "
+    "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
+    "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left. "
+    "With --check: 0 it serves as asked; 1 on another provider than the best; 2 it cannot."
+)
 
 
 def _parse(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.runtime",
-        description="Answers standard input, line by line, on standard output, as the artefact's "
-        "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
-        "probability; words their tags, as word/tag; question TAB passage an answer; other models "
-        "JSON. Two texts have a TAB between them; models that read no text read JSON.",
-        epilog="A line that cannot be answered gives an empty line (none with --n-best), and "
-        "its number and the reason on standard error. Exit status: 0 every line was answered; "
-        "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
-        "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left. "
-        "With --check: 0 it serves as asked; 1 on another provider than the best; 2 it cannot.",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
     )
     parser.add_argument(
         "folder", nargs="?", help="what export_onnx wrote; --check can do without it"
@@ -65,7 +71,8 @@ def _parse(arguments):
     parser.add_argument(
         "--json",
         action="store_true",
-        help="write one line of JSON for each line, with all that the result has in Python",
+        help="write one line of JSON for each line, with all that the result has in Python; with "
+        "--check one line with all that was found",
     )
     parser.add_argument(
         "--seed", type=int, metavar="N", help="of sampling: the same texts at each run"
