@@ -5,6 +5,7 @@ models are served.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -182,9 +183,9 @@ def _answer(options, source, target, progress):
     """
     task = _checked_task(options)
     kind, done = _SERVED[task]
-    served = kind(
-        options.folder, options.provider, threads=options.threads, workers=options.workers
-    )
+    named = {"threads": options.threads, "workers": options.workers}
+    with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints which library it lacks
+        served = kind(options.folder, options.provider, **named)
     if not options.quiet:
         progress.say(f"running on {served.provider}")
     lines, sizes = progress.reading(source), (options.batch_tokens, options.read_ahead)

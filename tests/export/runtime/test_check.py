@@ -157,7 +157,9 @@ def test_a_provider_that_comes_up_and_fails_is_told(folder):
     assert trial.nodes == {CUDA: 1} and not trial.seconds
 
 
-def test_a_provider_that_falls_back_is_told_and_prints_nothing(folder, monkeypatch, capsys):
+@pytest.fixture
+def cuda_that_falls_back(monkeypatch):
+    """An onnxruntime that lists CUDA, prints that a library is missing, and runs on the CPU."""
     real = onnxruntime.InferenceSession
 
     def on_cpu(path, options, providers, enable_fallback):
@@ -166,9 +168,23 @@ def test_a_provider_that_falls_back_is_told_and_prints_nothing(folder, monkeypat
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(onnxruntime, "InferenceSession", on_cpu)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("Failed to load"), raising=False)
+
+
+@pytest.mark.usefixtures("cuda_that_falls_back")
+def test_a_provider_that_falls_back_is_told_and_prints_nothing(folder, capsys):
     trial = trials.tried(read_artefact(folder), [CUDA])
     assert f"fell back to {CPU} for the whole model" in trial.error and not trial.nodes
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("cuda_that_falls_back")
+def test_what_onnxruntime_prints_is_no_answer(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in.txt").write_text("two dogs\n")
+    with open(tmp_path / "in.txt") as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        assert shell.main([str(folder)]) == 2
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith("Failed to load\nerror: CUDAExecutionProvider was")
 
 
 # The command
