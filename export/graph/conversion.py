@@ -25,6 +25,7 @@ import tensorflow as tf
 import tf2onnx.convert  # noqa: F401
 from tf2onnx import tf_loader, tfonnx
 
+from keras_transformer.export.graph.operators import HANDLERS
 from keras_transformer.export.staging import ExportError
 
 
@@ -114,7 +115,7 @@ def convert(traced, variables, opset, constants=()):
                     input_names=inputs,
                     output_names=outputs,
                     tensors_to_rename=renamed,
-                    custom_op_handlers={"Erfc": (_erfc, [])},
+                    custom_op_handlers=HANDLERS,
                 ).make_model("keras_transformer")
             except Exception as error:
                 details = "; ".join(problems.lines) or "no details"
@@ -170,26 +171,6 @@ def _unique(paths):
         seen[path] = seen.get(path, 0) + 1
         names.append(path if seen[path] == 1 else f"{path}#{seen[path]}")
     return names
-
-
-def _erfc(context, node, name, arguments):
-    """Erfc(x) = 1 - Erf(x), for exact GELU. For tails it is less exact than Erfc, by 1e-7."""
-    dtype = context.get_dtype(node.output[0])
-    shape = context.get_shape(node.output[0])
-    inputs, outputs = list(node.input), list(node.output)
-    context.remove_node(node.name)
-    one = context.make_const(
-        tf2onnx.utils.make_name(name), tf2onnx.utils.map_onnx_to_numpy_type(dtype)(1)
-    )
-    erf = context.make_node("Erf", inputs, dtypes=[dtype], shapes=[shape])
-    context.make_node(
-        "Sub",
-        [one.output[0], erf.output[0]],
-        outputs=outputs,
-        name=name,
-        dtypes=[dtype],
-        shapes=[shape],
-    )
 
 
 class _Problems(logging.Handler):

@@ -151,3 +151,14 @@ def test_a_weight_that_a_step_reads_twice_sinks_into_it_once():
     assert list(steps[0].initializers) == ["w/step"]
     for one, two in zip(before, run(model, x=x), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_max_pooling_sees_the_zeros_around_it(padding):
+    """ONNX Runtime would pad with -inf instead, were the pooling written with numbers of padding."""
+    keras.utils.set_random_seed(3)
+    x = keras.Input((17, 13, 3), name="x")
+    padded = layers.ZeroPadding2D(1)(layers.Conv2D(5, 3)(x))
+    model = keras.Model(x, layers.MaxPooling2D(3, 2, padding=padding)(padded))
+    inputs = np.random.default_rng(0).normal(size=(2, 17, 13, 3)).astype("float32")
+    check(model, written(model), x=inputs)
