@@ -137,7 +137,8 @@ def _frozen(traced, inputs, outputs, arrays):
         arrays: dict from names of inputs to the values that they get.
     """
     frozen = tf_loader.from_function(traced, inputs, outputs)
-    if not arrays:
+    compiled = _allow_inlining(frozen)
+    if not arrays and not compiled:
         return frozen
     for node in frozen.node:
         array = arrays.get(f"{node.name}:0")
@@ -149,6 +150,21 @@ def _frozen(traced, inputs, outputs, arrays):
     with tf.Graph().as_default():
         left = [name for name in inputs if name not in arrays]
         return tf_loader.tf_optimize(left, outputs, frozen)
+
+
+def _allow_inlining(graph):
+    """Lets TensorFlow inline functions that were to be compiled; returns whether there are any.
+
+    A grouped convolution is a `tf.function(jit_compile=True)` in Keras; ONNX has no such calls.
+    """
+    functions = graph.library.function
+    nodes = [node for function in functions for node in function.node_def]
+    found = False
+    for item in [*graph.node, *functions, *nodes]:
+        found |= "_XlaMustCompile" in item.attr
+        for name in ("_XlaMustCompile", "_noinline"):
+            item.attr.pop(name, None)
+    return found
 
 
 def _drop_element_shapes(graph):
