@@ -18,12 +18,13 @@ from keras_transformer.search.checks import (
     check_flag,
     check_model,
     check_number,
+    check_right_padded,
     max_lengths,
     prefix_ids,
 )
 from keras_transformer.search.given import given_tokens, without_prompt
 from keras_transformer.search.sources import (
-    SOURCE_IDS,
+    as_read,
     batch_size_of,
     source_lengths,
     source_specs,
@@ -97,6 +98,9 @@ class Search:
             options["target_prefix"] = prefix_ids(target_prefix, source)
         if not tf.executing_eagerly():
             return self._search(model, options)
+        check_right_padded(_start_ids(model, source), "The prompt in source_ids")
+        if target_prefix is not None:
+            check_right_padded(options["target_prefix"], "target_prefix")
         functions = self._compiled.setdefault(model, {})
         names = frozenset(options)
         if names not in functions:
@@ -121,14 +125,9 @@ class Search:
     def _search(self, model, options):
         """The whole search as one pure function of tensors."""
         batch_size = batch_size_of(options["source"])
-        source = options["source"]
-        if list(source) == [SOURCE_IDS]:
-            source = source[SOURCE_IDS]
-        if hasattr(model, "start_ids"):
-            start = tf.cast(model.start_ids(source), tf.int32)  # (B, P)
-        else:
-            start = tf.fill([batch_size, 1], BEGIN_ID)
-        memory, cache = model.encode(source), model.initial_cache(batch_size, self._width)
+        start = _start_ids(model, options["source"])
+        memory = model.encode(as_read(options["source"]))
+        cache = model.initial_cache(batch_size, self._width)
         plan = self._plan(getattr(model, "max_length", None), start, memory, options)
         if not isinstance(cache, Cache):
             raise TypeError(
@@ -186,3 +185,10 @@ class Search:
         ids *= tf.cast(tf.expand_dims(state.scores, 2) > -np.inf, tf.int32)
         used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
         return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], state.scores)
+
+
+def _start_ids(model, source):
+    """The tokens before the first generated one, int32 (B, P)."""
+    if hasattr(model, "start_ids"):
+        return tf.cast(model.start_ids(as_read(source)), tf.int32)
+    return tf.fill([batch_size_of(source), 1], BEGIN_ID)
