@@ -98,9 +98,11 @@ def table(rows):
     for row in rows:
         found = row.get("columns", {})
         cells.append([row["name"], *(cell(found.get(column), row) for column in columns)])
-        said = {column: at["fails"] for column, at in found.items() if "fails" in at}
-        said |= {"all": row["fails"]} if "fails" in row else {}
-        failures += [f"- {row['name']}, {column}: {why}" for column, why in said.items()]
+        said = {"all": row["fails"]} if "fails" in row else {}
+        said |= {column: at["fails"] for column, at in found.items() if "fails" in at}
+        for why in dict.fromkeys(said.values()):  # one line for all columns that fail alike
+            where = ", ".join(column for column in said if said[column] == why)
+            failures.append(f"- {row['name']}, {where}: {why}")
     text = workers.table(["kind of task", *columns], cells)
     return text + ("\n\nWhat fails:\n\n" + "\n".join(failures) if failures else "")
 

@@ -117,7 +117,9 @@ def train(model, name, examples, words, epochs):
     labels = pad_rows([[*row, END_ID] for row in spelled])
     starts = pad_rows([[BEGIN_ID, *row] for row in spelled])
     sources = padded([source for source, _ in examples])
-    model.compile(keras.optimizers.Adam(1e-3), kt.SequenceCrossentropy(), [kt.TokenAccuracy()])
+    model.compile(
+        keras.optimizers.Adam(1e-3), kt.SequenceCrossentropy(), metrics=[kt.TokenAccuracy()]
+    )
     model.fit({name: sources, "target_ids": starts}, labels, 64, epochs, verbose=2)
 
 

@@ -124,11 +124,22 @@ def headline():
     )
 
 
+def own_encoders_table(report):
+    heads = ["task", "search", "sources", "SavedModel", "ONNX", "padded", "alone", "spelled right"]
+    rows = [
+        [task, search, part["sources"], *part["differing"].values(), f"{part['spelled_right']:.1%}"]
+        for task in ("sound to text", "picture to text")
+        for search, part in report[task].items()
+    ]
+    return workers.table(heads, rows)
+
+
 TABLES = {
     "headline": headline,
     "export": lambda: measured("export", export_table),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),
     "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
+    "own-encoders": lambda: measured("own_encoders", own_encoders_table),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),

@@ -8,10 +8,12 @@ Shapes: N layers, H heads, T target (query) length, S source (key) length.
 
 import math
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.stack import encoded
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
 SPECIAL_LABELS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
@@ -22,13 +24,15 @@ def attention_maps(model, source_ids=None, target_ids=None):
 
     Args:
         model: `Transformer`, `TransformerEncoder` or `CausalTransformer`.
-        source_ids: S integers, for models with an encoder.
+        source_ids: S integers, for models with an encoder. For an encoder of the caller's what it
+            reads, one array or a dict of them, without batch axis.
         target_ids: T integers that start with the begin id 2, for models with a decoder.
 
     Returns:
         Dict of float32 arrays, one for each use of attention that the model has (section 3.2.3):
         "encoder" (N, H, S, S), "decoder" (N, H, T, T), "cross" (N, H, T, S). Row i holds the
-        weights of query i, and they sum to 1. The weights of padded keys are 0.
+        weights of query i, and they sum to 1. The weights of padded keys are 0. What happens inside
+        an encoder of the caller's is not known, so that "encoder" is missing there.
 
     Raises:
         ValueError: if ids are missing that the model needs, or are not one sentence.
@@ -40,7 +44,11 @@ def attention_maps(model, source_ids=None, target_ids=None):
     (2, 4, 2, 3)
     """
     maps, memory, memory_mask = {}, None, None
-    if getattr(model, "encoder", None):
+    if getattr(model, "source_inputs", None):
+        source = keras.tree.map_structure(lambda x: ops.convert_to_tensor(x)[None], source_ids)
+        memory = encoded(model.encoder, source)  # (1, S, D)
+        memory_mask = getattr(memory, "_keras_mask", None)
+    elif getattr(model, "encoder", None):
         source_ids = _one_row(source_ids, "source_ids")  # (1, S)
         memory_mask = padding_mask(source_ids)
         memory = model.encoder.embed(source_ids)

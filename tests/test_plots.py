@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from support import encoders
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -69,6 +70,17 @@ def test_half_a_model_has_its_own_maps_only(monkeypatch):
     assert list(maps) == ["decoder"]
     own = recorded(monkeypatch, decoder, np.array([TARGET]))
     np.testing.assert_allclose(maps["decoder"], np.concatenate(own), atol=1e-6)
+
+
+def test_an_encoder_of_ones_own_is_attended_to_but_not_looked_into():
+    model = encoders.writer(encoders.frames_encoder)
+    frames = encoders.frames()
+    maps = plots.attention_maps(model, frames[2], [2, 5, 7])
+    assert sorted(maps) == ["cross", "decoder"] and maps["cross"].shape == (2, 2, 3, 7)
+    assert not maps["cross"][..., 3:].any()  # frames of padding
+    np.testing.assert_allclose(maps["cross"].sum(axis=-1), 1.0, rtol=1e-5)
+    named = plots.attention_maps(model, {"frames": frames[2]}, [2, 5, 7])
+    np.testing.assert_array_equal(named["cross"], maps["cross"])
 
 
 def test_low_precision_maps_are_float32():

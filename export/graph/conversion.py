@@ -25,6 +25,7 @@ import tensorflow as tf
 import tf2onnx.convert  # noqa: F401
 from tf2onnx import tf_loader, tfonnx
 
+from keras_transformer.export.graph.operators import HANDLERS
 from keras_transformer.export.staging import ExportError
 
 
@@ -114,7 +115,7 @@ def convert(traced, variables, opset, constants=()):
                     input_names=inputs,
                     output_names=outputs,
                     tensors_to_rename=renamed,
-                    custom_op_handlers={"Erfc": (_erfc, [])},
+                    custom_op_handlers=HANDLERS,
                 ).make_model("keras_transformer")
             except Exception as error:
                 details = "; ".join(problems.lines) or "no details"
@@ -136,7 +137,8 @@ def _frozen(traced, inputs, outputs, arrays):
         arrays: dict from names of inputs to the values that they get.
     """
     frozen = tf_loader.from_function(traced, inputs, outputs)
-    if not arrays:
+    compiled = _allow_inlining(frozen)
+    if not arrays and not compiled:
         return frozen
     for node in frozen.node:
         array = arrays.get(f"{node.name}:0")
@@ -148,6 +150,21 @@ def _frozen(traced, inputs, outputs, arrays):
     with tf.Graph().as_default():
         left = [name for name in inputs if name not in arrays]
         return tf_loader.tf_optimize(left, outputs, frozen)
+
+
+def _allow_inlining(graph):
+    """Lets TensorFlow inline functions that were to be compiled; returns whether there are any.
+
+    A grouped convolution is a `tf.function(jit_compile=True)` in Keras; ONNX has no such calls.
+    """
+    functions = graph.library.function
+    nodes = [node for function in functions for node in function.node_def]
+    found = False
+    for item in [*graph.node, *functions, *nodes]:
+        found |= "_XlaMustCompile" in item.attr
+        for name in ("_XlaMustCompile", "_noinline"):
+            item.attr.pop(name, None)
+    return found
 
 
 def _drop_element_shapes(graph):
@@ -170,26 +187,6 @@ def _unique(paths):
         seen[path] = seen.get(path, 0) + 1
         names.append(path if seen[path] == 1 else f"{path}#{seen[path]}")
     return names
-
-
-def _erfc(context, node, name, arguments):
-    """Erfc(x) = 1 - Erf(x), for exact GELU. For tails it is less exact than Erfc, by 1e-7."""
-    dtype = context.get_dtype(node.output[0])
-    shape = context.get_shape(node.output[0])
-    inputs, outputs = list(node.input), list(node.output)
-    context.remove_node(node.name)
-    one = context.make_const(
-        tf2onnx.utils.make_name(name), tf2onnx.utils.map_onnx_to_numpy_type(dtype)(1)
-    )
-    erf = context.make_node("Erf", inputs, dtypes=[dtype], shapes=[shape])
-    context.make_node(
-        "Sub",
-        [one.output[0], erf.output[0]],
-        outputs=outputs,
-        name=name,
-        dtypes=[dtype],
-        shapes=[shape],
-    )
 
 
 class _Problems(logging.Handler):

@@ -109,6 +109,20 @@ def packed_attention(known, node):
     return None if dims is None or size is None else (*dims[:2], size)
 
 
+def einsum(known, node):
+    """The size that each letter of the output has in an input: abc,cde->abde."""
+    shapes = [known.dims.get(value) for value in node.inputs]
+    inputs, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")
+    if not arrow or "." in inputs or any(shape is None for shape in shapes):
+        return None
+    sizes = {}
+    for letters, shape in zip(inputs.split(","), shapes, strict=True):
+        for letter, size in zip(letters, shape, strict=True):
+            sizes.setdefault(letter, []).append(size)
+    axes = enumerate(output)
+    return tuple(common(sizes[letter], known.fresh(node.outputs[0], axis)) for axis, letter in axes)
+
+
 def gather(known, node):
     """Rows (V, D) at indices (B, T): (B, T, D)."""
     dims, index = (known.dims.get(value) for value in node.inputs)
@@ -183,6 +197,7 @@ RULES = {
     "Concat": layout.concat,
     "ConstantOfShape": layout.constant_of_shape,
     "Conv": window.conv,
+    "Einsum": einsum,
     "Expand": layout.expand,
     "FusedMatMul": fused_matmul,
     "Gather": gather,

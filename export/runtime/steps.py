@@ -64,6 +64,13 @@ class StepsSession:
     def get_providers(self):
         return self.step.get_providers()
 
+    def get_provider_graph_assignment_info(self):
+        return [
+            part
+            for session in (self.first, self.step)
+            for part in session.get_provider_graph_assignment_info()
+        ]
+
     def run(self, names, inputs):
         """The outputs called `names`, or both: ids, int32 (B, W, T), and scores, float32 (B, W).
 

@@ -18,12 +18,13 @@ from keras_transformer.search.checks import (
     check_flag,
     check_model,
     check_number,
+    check_right_padded,
     max_lengths,
     prefix_ids,
 )
 from keras_transformer.search.given import given_tokens, without_prompt
 from keras_transformer.search.sources import (
-    SOURCE_IDS,
+    as_read,
     batch_size_of,
     source_lengths,
     source_specs,
@@ -93,6 +94,9 @@ class Search:
         options.update(self._options(specs, source_ids, max_length, target_prefix))
         if not tf.executing_eagerly():
             return self._search(model, options)
+        check_right_padded(_start_ids(model, options["source"]), "The prompt in source_ids")
+        if target_prefix is not None:
+            check_right_padded(options["target_prefix"], "target_prefix")
         functions = self._compiled.setdefault(model, {})
         names = frozenset(options)
         if names not in functions:
@@ -139,15 +143,8 @@ class Search:
 
     def _begun(self, model, options):
         """What is there before the first step, but for the cache: memory, `Plan` and `State`."""
-        batch_size = batch_size_of(options["source"])
-        source = options["source"]
-        if list(source) == [SOURCE_IDS]:
-            source = source[SOURCE_IDS]
-        if hasattr(model, "start_ids"):
-            start = tf.cast(model.start_ids(source), tf.int32)  # (B, P)
-        else:
-            start = tf.fill([batch_size, 1], BEGIN_ID)
-        memory = model.encode(source)
+        start = _start_ids(model, options["source"])
+        memory = model.encode(as_read(options["source"]))
         plan = self._plan(getattr(model, "max_length", None), start, memory, options)
         return memory, plan, self._first_state(start, plan)
 
@@ -198,3 +195,10 @@ class Search:
         ids *= tf.cast(tf.expand_dims(state.scores, 2) > -np.inf, tf.int32)
         used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
         return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], state.scores)
+
+
+def _start_ids(model, source):
+    """The tokens before the first generated one, int32 (B, P)."""
+    if hasattr(model, "start_ids"):
+        return tf.cast(model.start_ids(as_read(source)), tf.int32)
+    return tf.fill([batch_size_of(source), 1], BEGIN_ID)

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.special_ids import PAD_ID
+
 METHODS = ("encode", "initial_cache", "decode_step")
 
 
@@ -84,3 +86,14 @@ def prefix_ids(target_prefix, source):
             f"{name} {array.shape}, target_prefix {prefix.shape}."
         )
     return prefix
+
+
+def check_right_padded(ids, name):
+    """No row of eager `ids` has padding before a token; a row of padding alone is empty."""
+    there = ids.numpy() != PAD_ID
+    rows = np.flatnonzero((there[:, 1:] & ~there[:, :-1]).any(axis=1))
+    if rows.size:
+        raise ValueError(
+            f"{name} must be padded on the right, but row {rows[0]} has padding ({PAD_ID}) before "
+            f"a token: {ids[rows[0]].numpy().tolist()}. Move its tokens to the front."
+        )

@@ -32,6 +32,7 @@ class GreedySearch(IndependentSearch):
         model: a `Transformer`, a `CausalTransformer`, or any object with the methods that
             `keras_transformer.search` asks for.
         source_ids: integers (B, S), padded with 0: sources, or prompts for a `CausalTransformer`.
+            Prompts are padded on the right, so that a prompt's tokens come first.
         max_length: int, or integers (B,): most tokens generated a sentence, end token included.
             A hypothesis of this length is finished, with or without end token. Defaults to the
             sentence's own number of source tokens + 50 (section 6.1). It is never more than the
@@ -55,8 +56,9 @@ class GreedySearch(IndependentSearch):
     Raises:
         TypeError: if ids are no integers, if `model` lacks a method, or if an argument has the
             wrong type.
-        ValueError: if an argument is out of range, shapes do not fit, or Keras' backend is not
-            TensorFlow.
+        ValueError: if an argument is out of range, shapes do not fit, a prompt or a prefix has
+            padding before a token, or Keras' backend is not TensorFlow. Inside a `tf.function`
+            padding cannot be checked: other tokens are generated then.
 
     Example:
 

@@ -66,6 +66,11 @@ def batch_size_of(source):
     return tf.shape(next(iter(source.values())))[0]
 
 
+def as_read(source):
+    """What a model's methods take: the token ids themselves, or the dict of an encoder's inputs."""
+    return source[SOURCE_IDS] if list(source) == [SOURCE_IDS] else source
+
+
 def source_lengths(source, memory):
     """How long each source is, int32 (B, 1): its tokens, or what its encoder makes of it.
 

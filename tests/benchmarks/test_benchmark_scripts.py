@@ -11,7 +11,17 @@ ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py"))}
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SCRIPTS.items()}
 # Commands that the documentation names.
-COMMANDS = {"export", "gpu", "growth", "kinds", "layers", "search", "serving", "training"}
+COMMANDS = {
+    "export",
+    "gpu",
+    "growth",
+    "kinds",
+    "layers",
+    "own_encoders",
+    "search",
+    "serving",
+    "training",
+}
 
 every_script = pytest.mark.parametrize("name", SCRIPTS)
 

@@ -75,13 +75,18 @@ print(loaded.signatures["translate"](text=tf.constant(["two words"]))["texts"].s
     assert done.stdout.strip() == "(1, 3)"
 
 
-def test_language_model_goes_on_from_text_with_a_seed(tmp_path):
-    model = tiny("generate", num_layers=1)
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    """It has few positions, and samples."""
+    path = tmp_path_factory.mktemp("saved") / "out"
+    model = tiny("generate", num_layers=1, positions="learned", max_length=31)
     search = Sampling(0.9, 20, num_samples=2)
-    export_saved_model(
-        model, tmp_path / "out", exports.tokenizer(), search, max_length=5, verbose=False
-    )
-    signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
+    export_saved_model(model, path, exports.tokenizer(), search, verbose=False)
+    return path
+
+
+def test_language_model_goes_on_from_text_with_a_seed(language_model):
+    signatures = tf.saved_model.load(str(language_model)).signatures
     text, seeds = tf.constant(LINES[:2]), [tf.constant(seed) for seed in (3, 3, 4)]
     first, again, other = (
         signatures["generate"](text=text, seed=seed)["texts"].numpy().tolist() for seed in seeds
@@ -115,10 +120,8 @@ def test_models_of_half_precision_are_saved_and_proven_in_float32(tmp_path):
     np.testing.assert_allclose(found, plain(feed), rtol=1e-4, atol=1e-5)
 
 
-def test_models_with_few_positions_are_proven_within_them(tmp_path):
-    model = tiny("generate", num_layers=1, positions="learned", max_length=5)
-    export_saved_model(model, tmp_path / "out", exports.tokenizer(), GreedySearch(), verbose=False)
-    assert (tmp_path / "out" / "saved_model.pb").exists()
+def test_models_with_few_positions_are_proven_within_them(language_model):
+    assert (language_model / "saved_model.pb").exists()
 
 
 def test_samples_prove_the_search_or_else_the_forward_pass(tmp_path):

@@ -7,6 +7,7 @@ from support import exports
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export.runtime import Translator
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
 TARGETS = ["un homme au chapeau rouge .", "deux mots", "le chien court", "à vélo"]
@@ -44,7 +45,7 @@ def test_saved_model(model, target_tokenizer, expected, tmp_path):
     assert [[text.decode() for text in row] for row in texts] == expected
 
 
-def test_onnx_folder(model, target_tokenizer, tmp_path):
+def test_onnx_folder(model, target_tokenizer, expected, tmp_path):
     manifest = export_onnx(
         model, tmp_path / "onnx", exports.tokenizer(), SEARCH, text=True,
         target_tokenizer=target_tokenizer, max_length=MAX_LENGTH, verbose=False,
@@ -52,6 +53,8 @@ def test_onnx_folder(model, target_tokenizer, tmp_path):
     assert {"tokenizer.model", "target_tokenizer.model", "text_model.onnx"} < set(manifest["files"])
     held = kt.Tokenizer.load(tmp_path / "onnx/target_tokenizer.model")
     assert held == target_tokenizer
+    found = Translator(tmp_path / "onnx").n_best(exports.LINES)
+    assert [list(translation.texts) for translation in found] == expected
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_saved_model])

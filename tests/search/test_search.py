@@ -739,6 +739,11 @@ def test_bad_constructor_arguments_are_named(make, error, words):
         ({"target_prefix": np.array([5, 6])}, ValueError, "target_prefix must have rank 2"),
         ({"target_prefix": np.array([[5, 6]])}, ValueError, "target_prefix must have one row"),
         ({"target_prefix": np.array([[0.5]] * 2)}, TypeError, "target_prefix.*integer"),
+        (
+            {"target_prefix": np.array([[5, 6], [0, 6]])},
+            ValueError,
+            "target_prefix.*row 1 has",
+        ),
         ({"seed": 0.5}, TypeError, "seed"),
         ({"model": "a model"}, TypeError, "str has no .*decode_step.*Transformer"),
     ],
@@ -747,6 +752,17 @@ def test_bad_call_arguments_are_named(arguments, error, words):
     defaults = {"model": FakeModel(11), "source_ids": sentences(2, 3, 11)}
     with pytest.raises(error, match=words):
         Sampling(min_length=3)(**defaults | arguments)
+
+
+@pytest.mark.parametrize("row", [[0, 0, 5, 7], [5, 0, 7, 0]])
+def test_a_prompt_that_is_not_padded_on_the_right_is_refused(row):
+    ids = np.array([[5, 7, 0, 0], [0, 0, 0, 0], row], "int32")
+    with pytest.raises(ValueError, match=r"source_ids must be padded on the right, but row 2"):
+        GreedySearch()(FakeModel(11, causal=True), ids, 3)
+    result = GreedySearch()(FakeModel(11, causal=True), ids[:2], 3)  # an empty prompt is one
+    assert np.isfinite(result.scores).all()
+    sources = GreedySearch()(FakeModel(11), ids, 3)  # an encoder may read padding on either side
+    assert np.isfinite(sources.scores).all()
 
 
 def test_other_backends_are_refused_in_words(monkeypatch):

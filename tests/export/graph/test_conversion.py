@@ -151,3 +151,37 @@ def test_a_weight_that_a_step_reads_twice_sinks_into_it_once():
     assert list(steps[0].initializers) == ["w/step"]
     for one, two in zip(before, run(model, x=x), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_max_pooling_sees_the_zeros_around_it(padding):
+    """ONNX Runtime pads with -inf instead where the pooling has numbers of padding."""
+    keras.utils.set_random_seed(3)
+    x = keras.Input((17, 13, 3), name="x")
+    padded = layers.ZeroPadding2D(1)(layers.Conv2D(5, 3)(x))
+    model = keras.Model(x, layers.MaxPooling2D(3, 2, padding=padding)(padded))
+    inputs = np.random.default_rng(0).normal(size=(2, 17, 13, 3)).astype("float32")
+    check(model, written(model), x=inputs)
+
+
+@pytest.mark.parametrize("multiplier", [1, 2])
+def test_grouped_convolutions_are_one_operator(multiplier):
+    """Keras has TensorFlow compile them, each in a function of its own."""
+    keras.utils.set_random_seed(3)
+    x = keras.Input((7, 5, 6), name="x")
+    y = layers.Conv2D(3 * multiplier, 3, padding="same", groups=3)(x)
+    model = keras.Model(x, layers.Conv2D(4, 3, groups=1)(y))
+    made = written(model)
+    found = [node.attributes["group"].value for node in made.graph if node.op_type == "Conv"]
+    assert found == [3, 1]
+    check(model, made, x=np.random.default_rng(0).normal(size=(2, 7, 5, 6)).astype("float32"))
+
+
+def test_a_compiled_function_beside_a_recurrent_layer_is_converted():
+    keras.utils.set_random_seed(3)
+    x = keras.Input((7, 6), name="x")
+    y = layers.LSTM(5, return_sequences=True)(layers.Conv1D(4, 3, groups=2)(x))
+    model = keras.Model(x, y)
+    made = written(model)
+    assert counts(ir.to_proto(made).graph)["LSTM"] == 1
+    check(model, made, x=np.random.default_rng(0).normal(size=(2, 7, 6)).astype("float32"))

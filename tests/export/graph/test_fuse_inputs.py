@@ -111,6 +111,20 @@ def test_rotary_models_take_an_empty_batch():
         np.testing.assert_allclose(found, model(rows), rtol=1e-4, atol=1e-5)
 
 
+def test_norms_behind_the_attention_of_keras_are_one_operator():
+    x = keras.Input((None, 12), name="x")
+    attended = layers.Add()([x, layers.MultiHeadAttention(2, 5)(x, x)])
+    model = keras.Model(x, layers.LayerNormalization()(attended))
+    graph = convert(model)
+    fuse_blocks(graph)
+    simplify(graph)
+    found = counts(ir.to_proto(graph).graph)
+    assert found["LayerNormalization"] == 1 and sum(found.values()) <= 15
+    rows = np.random.default_rng(0).normal(size=(3, 7, 12)).astype("float32")
+    (result,) = run(graph, x=rows)
+    np.testing.assert_allclose(result, model(rows), rtol=1e-4, atol=1e-5)
+
+
 WINDOWS = {
     "Conv<strides = [2]>(x, w)": 9,
     "Conv<pads = [1, 1]>(x, w)": 19,
