@@ -45,6 +45,11 @@ class Example(NamedTuple):
     model: pathlib.Path
     manifest: dict
 
+    @property
+    def models(self):
+        """Its only file, as an `Artefact` lists its own."""
+        return [self.model]
+
 
 def example():
     """The `Example`, in the place of an `Artefact`."""

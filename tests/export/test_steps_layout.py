@@ -12,6 +12,7 @@ from support.exports import LINES, MAX_LENGTH, source, tiny, tokenizer
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Generator, Translator
 from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.manifest import seal
 from keras_transformer.export.runtime.session import (
     CUDA,
@@ -201,3 +202,11 @@ def test_cuda_graphs_are_refused(flag):
     check_no_cuda_graph(["CPUExecutionProvider", (CUDA, {"enable_cuda_graph": "0"})])
     with pytest.raises(ProviderError, match="buffers of its own"):
         check_no_cuda_graph([(CUDA, {"enable_cuda_graph": flag})])
+
+
+def test_check_runs_both_files(folder, capsys):
+    assert check(folder("greedy"), ["CPUExecutionProvider"], threads=1, as_json=True) == 0
+    (trial,) = json.loads(capsys.readouterr().out)["trials"]
+    nodes = sum(len(onnx.load(path).graph.node) for path in read_artefact(folder("greedy")).models)
+    assert trial["error"] is None
+    assert 0 < sum(trial["nodes"].values()) <= nodes  # ONNX Runtime takes some out
