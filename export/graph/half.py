@@ -200,7 +200,11 @@ def _drop_pairs(graph):
         if is_half_cast(node) and _is_widened_half(node.inputs[0]):
             output, half = node.outputs[0], node.inputs[0].producer().inputs[0]
             if output.is_graph_output() and half.producer() and not half.is_graph_output():
-                output.name, half.name, half.shape = f"{output.name}/f", output.name, output.shape
+                output.name, half.name, half.shape = (
+                    f"{output.name}/cast",
+                    output.name,
+                    output.shape,
+                )
             output.replace_all_uses_with(half, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
             changed = True

@@ -75,7 +75,7 @@ def test_several_devices(run):
 def test_export(run):
     folder = run("export", starts_from=["model.keras", "tokenizer.model"])
     written = {path.parent.name for path in folder.glob("out/*/artefact.json")}
-    assert written == {"onnx", "onnx_text", "classifier"}
+    assert written == {"onnx", "onnx_steps", "onnx_text", "classifier"}
     assert (folder / "out/saved_model/saved_model.pb").exists()
 
 
