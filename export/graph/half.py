@@ -200,11 +200,9 @@ def _drop_pairs(graph):
         if is_half_cast(node) and _is_widened_half(node.inputs[0]):
             output, half = node.outputs[0], node.inputs[0].producer().inputs[0]
             if output.is_graph_output() and half.producer() and not half.is_graph_output():
-                output.name, half.name, half.shape = (
-                    f"{output.name}/cast",
-                    output.name,
-                    output.shape,
-                )
+                # It takes the output's name, else a copy would be made to bear it.
+                half.name, half.shape = output.name, output.shape
+                output.name = f"{half.name}/cast"
             output.replace_all_uses_with(half, replace_graph_outputs=True)
             node.graph.remove(node, safe=True)
             changed = True
