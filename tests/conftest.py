@@ -5,6 +5,7 @@ of data sets; tests that need one ask for it by the `data_set` fixture and are s
 missing.
 """
 
+import gc
 import os
 
 # Before any framework is imported: one thread is fastest at these sizes, and the log is readable.
@@ -17,12 +18,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import pathlib  # noqa: E402
 
 import pytest  # noqa: E402
+from support import processes  # noqa: E402
 
 DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
 DATA_SET_SKIP = "data set "
 
 
 def pytest_configure(config):
+    gc.set_threshold(100_000, 50, 100)  # graphs are many small objects: a seventh of the time
     config.addinivalue_line(
         "markers", "numeric: compares numbers with a reference; runs on every Keras backend"
     )
@@ -42,6 +45,8 @@ def seeded():
     except ImportError:  # the tests of the framework-free parts run without it
         return
     keras.utils.set_random_seed(20170612)
+    if keras.backend.backend() == "tensorflow":
+        processes.skip_graph_optimizers()
 
 
 @pytest.fixture(scope="session")

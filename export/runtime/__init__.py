@@ -4,6 +4,7 @@
     Generator("out/story").generate(["Once upon a time"], seed=7)
     Predictor("out/sentiment").predict(["What a film!"])
     python -m keras_transformer.export.runtime out/onnx < in.txt > out.txt
+    python -m keras_transformer.export.runtime --check out/onnx
 
 What lives here, from the bottom up:
 
@@ -16,7 +17,9 @@ What lives here, from the bottom up:
 - `translator`: text to text; `generator`: prompt to text; `transcriber`: arrays to text;
   `predictor`: labels, tags, answers, vectors;
 - `text_session`: the model from strings to strings; `shell`: the command line, with `written`, what
-  it writes, and `progress`.
+  it writes, and `progress`;
+- `check`: what is wrong with serving here, from `installation`, what is found on the machine,
+  `faults`, what that means, and `trials` of providers.
 
 What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package the tokenizer and the
 special ids. A new kind of answer of a forward pass is a class in `heads` and one in `results`; of a

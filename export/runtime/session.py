@@ -10,7 +10,7 @@ from keras_transformer.export.runtime.mapped_model import MappedModel
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
-_PRECISIONS_FOR_CUDA = ("float32", "float16")
+PRECISIONS_FOR_CUDA = ("float32", "float16")
 # Providers that compute in float16. Others emulate it, or leave it to the CPU, which emulates it.
 _PROVIDERS_FOR_FLOAT16 = (
     CUDA,
@@ -132,7 +132,7 @@ def chosen_providers(providers, precision):
     """`providers`, or the default for None; raises if one is missing or unfit for `precision`."""
     available = onnxruntime.get_available_providers()
     if providers is None:
-        cuda = CUDA in available and precision in _PRECISIONS_FOR_CUDA
+        cuda = CUDA in available and precision in PRECISIONS_FOR_CUDA
         providers = [CUDA] if cuda else [CPU]
     if isinstance(providers, str) or not providers:
         raise ProviderError(f"`providers` must be a list such as [{CPU!r}], got {providers!r}.")
@@ -150,7 +150,7 @@ def chosen_providers(providers, precision):
             "only emulates, slower than float32. Serve it on CUDA, or export it with "
             "precision='float32' or 'int8'."
         )
-    if precision not in _PRECISIONS_FOR_CUDA and first == CUDA:
+    if precision not in PRECISIONS_FOR_CUDA and first == CUDA:
         raise ProviderError(
             f"this artefact has precision {precision!r}, whose integer products {CUDA} leaves to "
             f"the CPU. Pass providers=[{CPU!r}], or export it with precision='float16'."

@@ -1,14 +1,16 @@
-"""The command line of the runtime: lines in, lines out, as a stream, progress on stderr.
+"""The command line of the runtime: lines in, lines out, as a stream, progress on stderr; `--check`.
 
 It is written with argparse: a library for command lines would be one more package to install where
 models are served.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 
 from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.generator import Generator
 from keras_transformer.export.runtime.predictor import Predictor
 from keras_transformer.export.runtime.progress import Progress, abandon, tell
@@ -30,21 +32,36 @@ _TASKS = {
     "--seed": ("generate", "transcribe"),
     "--with-prompt": ("generate",),
 }
+_DESCRIPTION = (
+    "Answers standard input, line by line, on standard output, as the artefact's "
+    "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
+    "probability; words their tags, as word/tag; question TAB passage an answer; other models "
+    "JSON. Two texts have a TAB between them; models that read no text read JSON."
+)
+_EPILOG = (
+    "A line that cannot be answered gives an empty line (none with --n-best), and "
+    "its number and the reason on standard error. Exit status: 0 every line was answered; "
+    "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
+    "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left. "
+    "With --check: 0 it serves as asked; 1 on another provider than the best; 2 it cannot."
+)
 
 
 def _parse(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.runtime",
-        description="Answers standard input, line by line, on standard output, as the artefact's "
-        "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
-        "probability; words their tags, as word/tag; question TAB passage an answer; other models "
-        "JSON. Two texts have a TAB between them; models that read no text read JSON.",
-        epilog="A line that cannot be answered gives an empty line (none with --n-best), and "
-        "its number and the reason on standard error. Exit status: 0 every line was answered; "
-        "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
-        "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left.",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
     )
-    parser.add_argument("folder", help="what export_onnx wrote")
+    parser.add_argument(
+        "folder", nargs="?", help="what export_onnx wrote; --check can do without it"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="answer nothing, but say what is wrong with serving the artefact on this machine: "
+        "its files, onnxruntime, CUDA's libraries, the driver, and what each provider runs",
+    )
     parser.add_argument(
         "--n-best",
         type=int,
@@ -55,7 +72,8 @@ def _parse(arguments):
     parser.add_argument(
         "--json",
         action="store_true",
-        help="write one line of JSON for each line, with all that the result has in Python",
+        help="write one line of JSON for each line, with all that the result has in Python; with "
+        "--check one line with all that was found",
     )
     parser.add_argument(
         "--seed", type=int, metavar="N", help="of sampling: the same texts at each run"
@@ -100,25 +118,46 @@ def _parse(arguments):
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no provider line")
     options = parser.parse_args(arguments)
+    _check_together(parser, options)
+    return options
+
+
+def _check_together(parser, options):
+    """Ends the command at options that do not go together."""
+    if options.folder is None and not options.check:
+        parser.error("the following arguments are required: folder")
+    answering = [name for name in _TASKS if _is_given(options, name)]
+    if options.check and answering:
+        parser.error(f"--check answers no lines: leave out {', '.join(answering)}")
     if options.n_best is not None and options.n_best < 1:
         parser.error(f"--n-best must be at least 1, got {options.n_best}")
     if options.n_best is not None and options.json:
         parser.error("--json writes all hypotheses and labels: leave out --n-best")
-    return options
+
+
+def _is_given(options, name):
+    value = getattr(options, name[2:].replace("-", "_"))
+    return value is not None and value is not False  # 0 is a seed
 
 
 def main(arguments=None):
     """The command line. Returns the exit status."""
     options = _parse(arguments)
-    for name, stream in {"input": sys.stdin, "output": sys.stdout}.items():
+    streams = {"input": sys.stdin, "output": sys.stdout}
+    if options.check:
+        del streams["input"]  # it reads none
+    for name, stream in streams.items():
         if stream is None:
             tell(f"error: standard {name} is closed\n")
             return 3
-    source, target = sys.stdin.buffer, sys.stdout.buffer
     shown = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
-    progress = Progress(os.fstat(source.fileno()).st_size, shown)
+    size = os.fstat(sys.stdin.fileno()).st_size if "input" in streams else 0
+    progress = Progress(size, shown)
     try:
-        failed, done = _answer(options, source, target, progress)
+        if options.check:
+            named = {"threads": options.threads, "as_json": options.json}
+            return check(options.folder, options.provider, **named)
+        failed, done = _answer(options, sys.stdin.buffer, sys.stdout.buffer, progress)
     except OSError as error:
         abandon(sys.stdout)
         if isinstance(error, BrokenPipeError):
@@ -144,9 +183,9 @@ def _answer(options, source, target, progress):
     """
     task = _checked_task(options)
     kind, done = _SERVED[task]
-    served = kind(
-        options.folder, options.provider, threads=options.threads, workers=options.workers
-    )
+    named = {"threads": options.threads, "workers": options.workers}
+    with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints which library it lacks
+        served = kind(options.folder, options.provider, **named)
     if not options.quiet:
         progress.say(f"running on {served.provider}")
     lines, sizes = progress.reading(source), (options.batch_tokens, options.read_ahead)
@@ -171,8 +210,7 @@ def _checked_task(options):
     """The task of the artefact; raises `ValueError` for options that it does not have."""
     task = read_task(options.folder)
     for option, tasks in _TASKS.items():
-        value = getattr(options, option[2:].replace("-", "_"))
-        if value is not None and value is not False and task not in tasks:
+        if _is_given(options, option) and task not in tasks:
             raise ValueError(
                 f"{option} goes with the tasks {', '.join(tasks)}; this artefact's is {task!r}"
             )

@@ -1,5 +1,6 @@
 """The code of every guide runs, from top to bottom, on little text and with small sizes."""
 
+import json
 import pathlib
 import shutil
 import socket
@@ -85,6 +86,12 @@ def test_encoders(run):
 def test_serve(run):
     folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
+
+
+def test_cuda(run):
+    folder = run("cuda", blocked=FRAMEWORKS, starts_from=["out/onnx"])
+    report = json.loads((folder / "check.json").read_text("utf-8"))
+    assert report["status"] in (0, 1) and report["artefact"]["task"] == "translate"
 
 
 def test_heads(run):

@@ -19,6 +19,17 @@ if sys.platform != "win32":
     FORKS.set_forkserver_preload(["tensorflow"])
 
 
+def skip_graph_optimizers():
+    """Runs TensorFlow's functions as they were traced.
+
+    To optimize a graph takes longer than to run it a few times, as tests do. The processes in which
+    exports are proven, and those that `subprocess` starts, optimize as users' do.
+    """
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 class Python:
     """A running `python SCRIPT ...`, `python -m MODULE ...` or `python -c CODE ...`.
 
@@ -78,6 +89,7 @@ def _run(arguments, cwd, env, stdout, stderr):
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    skip_graph_optimizers()
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]

@@ -1,0 +1,101 @@
+"""Forward passes in ONNX beside plain tf2onnx's file of the same model, for each kind of task.
+
+    python benchmarks/kinds_speed.py --output benchmarks/results/kinds_speed.json
+
+The models are those of `kinds.py` without a search. Both files run in one process, in turn, on one
+thread; a ratio is ours over plain, of medians of processor time. Sequences have 32 places.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+
+LENGTH, BATCHES = 32, (1, 32)
+
+
+def measure(name, rounds):
+    """A row of the report: nodes of both files, and for each batch size the ratio of seconds."""
+    import keras
+    import kinds
+    import kinds_rows
+    import numpy as np
+    import onnx
+    import plain
+
+    from keras_transformer import export
+
+    row = kinds.all_rows()[name]
+    keras.utils.set_random_seed(3)
+    model, report = row.build(), {"name": name, "own": row.own, "nodes": {}, "ratios": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"plain": Path(folder) / "plain.onnx", "ours": Path(folder) / "ours" / "model.onnx"}
+        try:
+            # The proof is that of kinds.py: here it would only take time.
+            export.export_onnx(model, folder + "/ours", tolerance=np.inf, verbose=False)
+            plain.plain_file(model, files["plain"])
+            for kind, path in files.items():
+                report["nodes"][kind] = len(onnx.load(path).graph.node)
+            for batch in BATCHES:
+                real = kinds_rows.real_places(batch, LENGTH, "right")
+                inputs = row.inputs(np.random.default_rng(5), real)
+                seconds = plain.in_turn(files, inputs, rounds, clock=time.thread_time)
+                report["ratios"][str(batch)] = seconds["ours"] / seconds["plain"]
+        except Exception as error:  # whatever it is, the table says so
+            report["fails"] = kinds.reason(error)
+    return report
+
+
+def table(rows):
+    """The report as a table, and below it what could not be compared."""
+    import workers
+
+    cells = []
+    for row in rows:
+        nodes, ratios = row.get("nodes", {}), row.get("ratios", {})
+        found = [f"{ratios[str(batch)]:.2f}" if str(batch) in ratios else "" for batch in BATCHES]
+        cells.append([row["name"], nodes.get("plain", ""), nodes.get("ours", ""), *found])
+    heads = ["kind of task", "nodes, plain", "nodes, ours", *(f"batch of {b}" for b in BATCHES)]
+    failures = [f"- {row['name']}: {row['fails']}" for row in rows if "fails" in row]
+    text = workers.table(heads, cells)
+    return text + ("\n\nNot compared:\n\n" + "\n".join(failures) if failures else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", help="names of rows; default: all without a search")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(measure(args.worker, args.rounds)), flush=True)
+        return
+    import kinds
+
+    names = args.rows or [name for name, row in kinds.all_rows().items() if row.search is None]
+    rows = []
+    for name in names:  # a process each: some models crash ONNX Runtime
+        command = [sys.executable, __file__, "--worker", name, "--rounds", str(args.rounds)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        lines = done.stdout.splitlines()
+        ended = {"name": name, "fails": f"the process ended with {done.returncode}"}
+        rows.append(json.loads(lines[-1]) if lines and done.returncode == 0 else ended)
+        print(json.dumps(rows[-1]), flush=True)
+    report = common.head(args) | {"rounds": args.rounds, "rows": rows}
+    if args.output:
+        common.write(report, args.output)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

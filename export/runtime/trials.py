@@ -1,0 +1,147 @@
+"""Trials of execution providers: does one come up, which nodes does it run, how long does it take?
+
+Shapes: made-up inputs have `B` = 2 rows, and 13 wherever the manifest names a length.
+"""
+
+import collections
+import contextlib
+import io
+import pathlib
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.session import CPU, CUDA, PRECISIONS_FOR_CUDA, open_session
+from keras_transformer.special_ids import END_ID
+
+ROWS, LENGTH = 2, 13
+
+
+class Trial(NamedTuple):
+    """What came of a provider.
+
+    Attributes:
+        provider: str.
+        error: str, why it cannot serve; or None.
+        nodes: dict from the providers that run nodes to how many each runs.
+        on_cpu: dict from operators that fell to the CPU to how many nodes each has, most first.
+        shapes: dict from names to shapes of the made-up inputs.
+        seconds: tuple of float, times of the first run and of the next.
+    """
+
+    provider: str
+    error: str | None = None
+    nodes: dict = {}
+    on_cpu: dict = {}
+    shapes: dict = {}
+    seconds: tuple[float, ...] = ()
+
+
+class Example(NamedTuple):
+    """A model that onnxruntime brings, to try providers on without an artefact of ours."""
+
+    model: pathlib.Path
+    manifest: dict
+
+
+def example():
+    """The `Example`, in the place of an `Artefact`."""
+    from onnxruntime.datasets import get_example  # here: a broken onnxruntime has no such module
+
+    values = [{"name": name, "dtype": "float32", "axes": [3, 4, 5]} for name in "xy"]
+    manifest = {"inputs": values[:1], "outputs": values[1:], "precision": "float32"}
+    manifest |= {"vocab_size": {"source": None, "target": None}, "versions": {}}
+    manifest["limits"] = {"source_length": LENGTH}
+    return Example(pathlib.Path(get_example("sigmoid.onnx")), manifest)
+
+
+def candidates(found, precision, asked=None):
+    """The lists of providers to try, the best first; what was asked for is the best.
+
+    Args:
+        found: Installation.
+        precision: str, of the artefact.
+        asked: list of str, or None.
+    """
+    gpu = CUDA in found.providers or (found.driver.library and found.driver.error is None)
+    if asked:
+        best = list(asked)
+    elif precision == "float16" or (gpu and precision in PRECISIONS_FOR_CUDA):
+        best = [CUDA]
+    else:
+        best = [CPU]
+    last = [] if precision == "float16" or best[0] == CPU else [[CPU]]
+    return [best, *last]
+
+
+def made_up_inputs(manifest):
+    """Inputs that the manifest describes, dict of arrays: ids, True, or normal numbers."""
+    random = np.random.default_rng(7)
+    length = min(LENGTH, manifest["limits"]["source_length"])
+    sizes = manifest["vocab_size"]
+    inputs = {}
+    for value in manifest["inputs"]:
+        name, dtype = value["name"], value["dtype"]
+        free = {axis: length for axis in value["axes"]} | {"batch": ROWS}
+        shape = [axis if isinstance(axis, int) else free[axis] for axis in value["axes"]]
+        known = sizes["target" if name == signature.TARGET_IDS else "source"]
+        if dtype in ("int32", "int64"):
+            ids = name not in (signature.SEED, signature.SEGMENT_IDS) and known is not None
+            low, high = (min(END_ID + 1, known - 1), known) if ids else (1, 2)
+            inputs[name] = random.integers(low, high, shape).astype(dtype)
+        elif dtype == "bool":
+            inputs[name] = np.ones(shape, bool)
+        else:
+            inputs[name] = random.standard_normal(shape).astype(dtype)
+    return inputs
+
+
+def tried(artefact, providers, threads=None, opens=open_session):
+    """The `Trial` of a list of providers on an `Artefact` or `Example`."""
+    inputs = made_up_inputs(artefact.manifest)
+    shapes = {name: array.shape for name, array in inputs.items()}
+    trial = Trial(providers[0], shapes=shapes)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # onnxruntime prints what it cannot load
+            session = opens(artefact, providers, threads=threads)
+    except ValueError as error:
+        return trial._replace(error=str(error))
+    nodes, on_cpu = _nodes(session, providers[0])
+    trial = trial._replace(nodes=nodes, on_cpu=on_cpu)
+    try:
+        seconds = tuple(_seconds(session, inputs) for _ in range(2))
+    except Exception as error:  # onnxruntime's errors have no common base below Exception
+        return trial._replace(error=f"it came up, and failed to run made-up inputs: {error}")
+    return trial._replace(seconds=seconds)
+
+
+def _nodes(session, provider):
+    """How many nodes each provider runs; and of which operators those are that fell to the CPU."""
+    nodes, on_cpu = collections.Counter(), collections.Counter()
+    for part in session.get_provider_graph_assignment_info():
+        operators = [node.op_type for node in part.get_nodes()]
+        nodes[part.ep_name] += len(operators)
+        if part.ep_name == CPU != provider:
+            on_cpu.update(operators)
+    return dict(nodes), dict(on_cpu.most_common())
+
+
+def _seconds(session, inputs):
+    start = time.perf_counter()
+    session.run(None, inputs)
+    return time.perf_counter() - start
+
+
+def verdict(trials):
+    """The exit status, and it in words, of trials from the best to the first that serves.
+
+    0: it will serve as asked; 1: only on another provider than the best; 2: it cannot serve.
+    """
+    if not trials or trials[-1].error is not None:
+        return 2, "cannot serve here"
+    best, last = trials[0].provider, trials[-1].provider
+    if len(trials) == 1:
+        return 0, f"serves on {best}"
+    return 1, f"serves on {last} only (--provider {last}): the best, {best}, does not come up"

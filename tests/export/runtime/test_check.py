@@ -1,0 +1,361 @@
+"""`--check`: providers are tried on the artefact, and the answer is lines, JSON and a status."""
+
+import json
+import os
+import subprocess
+import types
+
+import numpy as np
+import onnxruntime
+import pytest
+from support import (
+    array_search,
+    artefacts,
+    head_artefacts,
+    machines,
+    runtime_process,
+    seeded_artefact,
+)
+from support.machines import CPU, CUDA, cpu_machine, cuda_machine
+
+from keras_transformer.export.runtime import check, shell, trials
+from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.runtime.trials import Trial, candidates, made_up_inputs, verdict
+
+# What is tried
+
+
+@pytest.mark.parametrize(
+    ("found", "precision", "asked", "expected"),
+    [
+        (cpu_machine(), "float32", None, [[CPU]]),
+        (cpu_machine(), "float16", None, [[CUDA]]),
+        (cpu_machine(), "float32", [CUDA], [[CUDA], [CPU]]),
+        (cpu_machine(driver=machines.DRIVER), "float32", None, [[CUDA], [CPU]]),
+        (cuda_machine(), "float32", None, [[CUDA], [CPU]]),
+        (cuda_machine(driver=machines.NO_DRIVER), "float32", None, [[CUDA], [CPU]]),
+        (cuda_machine(), "float16", None, [[CUDA]]),
+        (cuda_machine(), "int8", None, [[CPU]]),
+        (cuda_machine(), "float32", [CPU], [[CPU]]),
+        (cuda_machine(), "float32", ["X", CUDA], [["X", CUDA], [CPU]]),
+    ],
+)
+def test_the_best_provider_is_tried_first(found, precision, asked, expected):
+    assert candidates(found, precision, asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("tried", "status", "words"),
+    [
+        ([Trial(CPU)], 0, f"serves on {CPU}"),
+        (
+            [Trial(CUDA, "missing"), Trial(CPU)],
+            1,
+            f"serves on {CPU} only (--provider {CPU}): the best, {CUDA}, does not come up",
+        ),
+        ([Trial(CUDA, "missing"), Trial(CPU, "failed")], 2, "cannot serve here"),
+        ([], 2, "cannot serve here"),
+    ],
+)
+def test_the_verdict_is_the_first_provider_that_serves(tried, status, words):
+    assert verdict(tried) == (status, words)
+
+
+# Made-up inputs
+
+
+def test_made_up_ids_are_words_of_the_vocabulary(folder, tokenizer):
+    (ids,) = made_up_inputs(read_artefact(folder).manifest).values()
+    assert ids.shape == (2, 13) and ids.dtype == np.int32
+    assert ids.min() >= 4 and ids.max() < tokenizer.vocab_size
+
+
+def test_made_up_inputs_are_as_short_as_the_artefact_wants(tmp_path, tokenizer):
+    limits = {"source_length": 5, "target_length": None, "extra_length": 0}
+    manifest = read_artefact(artefacts.write(tmp_path, tokenizer, limits=limits)).manifest
+    assert made_up_inputs(manifest)["source_ids"].shape == (2, 5)
+
+
+def test_made_up_inputs_have_the_shapes_and_kinds_of_the_manifest():
+    values = [
+        ("source_ids", "int64", ["batch", "source_length"]),
+        ("segment_ids", "int32", ["batch", "source_length"]),
+        ("target_ids", "int32", ["batch", "target_length"]),
+        ("seed", "int32", []),
+        ("series", "float16", ["batch", "series_length", 3]),
+        ("mask", "bool", ["batch", 4]),
+    ]
+    fields = ("name", "dtype", "axes")
+    manifest = {
+        "inputs": [dict(zip(fields, value, strict=True)) for value in values],
+        "vocab_size": {"source": 900, "target": 6},
+        "limits": {"source_length": 61},
+    }
+    inputs = made_up_inputs(manifest)
+    assert {name: str(array.dtype) for name, array in inputs.items()} == {
+        name: dtype for name, dtype, _ in values
+    }
+    shapes = [array.shape for array in inputs.values()]
+    assert shapes == [(2, 13), (2, 13), (2, 13), (), (2, 13, 3), (2, 4)]
+    assert set(inputs["target_ids"].flat) <= {4, 5} and inputs["source_ids"].max() > 5
+    assert inputs["segment_ids"].all() and inputs["mask"].all() and inputs["seed"] == 1
+
+
+# Trials
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "answer", "embed", "series"])
+def test_artefacts_with_a_head_run_on_made_up_inputs(tmp_path, tokenizer, name):
+    folder = head_artefacts.write(tmp_path, None if name == "series" else tokenizer, name)
+    trial = trials.tried(read_artefact(folder), [CPU])
+    assert trial.error is None and len(trial.seconds) == 2 and set(trial.nodes) == {CPU}
+
+
+@pytest.mark.parametrize("module", [seeded_artefact, array_search])
+def test_artefacts_of_other_searches_run_on_made_up_inputs(tmp_path, tokenizer, module):
+    trial = trials.tried(read_artefact(module.write(tmp_path, tokenizer)), [CPU])
+    assert trial.error is None and trial.nodes[CPU] > 1
+
+
+class FakeSession:
+    """A session whose nodes ran where a test says; `parts` are pairs of provider and operators."""
+
+    def __init__(self, *parts, error=None):
+        self._parts, self._error = parts, error
+
+    def get_provider_graph_assignment_info(self):
+        for name, operators in self._parts:
+            nodes = [types.SimpleNamespace(op_type=operator) for operator in operators]
+            yield types.SimpleNamespace(ep_name=name, get_nodes=lambda nodes=nodes: nodes)
+
+    def run(self, outputs, inputs):
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+def test_nodes_that_fell_to_the_cpu_are_counted_by_operator(folder):
+    session = FakeSession((CUDA, ["MatMul"] * 7), (CPU, ["Shape", "Loop"]), (CPU, ["Shape"]))
+    trial = trials.tried(read_artefact(folder), [CUDA], opens=lambda *args, **options: session)
+    assert trial.error is None
+    assert trial.nodes == {CUDA: 7, CPU: 3} and trial.on_cpu == {"Shape": 2, "Loop": 1}
+    told = [text for _, text in check.trial_rows(trial)]
+    assert told[0] == f"{CUDA} came up: 7 of 10 nodes on {CUDA}, 3 of 10 nodes on {CPU}"
+    assert told[1] == "3 nodes: Shape 2, Loop 1"
+    assert told[2].endswith("with made-up inputs: source_ids (2, 13)") and len(told) == 3
+
+
+def test_a_long_list_of_operators_is_cut():
+    trial = Trial(CUDA, None, {CUDA: 1, CPU: 9}, {f"Operator{i}": 1 for i in range(9)})
+    (_, told) = list(check.trial_rows(trial))[1]
+    assert told.startswith("9 nodes: Operator0 1, ") and told.endswith("Operator7 1, and others")
+
+
+def test_a_provider_that_comes_up_and_fails_is_told(folder):
+    session = FakeSession((CUDA, ["MatMul"]), error="out of memory")
+    trial = trials.tried(read_artefact(folder), [CUDA], opens=lambda *args, **options: session)
+    assert trial.error == "it came up, and failed to run made-up inputs: out of memory"
+    assert trial.nodes == {CUDA: 1} and not trial.seconds
+
+
+@pytest.fixture
+def cuda_that_falls_back(monkeypatch):
+    """An onnxruntime that lists CUDA, prints that a library is missing, and runs on the CPU."""
+    real = onnxruntime.InferenceSession
+
+    def on_cpu(path, options, providers, enable_fallback):
+        return real(path, options, providers=[CPU])
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", on_cpu)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("Failed to load"), raising=False)
+
+
+@pytest.mark.usefixtures("cuda_that_falls_back")
+def test_a_provider_that_falls_back_is_told_and_prints_nothing(folder, capsys):
+    trial = trials.tried(read_artefact(folder), [CUDA])
+    assert f"fell back to {CPU} for the whole model" in trial.error and not trial.nodes
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("cuda_that_falls_back")
+def test_what_onnxruntime_prints_is_no_answer(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in.txt").write_text("two dogs\n")
+    with open(tmp_path / "in.txt") as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        assert shell.main([str(folder)]) == 2
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith("Failed to load\nerror: CUDAExecutionProvider was")
+
+
+# The command
+
+
+def run(capsys, *arguments):
+    """Exit status and lines of `--check`, in this process."""
+    status = shell.main(["--check", *map(str, arguments)])
+    return status, capsys.readouterr().out
+
+
+def rows(output):
+    """Headings and texts of the table, wrapped lines put together."""
+    found = []
+    for line in output.splitlines():
+        if line[:18].strip():
+            found.append((line[:18].strip(), line[18:]))
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+    return found
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A function that sets what is found on this machine."""
+    return lambda found: monkeypatch.setattr(check, "look", lambda: found)
+
+
+def test_a_sound_artefact_serves_here(folder, capsys, machine):
+    machine(cpu_machine())
+    status, output = run(capsys, folder, "--threads", 1)
+    found = dict(rows(output))
+    version = onnxruntime.__version__
+    assert status == 0
+    assert found["onnxruntime"] == f"{version}, built without CUDA, from onnxruntime {version}"
+    assert found["providers"] == CPU
+    assert found["NVIDIA driver"].startswith("none (libcuda.so.1: cannot open")
+    assert found["artefact"].endswith("2 files, 0.0 MB, checksums right")
+    assert found["task"] == "translate, precision float32"
+    assert found["opsets"] == "ONNX 17; IR version 8"
+    assert found["provider"].startswith(f"{CPU} came up: ")
+    assert found["run"].endswith("with made-up inputs: source_ids (2, 13)")
+    assert found["verdict"] == f"serves on {CPU}" and found["exit status"] == "0"
+    assert not {"fault", "on the CPU", "text model", "library", "GPU"} & set(found)
+
+
+def test_the_installation_alone_is_tried_on_a_model_that_onnxruntime_brings(capsys, machine):
+    machine(cpu_machine())
+    status, output = run(capsys)
+    found = dict(rows(output))
+    assert status == 0 and "artefact" not in found
+    assert found["provider"] == f"{CPU} came up: 1 of 1 nodes on {CPU}"
+
+
+def test_a_cuda_machine_without_cudnn_says_so_by_name(folder, capsys, machine):
+    """This onnxruntime has no CUDA provider, so that CUDA does not come up."""
+    machine(cuda_machine(["libcudnn.so.9"]))
+    status, output = run(capsys, folder)
+    found = rows(output)
+    assert status == 1
+    assert [text[:14] for name, text in found if name == "fault"] == ["libcudnn.so.9:"]
+    assert ("GPU", machines.GPU) in found
+    assert ("NVIDIA driver", "580.95.05, for CUDA up to 13.0") in found
+    assert ("library", "libcudnn.so.9: cannot be loaded") in found
+    assert ("library", "libcudart.so.13: /opt/libcudart.so.13") in found
+    packages = [text for name, text in found if name == "CUDA package"]
+    assert packages[0] == "nvidia-cuda-runtime: 13.0.96; onnxruntime asks for ~=13.0"
+    assert packages[-1] == "nvidia-cufft: 12.0.0.61" and len(packages) == len(machines.WHEELS)
+    assert ("LD_LIBRARY_PATH", "not set") in found
+    tried = [text for name, text in found if name == "provider"]
+    assert tried[0].startswith(f"{CUDA} cannot serve: ") and tried[1].startswith(f"{CPU} came up")
+
+
+def test_packages_that_are_missing_and_drivers_without_a_version_are_told(capsys, machine):
+    driver = machines.DRIVER._replace(version=None, gpus=())
+    asked = {"nvidia-cufft": ""}
+    machine(cuda_machine(asked=asked, wheels={}, driver=driver, search_path="/opt/cuda/lib64"))
+    found = dict(rows(run(capsys)[1]))
+    assert found["NVIDIA driver"] == "of unknown version, for CUDA up to 13.0"
+    assert found["CUDA package"] == "nvidia-cufft: no such package; onnxruntime asks for any"
+    assert found["LD_LIBRARY_PATH"] == "/opt/cuda/lib64"
+
+
+def test_a_module_that_holds_nothing_cannot_serve(folder, capsys, machine):
+    machine(cpu_machine(onnxruntime=None, packages={}, providers=()))
+    status, output = run(capsys, folder)
+    found = dict(rows(output))
+    assert status == 2 and found["verdict"] == "cannot serve here"
+    assert found["onnxruntime"] == "broken, from no package" and found["providers"] == "none"
+    assert found["fault"].startswith("the module onnxruntime is there and holds nothing")
+    assert "checksums right" in found["artefact"]
+
+
+def test_an_artefact_for_gpus_cannot_be_served_here(tmp_path, tokenizer, capsys, machine):
+    machine(cpu_machine())
+    folder = artefacts.write(tmp_path, tokenizer, precision="float16")
+    status, output = run(capsys, folder)
+    assert status == 2
+    assert [name for name, _ in rows(output)][-3:] == ["provider", "verdict", "exit status"]
+
+
+def test_a_provider_that_is_asked_for_is_the_best(folder, capsys, machine):
+    machine(cuda_machine())
+    assert run(capsys, folder, "--provider", CPU)[0] == 0
+    machine(cpu_machine())
+    status, output = run(capsys, folder, "--provider", CUDA)
+    assert status == 1 and f"the best, {CUDA}, does not" in " ".join(output.split())
+
+
+def test_what_strings_in_the_graph_need_is_told(tmp_path, tokenizer, capsys, machine):
+    axes = [{"name": "text", "dtype": "string", "axes": ["batch"]}]
+    folder = artefacts.write(tmp_path, tokenizer, text={"inputs": axes, "outputs": axes})
+    for version, told in ((None, "missing: pip install onnxruntime-extensions"), ("9", "9")):
+        machine(cpu_machine(extensions=version))
+        found = dict(rows(run(capsys, folder)[1]))
+        assert found["text model"].startswith(f"needs onnxruntime-extensions ({told})")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_artefact_is_told_and_not_tried(tmp_path, tokenizer, capsys, machine, damage):
+    machine(cpu_machine())
+    folder = artefacts.write(tmp_path / "a", tokenizer)
+    if damage == "cut":
+        (folder / "model.onnx").write_bytes(b"")
+    status, output = run(capsys, folder if damage == "cut" else tmp_path / "no")
+    found = dict(rows(output))
+    assert status == 2 and found["artefact"].startswith("bad: ") and "provider" not in found
+
+
+def test_json_has_all_of_it(folder, tmp_path, capsys, machine):
+    machine(cuda_machine(["libcudnn.so.9"]))
+    status, output = run(capsys, folder, "--json")
+    report = json.loads(output)
+    assert status == report["status"] == 1 and output.count("\n") == 1
+    assert report["installation"]["driver"]["gpus"] == [machines.GPU]
+    assert report["installation"]["libraries"]["libcudnn.so.9"]["error"]
+    assert len(report["faults"]) == 1 and report["artefact"]["task"] == "translate"
+    assert [trial["provider"] for trial in report["trials"]] == [CUDA, CPU]
+    assert report["trials"][1]["shapes"] == {"source_ids": [2, 13]}
+    status, output = run(capsys, tmp_path / "no", "--json")
+    report = json.loads(output)
+    assert status == 2 and not report["trials"]
+    assert report["artefact"] is None and "is not an artefact" in report["artefact_error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required: folder"),
+        (("a", "--check", "--n-best", "2"), "--check answers no lines: leave out --n-best"),
+        (("--check", "--seed", "0", "--with-prompt"), "leave out --seed, --with-prompt"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        shell.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_it_is_a_command_that_needs_no_framework_and_no_input(folder):
+    command = runtime_process.command("--check", folder, "--provider", CPU)
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert dict(rows(done.stdout))["verdict"] == f"serves on {CPU}"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_output_that_fails_is_an_exit_status_of_its_own():
+    with open("/dev/full", "w") as full:
+        process = runtime_process.start("--check", stdout=full)
+        errors = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 3 and errors.startswith("error: standard input or output failed")
