@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import json
+import warnings
 
 import onnx_ir as ir
 
@@ -73,7 +74,9 @@ def export_onnx(
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
             scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
             out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
-            every 32 rows of a column: closer to float32 and smaller, for large models).
+            every 32 rows of a column: closer to float32 and smaller, for large models). Weights
+            of convolutions stay float32. Where nothing can be reduced, a warning says so, and the
+            manifest says "float32".
         head: what the outputs of a model without search mean: `Classification`,
             `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
             gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
@@ -116,7 +119,7 @@ def export_onnx(
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
-        graph = _make_graph(task, precision, fuse, keep_float, tell)
+        graph, precision = _make_graph(task, precision, fuse, keep_float, tell)
         with tell("writing"):
             write(graph, folder / signature.MODEL_FILE)
         _prove(folder / signature.MODEL_FILE, task, cases, precision, tolerance, tell)
@@ -153,7 +156,7 @@ def export_onnx(
 
 
 def _make_graph(task, precision, fuse, keep_float, tell):
-    """The `onnx_ir.Model` of a task as it is to be written: traced, converted and rewritten."""
+    """The `onnx_ir.Model` of a task as it is to be written, and the precision that it has."""
     variables = task.model.variables
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
@@ -176,9 +179,17 @@ def _make_graph(task, precision, fuse, keep_float, tell):
                 simplify(model)
     if precision != "float32":
         with tell(f"converting to {precision}"):
-            quantize.reduce_precision(model, precision, keep_float)
+            reduced = quantize.reduce_precision(model, precision, keep_float)
+        if not reduced:
+            warnings.warn(
+                f"precision={precision!r} changed nothing: of the model's {weight_bytes(model):,} "
+                "bytes of weights none is of a product or a table of embeddings, or keep_float "
+                "keeps them. Convolutions stay float32. The file and its manifest say float32.",
+                stacklevel=3,
+            )
+            precision = "float32"
     restore_outputs(model.graph, names)
-    return model
+    return model, precision
 
 
 def _prove(path, task, cases, precision, tolerance, tell):
