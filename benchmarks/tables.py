@@ -14,6 +14,7 @@ import sys
 
 import common
 import kinds
+import kinds_speed
 import layers
 import serving
 import training
@@ -138,6 +139,9 @@ TABLES = {
     "headline": headline,
     "export": lambda: measured("export", export_table),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),
+    "kinds-speed": lambda: measured(
+        "kinds_speed", lambda report: kinds_speed.table(report["rows"])
+    ),
     "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
     "own-encoders": lambda: measured("own_encoders", own_encoders_table),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),

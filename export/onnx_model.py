@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import json
+import warnings
 
 import onnx_ir as ir
 
@@ -75,7 +76,9 @@ def export_onnx(
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
             scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
             out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
-            every 32 rows of a column: closer to float32 and smaller, for large models).
+            every 32 rows of a column: closer to float32 and smaller, for large models). Weights
+            of convolutions stay float32. Where nothing can be reduced, a warning says so, and the
+            manifest says "float32".
         head: what the outputs of a model without search mean: `Classification`,
             `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
             gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
@@ -122,11 +125,14 @@ def export_onnx(
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     with staged(path, why_not_onnx) as folder:
-        graphs = []
+        graphs, found = [], set()
         for name, part in _parts(task, layout, precision):
-            graphs.append(_make_graph(part, precision, fuse, keep_float, tell))
+            graph, reached = _make_graph(part, precision, fuse, keep_float, tell)
+            graphs.append(graph)
+            found.add(reached)
             with tell("writing"):
-                write(graphs[-1], folder / name)
+                write(graph, folder / name)
+        precision = _reached(precision, found, graphs)
         files = [folder / name for name in signature.MODEL_FILES[layout]]
         _prove(files, task, cases, precision, tolerance, tell)
         text_values = None
@@ -183,7 +189,7 @@ def _outputs(graphs, layout):
 
 
 def _make_graph(task, precision, fuse, keep_float, tell):
-    """The `onnx_ir.Model` of a task as it is to be written: traced, converted and rewritten."""
+    """The `onnx_ir.Model` of a task as it is to be written, and the precision that it has."""
     variables = task.model.variables
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
@@ -206,9 +212,27 @@ def _make_graph(task, precision, fuse, keep_float, tell):
                 simplify(model)
     if precision != "float32":
         with tell(f"converting to {precision}"):
-            quantize.reduce_precision(model, precision, keep_float)
+            reduced = quantize.reduce_precision(model, precision, keep_float)
+        precision = precision if reduced else "float32"
     restore_outputs(model.graph, names)
-    return model
+    return model, precision
+
+
+def _reached(precision, found, graphs):
+    """The precision of the whole, where each graph has one of `found`; warns if it is not reached.
+
+    One of two graphs may have no weights, as what comes before the first step of a language model.
+    """
+    if precision in found:
+        return precision
+    size = sum(map(weight_bytes, graphs))
+    warnings.warn(
+        f"precision={precision!r} changed nothing: of the model's {size:,} bytes of weights none "
+        "is of a product or a table of embeddings, or keep_float keeps them. Convolutions stay "
+        "float32. The file and its manifest say float32.",
+        stacklevel=3,
+    )
+    return "float32"
 
 
 def _prove(files, task, cases, precision, tolerance, tell):

@@ -71,6 +71,9 @@ def halve(model, is_kept):
     Args:
         model: result of `fuse_blocks` and `simplify`.
         is_kept: function of a weight's name that says whether it stays float32.
+
+    Returns:
+        How many weights are float16 now.
     """
     graph, halves = model.graph, _Halves(model)
     for node in all_nodes(graph):  # slots that are float16 already; tf2onnx notes no dtype here
@@ -92,6 +95,7 @@ def halve(model, is_kept):
         changed = halve_state(graph) or changed
     clean(model)
     common.NameFixPass()(model)
+    return len(halves.weights)
 
 
 def float_values(model):

@@ -4,10 +4,13 @@ A new one is a function here and an entry in `HANDLERS`.
 """
 
 import tf2onnx
+from onnx import TensorProto
 from tf2onnx.onnx_opset import nn
 
 # As TensorFlow and as ONNX name them.
 KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
+# What tf2onnx pads as it is; all else as float32.
+WITHOUT_CAST = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64}
 
 
 def _erfc(context, node, name, arguments):
@@ -47,8 +50,22 @@ def _max_pool(context, node, name, arguments):
         node.set_attr("auto_pad", KINDS_OF_PADDING[padding])
 
 
+def _pad(context, node, name, arguments):
+    """Casts what a boolean or small number is padded with, as tf2onnx casts what is padded.
+
+    before   y = Pad(float(x), pads, True)      no valid graph: Pad has one type
+    after    y = Pad(float(x), pads, float(True))
+    """
+    if context.get_dtype(node.input[2]) not in WITHOUT_CAST:
+        value = node.input[2]
+        cast = context.insert_new_node_on_input(node, "Cast", value, to=TensorProto.FLOAT)
+        context.set_dtype(cast.output[0], TensorProto.FLOAT)
+    nn.Pad.version_11(context, node)
+
+
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
 HANDLERS = {
     "Erfc": (_erfc, []),
+    "PadV2": (_pad, ["Pad"]),
     **{op: (_max_pool, ["MaxPool", op]) for op in ("MaxPool", "MaxPoolV2", "MaxPool3D")},
 }

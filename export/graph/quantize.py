@@ -63,13 +63,15 @@ def reduce_precision(model, precision, keep_float=()):
         model: result of `simplify` or `fuse_blocks`.
         precision: "float16", "int8", "weight_int8" or "weight_int4".
         keep_float: prefixes of Keras paths of weights that stay float32.
+
+    Returns:
+        How many weights were reduced. Those of convolutions, for one, never are.
     """
     keep = tuple(keep_float or ())
     if precision == "float16":
         from keras_transformer.export.graph.half import halve
 
-        halve(model, lambda name: is_kept(name, keep))
-        return
+        return halve(model, lambda name: is_kept(name, keep))
     write = {
         "int8": _integer_product,
         "weight_int8": lambda *arguments: _block_product(*arguments, bits=8),
@@ -88,6 +90,7 @@ def reduce_precision(model, precision, keep_float=()):
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model)
     common.NameFixPass()(model)
+    return len(made) + len(tables)
 
 
 def is_kept(name, keep):

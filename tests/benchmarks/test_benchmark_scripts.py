@@ -16,6 +16,7 @@ COMMANDS = {
     "gpu",
     "growth",
     "kinds",
+    "kinds_speed",
     "layers",
     "own_encoders",
     "search",

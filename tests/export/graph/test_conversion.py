@@ -185,3 +185,13 @@ def test_a_compiled_function_beside_a_recurrent_layer_is_converted():
     made = written(model)
     assert counts(ir.to_proto(made).graph)["LSTM"] == 1
     check(model, made, x=np.random.default_rng(0).normal(size=(2, 7, 6)).astype("float32"))
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_a_mask_is_padded(fill):
+    x = keras.Input((5, 3), name="x")
+    mask = keras.ops.pad(x > 0, [[0, 0], [1, 2], [0, 1]], constant_values=fill)
+    model = keras.Model(x, keras.ops.cast(mask, "float32"))
+    check(
+        model, written(model), x=np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    )

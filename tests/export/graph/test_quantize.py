@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import onnx
 import onnx.parser
@@ -263,3 +264,12 @@ def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
             max_length=MAX_LENGTH, tolerance=1e-9, verbose=False,
         )  # fmt: skip
     assert not (tmp_path / "strict").exists()
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "weight_int8", "weight_int4"])
+def test_a_model_in_which_nothing_is_reduced_is_told_and_says_float32(tmp_path, precision):
+    x = keras.Input((7, 5, 3), name="x")
+    model = keras.Model(x, keras.layers.Conv2D(4, 3, use_bias=False)(x))
+    with pytest.warns(UserWarning, match=f"{precision}' changed nothing.*4[0-9]{{2}} bytes"):
+        manifest = export_onnx(model, tmp_path / "out", precision=precision, verbose=False)
+    assert manifest["precision"] == "float32"
