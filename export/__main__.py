@@ -110,18 +110,27 @@ def main(argv=None):
     arguments = parse(argv)
     try:
         run(arguments)
-    except (ExportError, ImportError, OSError, TypeError, ValueError) as error:
-        print(f"{parser().prog}: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print(f"interrupted; what was at {arguments.out} is as before", file=sys.stderr)
         return 130
     except Stopped as error:
-        (number,) = error.args
-        name = signal.Signals(number).name
-        print(f"stopped by {name}; what was at {arguments.out} is as before", file=sys.stderr)
-        return 128 + number
+        return tell_stop(error, arguments.out)
+    except Exception as error:
+        if Progress.pending is not None:  # a signal came in compiled code, which made this of it
+            return tell_stop(Progress.pending, arguments.out)
+        if not isinstance(error, (ExportError, ImportError, OSError, TypeError, ValueError)):
+            raise
+        print(f"{parser().prog}: {error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def tell_stop(stopped, out):
+    """Says which signal ended the export; returns the exit status."""
+    (number,) = stopped.args
+    name = signal.Signals(number).name
+    print(f"stopped by {name}; what was at {out} is as before", file=sys.stderr)
+    return 128 + number
 
 
 def run(arguments):
