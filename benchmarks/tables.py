@@ -23,7 +23,9 @@ import workers
 from keras_transformer.files import whole_file
 
 ROOT = common.RESULTS.parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted([*DOCS.glob("benchmarks/*.md"), *DOCS.glob("tasks/*.md")])]
+TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
 PUBLISHED = {"test.2016": ("41.02", "41.96")}  # text only; with images (Revisit-MMT)
 
 
@@ -135,7 +137,40 @@ def own_encoders_table(report):
     return workers.table(heads, rows)
 
 
+def scores(measures):
+    return ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
+
+
+def task_table(path):
+    """What the run of a task's script measured, as `TaskRun.write_score` wrote it."""
+    report = json.loads(path.read_text("utf-8"))
+    size = report["artefact_bytes"]
+    rows = [
+        ["score", scores(report["score"])],
+        *([name, scores(report[name])] for name in ("baseline", "published") if report.get(name)),
+        ["minutes", "{training:.1f} of training, {whole:.1f} in all".format(**report["minutes"])],
+        ["parameters", f"{report['parameters']:,}"],
+        ["artefact", f"{size / 1e6:.2f} MB" if size else "none"],
+        ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
+        ["when and where", f"{report['date']}, {report['cores']} cores of {report['processor']}"],
+    ]
+    return f"`{report['command']}`\n\n{workers.table(['', 'real data'], rows)}"
+
+
+def tasks_table():
+    """All tasks, one a line."""
+    rows = []
+    for name, path in TASKS.items():
+        report = json.loads(path.read_text("utf-8"))
+        minutes = f"{report['minutes']['whole']:.0f}"
+        known = [scores(report.get(part) or {}) for part in ("score", "published", "baseline")]
+        rows.append([f"[{name}]({name}.md)", report["data"], *known, minutes])
+    return workers.table(["task", "data", "score", "published", "baseline", "minutes"], rows)
+
+
 TABLES = {
+    "tasks": tasks_table,
+    **{f"task {name}": lambda path=path: task_table(path) for name, path in TASKS.items()},
     "headline": headline,
     "export": lambda: measured("export", export_table),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),

@@ -1,0 +1,223 @@
+"""What the scripts of `examples/` share: arguments, a folder, training that can be stopped, score.
+
+| file | content |
+| --- | --- |
+| `model.keras` | the model: of the best epoch if one was chosen, of the last one after Ctrl-C |
+| `score.json` | what was measured, and when, where and with what |
+| `*.png` | pictures, of `draw` |
+| `onnx` | the artefact, if the script exports to there |
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import keras
+
+from keras_transformer.files import whole_file
+from keras_transformer.training.callbacks import StopOnNonFinite
+
+PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
+
+
+def make_parser(name, description, epochs):
+    """A parser with the arguments that every task has; a script adds its own.
+
+    Args:
+        name: str, the script's name without ".py"; `--output` is then "runs/NAME" by default.
+        description: str; its first line is shown.
+        epochs: int, the default of `--epochs`.
+    """
+    parser = argparse.ArgumentParser(
+        f"python examples/{name}.py", description=description.splitlines()[0]
+    )
+    output = Path("runs", name)
+    add = parser.add_argument
+    add("--data", type=Path, help="folder of the real data; default: small data, made or shipped")
+    add("--limit", type=int, help="use the first LIMIT examples of each set only")
+    add("--epochs", type=int, default=epochs, help=f"default: {epochs}")
+    add("--seed", type=int, default=1, help="default: 1")
+    add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
+    return parser
+
+
+def parse(parser, argv=None):
+    """Parses. Integers must be at least 1, a seed 0; `--data` must be there.
+
+    Args:
+        parser: what `make_parser` returned.
+        argv: list of str. Defaults to `None`: `sys.argv[1:]`.
+
+    Returns:
+        The arguments. `command` holds the whole command for a report; it names folders by their
+        last part, for where they lie is a private matter.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(argv)
+    shown = [argument.rstrip(os.sep).split(os.sep)[-1] for argument in argv]
+    args.command = f"{parser.prog} {shlex.join(shown)}".strip()
+    for name, number in vars(args).items():
+        if type(number) is int and number < (least := 0 if name == "seed" else 1):
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
+    if args.data and not args.data.is_dir():
+        parser.error(f"--data: there is no folder {args.data}")
+    return args
+
+
+class TaskRun:
+    """One run of a task's script. Leave it by an error, or by Ctrl-C, and the reason is told.
+
+    Args:
+        args: what `parse` returned.
+
+    Attributes:
+        path: `pathlib.Path` of the folder, which is made.
+
+    Raises:
+        SystemExit: at the end of the block, after `ValueError` or `OSError` with status 1, after
+            Ctrl-C with status 130.
+
+    Example:
+
+    >>> with TaskRun(args) as run:  # doctest: +SKIP
+    ...     run.fit(model, batches, validation_data=valid, epochs=args.epochs, best="val_accuracy")
+    ...     run.draw("confusions.png", figure)
+    ...     run.write_score(model, {"accuracy": 0.9}, data="SST-2")
+    """
+
+    def __init__(self, args):
+        self.args, self.path = args, args.output
+        self._start = time.perf_counter()
+        self._minutes = 0.0
+        self._epochs = 0
+
+    def __enter__(self):
+        self.path.mkdir(parents=True, exist_ok=True)
+        keras.utils.set_random_seed(self.args.seed)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is KeyboardInterrupt:
+            saved = self.path / "model.keras"
+            has = f"{saved} is the model so far." if self._epochs else "No epoch was finished."
+            print(f"\nStopped. {has}", flush=True)
+            raise SystemExit(130)  # what shells take for Ctrl-C
+        if kind is not None and issubclass(kind, (ValueError, OSError)):
+            raise SystemExit(f"{self.args.command.split()[1]}: {error}")
+
+    def fit(self, model, *batches, best=None, callbacks=(), **options):
+        """Calls `model.fit`, and saves the model: also after Ctrl-C.
+
+        Args:
+            model: compiled model.
+            *batches: what to train on: a dataset, or inputs and targets.
+            best: str, the logged value by which the epoch is chosen whose weights the model has in
+                the end, such as "val_loss"; names with "loss" should be low, others high. Defaults
+                to `None`: the last epoch's.
+            callbacks: further callbacks.
+            **options: what else `fit` takes.
+
+        Returns:
+            Keras' `History`.
+        """
+        chosen = [_BestWeights(best)] if best else []
+        counted = keras.callbacks.LambdaCallback(on_epoch_end=self._count)
+        callbacks = [StopOnNonFinite(), *callbacks, *chosen, counted]
+        options.setdefault("verbose", 1 if sys.stdout.isatty() else 2)
+        start = time.perf_counter()
+        try:
+            return model.fit(*batches, callbacks=callbacks, **options)
+        finally:
+            self._minutes += (time.perf_counter() - start) / 60
+            for callback in chosen:
+                callback.restore(model)
+            if self._epochs:
+                self.save(model)
+
+    def _count(self, epoch, logs):
+        self._epochs += 1
+
+    def save(self, model):
+        """Writes `model.keras`."""
+        with whole_file(self.path / "model.keras") as aside:
+            model.save(aside)
+
+    def draw(self, name, figure):
+        """Writes a Matplotlib figure to the file `name`."""
+        with whole_file(self.path / name) as aside:
+            figure.savefig(aside, dpi=120)
+
+    def write_score(self, model, score, **facts):
+        """Writes `score.json`, and prints the score.
+
+        Args:
+            model: the model, whose parameters are counted.
+            score: dict from a measure's name to a number: what was measured on the test set.
+            **facts: what else is to be known, such as `data`, `published` or `baseline`.
+        """
+        artefact = self.path / "onnx"
+        size = sum(file.stat().st_size for file in artefact.rglob("*") if file.is_file())
+        report = {
+            "date": time.strftime("%Y-%m-%d"),
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "versions": {"python": platform.python_version()}
+            | {name: version(name) for name in PACKAGES},
+            "command": self.args.command,
+            "seed": self.args.seed,
+            "epochs": self._epochs,
+            "minutes": {
+                "training": self._minutes,
+                "whole": (time.perf_counter() - self._start) / 60,
+            },
+            "parameters": model.count_params(),
+            "artefact_bytes": size or None,
+            "score": score,
+            **facts,
+        }
+        with whole_file(self.path / "score.json") as aside:
+            aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        told = ", ".join(f"{name} {value:.4g}" for name, value in score.items())
+        print(
+            f"{told}; {report['minutes']['whole']:.1f} minutes. All is in {self.path}", flush=True
+        )
+
+
+class _BestWeights(keras.callbacks.Callback):
+    """Remembers the weights of the epoch in which a logged value was best.
+
+    `EarlyStopping(restore_best_weights=True)` restores them only when `fit` ends by itself, not
+    after Ctrl-C.
+    """
+
+    def __init__(self, name):
+        super().__init__()
+        self.name, self.best, self._weights = name, None, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.name not in (logs or {}):
+            raise ValueError(f"{self.name!r} is not logged; there is {sorted(logs or {})}.")
+        value = logs[self.name] if "loss" not in self.name else -logs[self.name]
+        if self.best is None or value > self.best:
+            self.best, self._weights = value, self.model.get_weights()
+
+    def restore(self, model):
+        if self._weights is not None:
+            model.set_weights(self._weights)
+
+
+def processor():
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()
