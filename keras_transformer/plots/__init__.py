@@ -13,12 +13,20 @@ from keras_transformer.plots.attention import (
     plot_translation,
     token_labels,
 )
+from keras_transformer.plots.confusion import plot_confusion
 from keras_transformer.plots.curves import plot_learning_curve
+from keras_transformer.plots.pictures import plot_picture_attention
+from keras_transformer.plots.series import plot_forecast
+from keras_transformer.plots.spectrogram import plot_spectrogram
 
 __all__ = [
     "attention_maps",
     "plot_attention",
+    "plot_confusion",
+    "plot_forecast",
     "plot_learning_curve",
+    "plot_picture_attention",
+    "plot_spectrogram",
     "plot_translation",
     "token_labels",
 ]
