@@ -93,7 +93,7 @@ def block_attention(model, inputs):
     if not blocks:
         raise ValueError(f"{model.name} calls no EncoderBlock; it has {model.layers}.")
     vectors = keras.Model(model.input, [block.input for block in blocks])(inputs)
-    weights = []
+    weights, vectors = [], keras.tree.flatten(vectors)  # of one block it is no list
     for block, x in zip(blocks, vectors, strict=True):
         _attending(block, x, weights, attention_mask=getattr(x, "_keras_mask", None))
     return np.stack(weights)
