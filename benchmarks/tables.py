@@ -141,6 +141,11 @@ def scores(measures):
     return ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
 
 
+def minutes(taken):
+    told = "{training:.1f} of training, {whole:.1f} in all".format(**taken)
+    return f"{told}; {taken['processor']:.1f} of processor time" if "processor" in taken else told
+
+
 def task_table(path):
     """What the run of a task's script measured, as `TaskRun.write_score` wrote it."""
     report = json.loads(path.read_text("utf-8"))
@@ -148,7 +153,7 @@ def task_table(path):
     rows = [
         ["score", scores(report["score"])],
         *([name, scores(report[name])] for name in ("baseline", "published") if report.get(name)),
-        ["minutes", "{training:.1f} of training, {whole:.1f} in all".format(**report["minutes"])],
+        ["minutes", minutes(report["minutes"])],
         ["parameters", f"{report['parameters']:,}"],
         ["artefact", f"{size / 1e6:.2f} MB" if size else "none"],
         ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
@@ -162,9 +167,9 @@ def tasks_table():
     rows = []
     for name, path in TASKS.items():
         report = json.loads(path.read_text("utf-8"))
-        minutes = f"{report['minutes']['whole']:.0f}"
+        page, whole = name.partition("-")[0], report["minutes"]["whole"]
         known = [scores(report.get(part) or {}) for part in ("score", "published", "baseline")]
-        rows.append([f"[{name}]({name}.md)", report["data"], *known, minutes])
+        rows.append([f"[{name}]({page}.md)", report["data"], *known, f"{whole:.0f}"])
     return workers.table(["task", "data", "score", "published", "baseline", "minutes"], rows)
 
 

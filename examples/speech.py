@@ -48,7 +48,7 @@ def train(args, run, sets, tokenizer):
     def batches(recordings, count, **options):
         sounds, texts = joined(recordings, count, shortest=1, longest=LONGEST)
         frames = [log_bands(sound, BANDS) for sound in sounds]
-        return kt.feature_batches(frames, texts, tokenizer, 6144, name="frames", **options)
+        return kt.feature_batches(frames, texts, tokenizer, 4096, name="frames", **options)
 
     data = batches(sets.train, args.limit or args.sequences, seed=args.seed)
     valid = batches(sets.valid, args.limit or 300, shuffle=False)
