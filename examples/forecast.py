@@ -20,6 +20,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import export, plots
+from keras_transformer.data.linear_forecast import LinearForecast
 from keras_transformer.data.series import electricity_transformer, made_series
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.training.recipes import learning_rate
@@ -31,38 +32,35 @@ PUBLISHED = {96: {"Transformer, mse": 0.499}, 168: {"Informer, mse": 0.878}}
 
 
 def make_model(past, future, series, blocks):
-    """(B, past, series) -> (B, future, series); without blocks it is linear."""
+    """(B, past, series) -> (B, future, series)."""
     window = keras.Input((past, series), name="window")
     x = ops.transpose(window, (0, 2, 1))  # (B, series, past)
     # Levels change over the months. What is learned is how a window departs from its own mean.
     level = ops.mean(x, axis=-1, keepdims=True)
-    x = x - level
-    if blocks:
-        x = ops.reshape(x, (-1, past // DAY, DAY))  # each series is a row of days
-        x = keras.layers.Dense(D_MODEL)(x)  # (B * series, days, D)
-        x = kt.LearnedPositionEncoding(past // DAY)(x)
-        x = keras.layers.Dropout(0.3)(x)
-        for _ in range(blocks):
-            x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.3)(x)
-        x = keras.layers.Dropout(0.3)(keras.layers.Flatten()(x))
-        x = ops.reshape(keras.layers.Dense(future)(x), (-1, series, future))
-    else:
-        x = keras.layers.Dense(future)(x)
+    x = ops.reshape(x - level, (-1, past // DAY, DAY))  # each series is a row of days
+    x = keras.layers.Dense(D_MODEL)(x)  # (B * series, days, D)
+    x = kt.LearnedPositionEncoding(past // DAY)(x)
+    for _ in range(blocks):  # no norm behind the last: beside the blocks the model stays linear
+        x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.2, norm_first=True)(x)
+    x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
+    x = ops.reshape(keras.layers.Dense(future)(x), (-1, series, future))
     return keras.Model(window, ops.transpose(x + level, (0, 2, 1)))
 
 
-def train(fit, model, windows, epochs, **options):
+def train(args, run, windows):
     before, after = windows["train"]
-    updates = epochs * -(-len(before) // 64)
+    model = make_model(args.past, args.future, before.shape[-1], args.layers)
+    print(f"{model.count_params():,} parameters, {len(before):,} windows to train on")
+    updates = args.epochs * -(-len(before) // 64)
     rate = learning_rate(peak=2e-3, warmup_steps=updates // 10 + 1, anneal=True, updates=updates)
     model.compile(keras.optimizers.Adam(rate), loss="mse")
-    print(f"{model.count_params():,} parameters, {len(before):,} windows to train on")
-    valid = {"validation_data": windows["valid"], "validation_batch_size": 256}
-    fit(model, before, after, batch_size=64, epochs=epochs, **valid, **options)
+    options = {"validation_data": windows["valid"], "validation_batch_size": 256}
+    run.fit(model, before, after, batch_size=64, epochs=args.epochs, best="val_loss", **options)
+    return model
 
 
 def squared_error(forecasts, truth):
-    return float(np.square(np.asarray(forecasts) - truth).mean())
+    return float(np.square(forecasts - truth).mean())
 
 
 def main(argv=None):
@@ -76,18 +74,14 @@ def main(argv=None):
     with TaskRun(args) as run:
         sets = electricity_transformer(args.data / "timeseries") if args.data else made_series()
         windows = sets.windows(args.past, args.future, args.limit)
-        sizes = args.past, args.future, len(sets.names)
-        linear = make_model(*sizes, blocks=0)
-        train(keras.Model.fit, linear, windows, epochs=3, verbose=2)
-        model = make_model(*sizes, args.layers)
-        train(run.fit, model, windows, args.epochs, best="val_loss")
+        model = train(args, run, windows)
         export.export_onnx(model, run.path / "onnx")
 
         # From here on ONNX Runtime answers.
         before, after = windows["test"]
         results = Predictor(run.path / "onnx").predict(np.ascontiguousarray(before))
         forecasts = np.stack([next(iter(result.arrays.values())) for result in results])
-        by_line = linear.predict(before, batch_size=256, verbose=0)
+        linear = LinearForecast(*windows["train"])(before)
         score = {
             "mse": squared_error(forecasts, after),
             "mae": float(np.abs(forecasts - after).mean()),
@@ -95,11 +89,11 @@ def main(argv=None):
         days = -(-args.future // DAY)
         same_hour = np.tile(before[:, -DAY:], (1, days, 1))[:, : args.future]
         baseline = {
-            "linear, mse": squared_error(by_line, after),
+            "linear, mse": squared_error(linear, after),
             "the last day again, mse": squared_error(same_hour, after),
         }
         middle = len(after) // 2
-        shown = {"Transformer": forecasts[middle], "linear": by_line[middle]}
+        shown = {"Transformer": forecasts[middle], "linear": linear[middle]}
         figure = plots.plot_forecast(
             before[middle, -4 * DAY :], after[middle], shown, sets.names, "hour"
         )
