@@ -81,7 +81,7 @@ def draw(run, model, tokenizer, sound, frames, text):
 
 
 def main(argv=None):
-    parser = make_parser("speech", __doc__, epochs=12)
+    parser = make_parser("speech", __doc__, epochs=10)
     parser.add_argument("--layers", type=int, default=3, help="encoder blocks; default: 3")
     parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 1500")
     args = parse(parser, argv)
