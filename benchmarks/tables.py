@@ -141,9 +141,10 @@ def scores(measures):
     return ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
 
 
-def minutes(taken):
-    told = "{training:.1f} of training, {whole:.1f} in all".format(**taken)
-    return f"{told}; {taken['processor']:.1f} of processor time" if "processor" in taken else told
+def time_taken(minutes):
+    told = "{training:.1f} of training, {whole:.1f} in all".format(**minutes)
+    more = "; {processor:.1f} of processor time" if "processor" in minutes else ""
+    return told + more.format(**minutes)
 
 
 def task_table(path):
@@ -153,7 +154,7 @@ def task_table(path):
     rows = [
         ["score", scores(report["score"])],
         *([name, scores(report[name])] for name in ("baseline", "published") if report.get(name)),
-        ["minutes", minutes(report["minutes"])],
+        ["minutes", time_taken(report["minutes"])],
         ["parameters", f"{report['parameters']:,}"],
         ["artefact", f"{size / 1e6:.2f} MB" if size else "none"],
         ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
@@ -163,13 +164,14 @@ def task_table(path):
 
 
 def tasks_table():
-    """All tasks, one a line."""
+    """All tasks, one a line. "classify-trec" is the task "classify" on one of its sets."""
     rows = []
     for name, path in TASKS.items():
         report = json.loads(path.read_text("utf-8"))
-        page, whole = name.partition("-")[0], report["minutes"]["whole"]
+        minutes = f"{report['minutes']['whole']:.0f}"
         known = [scores(report.get(part) or {}) for part in ("score", "published", "baseline")]
-        rows.append([f"[{name}]({page}.md)", report["data"], *known, f"{whole:.0f}"])
+        page = name.partition("-")[0]
+        rows.append([f"[{page}]({page}.md)", report["data"], *known, minutes])
     return workers.table(["task", "data", "score", "published", "baseline", "minutes"], rows)
 
 
