@@ -18,6 +18,7 @@ from keras_transformer.plots.curves import plot_learning_curve
 from keras_transformer.plots.pictures import plot_picture_attention
 from keras_transformer.plots.series import plot_forecast
 from keras_transformer.plots.spectrogram import plot_spectrogram
+from keras_transformer.plots.words import plot_words
 
 __all__ = [
     "attention_maps",
@@ -28,5 +29,6 @@ __all__ = [
     "plot_picture_attention",
     "plot_spectrogram",
     "plot_translation",
+    "plot_words",
     "token_labels",
 ]
