@@ -9,6 +9,7 @@ the functions that draw. A new kind of figure is one file here, and its function
 
 from keras_transformer.plots.attention import (
     attention_maps,
+    block_attention,
     plot_attention,
     plot_translation,
     token_labels,
@@ -22,6 +23,7 @@ from keras_transformer.plots.words import plot_words
 
 __all__ = [
     "attention_maps",
+    "block_attention",
     "plot_attention",
     "plot_confusion",
     "plot_forecast",
