@@ -158,13 +158,14 @@ def task_table(path):
 
 
 def tasks_table():
-    """All tasks, one a line."""
+    """All tasks, one a line. "classify-trec" is the task "classify" on one of its sets."""
     rows = []
     for name, path in TASKS.items():
         report = json.loads(path.read_text("utf-8"))
         minutes = f"{report['minutes']['whole']:.0f}"
         known = [scores(report.get(part) or {}) for part in ("score", "published", "baseline")]
-        rows.append([f"[{name}]({name}.md)", report["data"], *known, minutes])
+        page = name.partition("-")[0]
+        rows.append([f"[{page}]({page}.md)", report["data"], *known, minutes])
     return workers.table(["task", "data", "score", "published", "baseline", "minutes"], rows)
 
 
