@@ -14,11 +14,13 @@ from keras_transformer.plots.attention import (
     token_labels,
 )
 from keras_transformer.plots.curves import plot_learning_curve
+from keras_transformer.plots.similarity import plot_similarity
 
 __all__ = [
     "attention_maps",
     "plot_attention",
     "plot_learning_curve",
+    "plot_similarity",
     "plot_translation",
     "token_labels",
 ]
