@@ -29,7 +29,7 @@ WHOLE_SET = dict(tokens_per_batch=10**6, bucket_boundaries=[256], shuffle=False)
 
 
 def parse_arguments(argv):
-    parser = task_run.make_parser("similarity", __doc__, epochs=12)
+    parser = task_run.make_parser("similarity", __doc__, epochs=6)
     add = parser.add_argument
     add("--vocab-size", type=int, default=8000, help="pieces at most; default: 8000")
     add("--num-layers", type=int, default=2, help="default: 2")
@@ -121,10 +121,9 @@ def main(argv=None):
         first, second = vectors(predictor, english), vectors(predictor, german)
         scores = first @ second.T
         some = slice(30)
-        run.draw(
-            "similarity.png",
-            plots.plot_similarity(scores[some, some], english[some], german[some]),
-        )
+        texts = english[some], german[some]
+        figure = plots.plot_matrix(scores[some, some], *texts, "cosine similarity")
+        run.draw("similarity.png", figure)
         for line, row in zip(english[:5], scores, strict=False):
             found = german[row.argmax()]
             print(f"{line}\n  -> {found}  ({row.max():.2f})")

@@ -14,13 +14,13 @@ from keras_transformer.plots.attention import (
     token_labels,
 )
 from keras_transformer.plots.curves import plot_learning_curve
-from keras_transformer.plots.similarity import plot_similarity
+from keras_transformer.plots.matrix import plot_matrix
 
 __all__ = [
     "attention_maps",
     "plot_attention",
     "plot_learning_curve",
-    "plot_similarity",
+    "plot_matrix",
     "plot_translation",
     "token_labels",
 ]

@@ -1,0 +1,145 @@
+"""Made questions about made calendars: answers that stand in a passage, and need no download."""
+
+import random
+from typing import NamedTuple
+
+PEOPLE = (
+    "Anna Ben Carla David Ella Felix Greta Hugo Ida Jonas Klara Leo Mia Noah Olga Paul Rosa Samuel "
+    "Tina Viktor"
+).split()
+PLACES = (
+    "Athens Berlin Cairo Dublin Florence Geneva Hamburg Istanbul Kyoto Lisbon Madrid Naples Oslo "
+    "Paris Quito Rome Seoul Tokyo Vienna Zurich"
+).split()
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+# Said of a person, and asked for.
+ACTIVITIES = (
+    "plays chess", "buys a bicycle", "gives a talk", "visits a museum", "sings in a choir",
+    "repairs a clock", "meets a lawyer", "paints a bridge", "reads a novel", "rents a boat",
+    "teaches physics", "bakes bread", "sells a piano", "takes an exam", "watches a play",
+    "writes a report",
+)  # fmt: skip
+ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
+    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+).split()
+HOURS = "one two three four five six seven eight nine ten eleven twelve".split()
+TIMES = [f"{hour} o'clock" for hour in HOURS] + [f"half past {hour}" for hour in HOURS]
+SIZE = 3  # people, days and places of a passage
+
+SENTENCES = (
+    "On {day} {person} {activity} in {place} at {time}.",
+    "{person} {activity} in {place} on {day} at {time}.",
+    "In {place}, {person} {activity} at {time} on {day}.",
+    "At {time} on {day} {person} {activity} in {place}.",
+)
+# What is asked for, and how.
+QUESTIONS = (
+    ("place", "Where is {person} on {date}?"),
+    ("place", "In which city does one find {person} on {date}?"),
+    ("person", "Who is in {place} on {date}?"),
+    ("day", "When is {person} in {place}?"),
+    ("day", "On which day does one find {person} in {place}?"),
+    ("time", "At what time is {person} busy on {date}?"),
+    ("time", "At what time does something happen in {place} on {date}?"),
+    ("activity", "What does {person} do in {place}?"),
+    ("activity", "What does {person} do on {date}?"),
+)
+
+
+class Questions(NamedTuple):
+    """N questions; lists of the same length.
+
+    Attributes:
+        questions, passages: str each.
+        answers: (begin, end) each: `passage[begin:end]` is the answer.
+        candidates: for each question a list of such pairs: what its passage has of the kind that is
+            asked for, the answer among them, one for each sentence.
+    """
+
+    questions: list
+    passages: list
+    answers: list
+    candidates: list
+
+
+def calendar_questions(passages=4000, limit=None):
+    """Sets of made questions about made calendars, to train on, to choose by and to measure on.
+
+    A passage has six sentences about three people, three days and three places: who does what,
+    where, on which day and at what time. A question names two of person, day and place. Each of
+    them stands in two sentences, and only both together tell which one. Days are written
+    "the third of May" in a passage and "3/5" in a question. Four questions are asked of a passage.
+
+    The same are drawn in every call. No passage is in two sets.
+
+    Args:
+        passages: int, how many to train on. 250 others are the validation set, 250 the test set.
+        limit: int, use the first so many questions of each set only. Defaults to `None`: all.
+
+    Returns:
+        Three `Questions`: train, valid, test.
+
+    Raises:
+        ValueError: `passages` is less than 1.
+
+    Example:
+
+    >>> train, valid, test = calendar_questions(10)
+    >>> len(train.questions), len(test.questions)
+    (40, 1000)
+    >>> begin, end = test.answers[0]
+    >>> test.questions[0], test.passages[0][begin:end]
+    ('Who is in Seoul on 14/4?', 'Carla')
+    """
+    if passages < 1:
+        raise ValueError(f"passages must be at least 1, got {passages}.")
+    draw = random.Random(0)
+    sets = []
+    for count in (250, 250, passages):  # so that more to train on changes no other set
+        rows = [row for _ in range(count) for row in _asked(draw, *_passage(draw))]
+        sets.append(Questions(*map(list, zip(*rows[:limit], strict=True))))
+    valid, test, train = sets
+    return train, valid, test
+
+
+def _passage(draw):
+    """A text, and for each of its sentences {kind: (words, begin, end)}."""
+    people, places = draw.sample(PEOPLE, SIZE), draw.sample(PLACES, SIZE)
+    months, numbers = draw.sample(range(len(MONTHS)), 2), draw.sample(range(len(ORDINALS)), 2)
+    days = draw.sample([(number, month) for number in numbers for month in months], SIZE)
+    # A Latin square, in which any two of person, day and place tell the third, without one of its
+    # transversals: each person, day and place is left in two sentences.
+    left_out = draw.randrange(SIZE)
+    cells = [(i, j, (i + j) % SIZE) for i in range(SIZE) for j in range(SIZE)]
+    cells = [cell for cell in cells if (cell[1] - cell[0]) % SIZE != left_out]
+    draw.shuffle(cells)
+    activities = draw.sample(ACTIVITIES, len(cells))
+    times = draw.sample(TIMES, len(cells))
+    text, facts = "", []
+    for (person, day, place), activity, time in zip(cells, activities, times, strict=True):
+        number, month = days[day]
+        words = {
+            "person": people[person],
+            "day": f"the {ORDINALS[number]} of {MONTHS[month]}",
+            "place": places[place],
+            "activity": activity,
+            "time": time,
+        }
+        begin = len(text)
+        text += draw.choice(SENTENCES).format(**words) + " "
+        facts.append({"date": (f"{number + 1}/{month + 1}",)})
+        for kind, part in words.items():
+            at = text.index(part, begin)
+            facts[-1][kind] = part, at, at + len(part)
+    return text.rstrip(), facts
+
+
+def _asked(draw, text, facts):
+    """Four questions about a text, each with its answer and what else is of the answer's kind."""
+    chosen = zip(draw.sample(facts, 4), draw.sample(QUESTIONS, 4), strict=True)
+    for fact, (kind, question) in chosen:
+        question = question.format(**{name: part[0] for name, part in fact.items()})
+        yield question, text, fact[kind][1:], [other[kind][1:] for other in facts]
