@@ -1,6 +1,7 @@
 """Made questions about made calendars: answers that stand in a passage, and need no download."""
 
 import random
+import re
 from typing import NamedTuple
 
 PEOPLE = (
@@ -103,6 +104,33 @@ def calendar_questions(passages=4000, limit=None):
         sets.append(Questions(*map(list, zip(*rows[:limit], strict=True))))
     valid, test, train = sets
     return train, valid, test
+
+
+def word_overlap_answers(questions):
+    """What looking up words finds: a baseline.
+
+    Takes the sentence that has most words in common with the question, the first of several, and
+    in it what is of the kind that is asked for: that kind it is told.
+
+    Args:
+        questions: `Questions`.
+
+    Returns:
+        List of (begin, end).
+    """
+    found = []
+    for question, passage, candidates in zip(
+        questions.questions, questions.passages, questions.candidates, strict=True
+    ):
+        begins = [match.start() for match in re.finditer(r"(?:^|(?<=\. ))\S", passage)]
+        ends = [*begins[1:], len(passage)]
+        asked = set(re.findall(r"\w+", question))
+        common = [
+            len(asked & set(re.findall(r"\w+", passage[begin:end])))
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+        found.append(candidates[common.index(max(common))])
+    return found
 
 
 def _passage(draw):
