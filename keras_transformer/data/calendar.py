@@ -1,8 +1,10 @@
-"""Made questions about made calendars: answers that stand in a passage, and need no download."""
+"""Made calendars, which need no download: questions about them, and summaries of them."""
 
 import random
 import re
 from typing import NamedTuple
+
+from keras_transformer.data.text_sets import TextSets
 
 PEOPLE = (
     "Anna Ben Carla David Ella Felix Greta Hugo Ida Jonas Klara Leo Mia Noah Olga Paul Rosa Samuel "
@@ -93,17 +95,43 @@ def calendar_questions(passages=4000, limit=None):
     (40, 1000)
     >>> begin, end = test.answers[0]
     >>> test.questions[0], test.passages[0][begin:end]
-    ('Who is in Seoul on 14/4?', 'Carla')
+    ('In which city does one find Ben on 2/10?', 'Geneva')
     """
-    if passages < 1:
-        raise ValueError(f"passages must be at least 1, got {passages}.")
-    draw = random.Random(0)
     sets = []
-    for count in (250, 250, passages):  # so that more to train on changes no other set
-        rows = [row for _ in range(count) for row in _asked(draw, *_passage(draw))]
+    for drawn in _drawn(passages):
+        draw = random.Random(1)  # one each, so that no set depends on another's size
+        rows = [row for text, facts in drawn for row in _asked(draw, text, facts)]
         sets.append(Questions(*map(list, zip(*rows[:limit], strict=True))))
-    valid, test, train = sets
-    return train, valid, test
+    return tuple(sets)
+
+
+def calendar_summaries(passages=4000, limit=None):
+    """Sets of made calendars and summaries of them: who is where, whatever else the passage tells.
+
+    The passages are those of `calendar_questions`. Each of the three people is in two places.
+
+    Args:
+        passages: int, how many to train on. 250 others are the validation set, 250 the test set.
+        limit: int, use the first so many of each set only. Defaults to `None`: all.
+
+    Returns:
+        `TextSets` of passages and summaries, with one test set, "test".
+
+    Raises:
+        ValueError: `passages` is less than 1.
+
+    Example:
+
+    >>> passages, summaries = calendar_summaries(10).train
+    >>> summaries[0]
+    'Ben in Seoul and Kyoto; Noah in Rome and Seoul; Mia in Kyoto and Rome'
+    """
+    sets = []
+    for rows in _drawn(passages):
+        sides = [(text, _summary(facts)) for text, facts in rows[:limit]]
+        sets.append([list(side) for side in zip(*sides, strict=True)])
+    train, valid, test = sets
+    return TextSets(train, valid, {"test": test})
 
 
 def word_overlap_answers(questions):
@@ -131,6 +159,25 @@ def word_overlap_answers(questions):
         ]
         found.append(candidates[common.index(max(common))])
     return found
+
+
+def _drawn(passages):
+    """Passages with their facts: to train on, to choose by, and to measure on."""
+    if passages < 1:
+        raise ValueError(f"passages must be at least 1, got {passages}.")
+    sets = []
+    for seed, count in enumerate((passages, 250, 250)):
+        draw = random.Random(seed)
+        sets.append([_passage(draw) for _ in range(count)])
+    return sets
+
+
+def _summary(facts):
+    """Who is where, people and places in the order of the passage."""
+    places = {}
+    for fact in facts:
+        places.setdefault(fact["person"][0], []).append(fact["place"][0])
+    return "; ".join(f"{person} in {' and '.join(found)}" for person, found in places.items())
 
 
 def _passage(draw):

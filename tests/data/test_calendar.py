@@ -10,6 +10,7 @@ from keras_transformer.data.calendar import (
     PEOPLE,
     PLACES,
     calendar_questions,
+    calendar_summaries,
     word_overlap_answers,
 )
 
@@ -96,3 +97,14 @@ def test_looking_up_words_finds_half(sets):
 def test_there_must_be_a_passage():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         calendar_questions(0)
+
+
+def test_summaries_tell_who_is_where():
+    sets = calendar_summaries(5)
+    assert [len(some[0]) for some in (sets.train, sets.valid, sets.tests["test"])] == [5, 250, 250]
+    for passage, summary in zip(*sets.tests["test"], strict=True):
+        clauses = [re.fullmatch(r"(\w+) in (\w+) and (\w+)", part) for part in summary.split("; ")]
+        assert len(clauses) == 3
+        for person, *places in (clause.groups() for clause in clauses):
+            theirs = [s for s in sentences(passage) if re.search(rf"\b{person}\b", s)]
+            assert [place in s for place, s in zip(places, theirs, strict=True)] == [True, True]
