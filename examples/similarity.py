@@ -120,7 +120,7 @@ def main(argv=None):
         predictor = Predictor(run.path / "onnx")
         first, second = vectors(predictor, english), vectors(predictor, german)
         scores = first @ second.T
-        some = slice(30)
+        some = slice(24)
         texts = english[some], german[some]
         figure = plots.plot_matrix(scores[some, some], *texts, "cosine similarity")
         run.draw("similarity.png", figure)

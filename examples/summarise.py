@@ -67,7 +67,7 @@ def main(argv=None):
     with task_run.TaskRun(args) as run:
         text, name = read_text(args)
         tokenizer = kt.Tokenizer.train(
-            text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False
+            text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False, model_type="bpe"
         )
         model = train(args, run, text, tokenizer)
 

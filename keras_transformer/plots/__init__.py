@@ -15,12 +15,15 @@ from keras_transformer.plots.attention import (
 )
 from keras_transformer.plots.curves import plot_learning_curve
 from keras_transformer.plots.matrix import plot_matrix
+from keras_transformer.plots.panels import Panel, plot_panels
 
 __all__ = [
+    "Panel",
     "attention_maps",
     "plot_attention",
     "plot_learning_curve",
     "plot_matrix",
+    "plot_panels",
     "plot_translation",
     "token_labels",
 ]
