@@ -9,21 +9,31 @@ the functions that draw. A new kind of figure is one file here, and its function
 
 from keras_transformer.plots.attention import (
     attention_maps,
+    block_attention,
     plot_attention,
     plot_translation,
     token_labels,
 )
+from keras_transformer.plots.confusion import plot_confusion
 from keras_transformer.plots.curves import plot_learning_curve
 from keras_transformer.plots.matrix import plot_matrix
 from keras_transformer.plots.panels import Panel, plot_panels
+from keras_transformer.plots.pictures import plot_picture_attention
+from keras_transformer.plots.series import plot_forecast
+from keras_transformer.plots.spectrogram import plot_spectrogram
 
 __all__ = [
     "Panel",
     "attention_maps",
+    "block_attention",
     "plot_attention",
+    "plot_confusion",
+    "plot_forecast",
     "plot_learning_curve",
     "plot_matrix",
     "plot_panels",
+    "plot_picture_attention",
+    "plot_spectrogram",
     "plot_translation",
     "token_labels",
 ]

@@ -1,12 +1,13 @@
-"""Attention weights of a text, drawn as in the paper's appendix.
+"""Attention weights, drawn as in the paper's appendix.
 
-Shapes: N layers, H heads, T target (query) length, S source (key) length.
+Shapes: B batch, N layers, H heads, T target (query) length, S source (key) length.
 """
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.stack import encoded
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
@@ -65,6 +66,39 @@ def attention_maps(model, source_ids=None, target_ids=None):
     return {name: np.concatenate(weights) for name, weights in maps.items()}
 
 
+def block_attention(model, inputs):
+    """Attention weights of every `EncoderBlock` that a functional model calls, without dropout.
+
+    For models of one's own, such as one over patches of pictures. Blocks inside a model that is a
+    layer of this one are not seen: pass that model.
+
+    Args:
+        model: functional Keras model.
+        inputs: a batch of what it takes.
+
+    Returns:
+        Float32 array (N, B, H, S, S), by block, from the first to the last.
+
+    Raises:
+        ValueError: the model calls no `EncoderBlock`.
+
+    Example:
+
+    >>> frames = keras.Input((5, 8))
+    >>> model = keras.Model(frames, EncoderBlock(num_heads=2, d_ff=16)(frames))
+    >>> block_attention(model, np.zeros((3, 5, 8))).shape
+    (1, 3, 2, 5, 5)
+    """
+    blocks = [layer for layer in model.layers if isinstance(layer, EncoderBlock)]
+    if not blocks:
+        raise ValueError(f"{model.name} calls no EncoderBlock; it has {model.layers}.")
+    vectors = keras.Model(model.input, [block.input for block in blocks])(inputs)
+    weights, vectors = [], keras.tree.flatten(vectors)  # of one block it is no list
+    for block, x in zip(blocks, vectors, strict=True):
+        _attending(block, x, weights, attention_mask=getattr(x, "_keras_mask", None))
+    return np.stack(weights)
+
+
 def _one_row(ids, name):
     ids = np.asarray([] if ids is None else ids)
     if ids.ndim != 1 or not ids.size:
@@ -76,7 +110,7 @@ def _one_row(ids, name):
 
 
 def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks):
-    """One block's output (1, T, D); adds its weights (1, H, T, S) to the lists."""
+    """One block's output (B, T, D); adds its weights (B, H, T, S) to the lists."""
 
     def attend_self(x):
         own.append(_as_float32(block.self_attention.attention_weights(x, x, **masks)))

@@ -177,6 +177,7 @@ class TaskRun:
             "minutes": {
                 "training": self._minutes,
                 "whole": (time.perf_counter() - self._start) / 60,
+                "processor": time.process_time() / 60,  # of all cores; other work does not count
             },
             "parameters": model.count_params(),
             "artefact_bytes": size or None,

@@ -7,6 +7,8 @@ from support import encoders
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 
+import keras  # noqa: E402
+
 import keras_transformer as kt  # noqa: E402
 from keras_transformer import plots  # noqa: E402
 from keras_transformer.layers import attention  # noqa: E402
@@ -142,3 +144,23 @@ def test_a_translation_is_drawn_with_its_own_tokens():
 def test_weights_and_labels_must_fit(shape):
     with pytest.raises(ValueError, match=r"must have shape \(layers, heads, 5, 7\)"):
         plots.plot_attention(np.zeros(shape), list("vwxyz"), list("abcdefg"))
+
+
+@pytest.mark.parametrize("kinds", [[True], [False, True]])
+def test_blocks_of_a_functional_model_show_their_weights(monkeypatch, kinds):
+    frames = keras.Input((None, 12))
+    x = keras.layers.Masking()(frames)
+    for norm_first in kinds:
+        x = kt.EncoderBlock(3, 17, dropout=0.5, norm_first=norm_first)(x)
+    model = keras.Model(frames, keras.layers.Dense(2)(kt.SequencePooling()(x)))
+    batch = np.random.default_rng(3).normal(size=(2, 5, 12)).astype("float32")
+    batch[1, 3:] = 0
+    found = plots.block_attention(model, batch)
+    assert found.shape == (len(kinds), 2, 3, 5, 5) and not found[:, 1, :, :, 3:].any()
+    np.testing.assert_allclose(found, recorded(monkeypatch, model, batch), atol=1e-6)
+
+
+def test_a_model_without_blocks_is_told():
+    frames = keras.Input((5, 8))
+    with pytest.raises(ValueError, match="calls no EncoderBlock"):
+        plots.block_attention(keras.Model(frames, frames[:, 0]), np.zeros((1, 5, 8)))

@@ -87,6 +87,7 @@ def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
     assert known.items() <= report.items() and report["score"] == {"accuracy": 0.75}
     assert report["command"] == "python examples/colours.py --output run --seed 3"
     assert 0 < report["minutes"]["training"] <= report["minutes"]["whole"]
+    assert report["minutes"]["processor"] > 0
     assert "accuracy 0.75" in capsys.readouterr().out
 
 
