@@ -1,0 +1,69 @@
+"""Rows of a vocabulary in our order: padding 0, unknown 1, begin 2, end 3, then all others.
+
+Elsewhere the special tokens have other ids, and one may play two parts: Marian begins with its
+padding, GPT-2 begins and ends with one token. Then the row is copied. Only one of the copies may
+count among the logits; the others, and rows that the origin lacks, get the bias `NEVER`.
+
+Shapes: V our number of ids, U the origin's, D d_model.
+"""
+
+import numpy as np
+
+from keras_transformer.special_ids import BEGIN_ID
+
+NONE = -1  # in an order: a row that the origin does not have
+# The bias of what must never be generated: beyond any logit, and within float16.
+NEVER = -1e4
+
+
+def row_order(size, pad, unknown, begin, end):
+    """The origin's id of each of our rows, (V,) integers.
+
+    Args:
+        size: U, how many ids the origin has.
+        pad, unknown, begin, end: their ids there, or `None` for one that it does not have. Begin
+            may be the same as another.
+
+    Raises:
+        ValueError: an id is not among the U.
+
+    Example, the order of Marian's Hugging Face folders, whose padding is the last id:
+
+    >>> row_order(6, pad=5, unknown=1, begin=5, end=0).tolist()
+    [5, 1, 5, 0, 2, 3, 4]
+    """
+    special = [NONE if id is None else id for id in (pad, unknown, begin, end)]
+    outside = [id for id in special if not NONE <= id < size]
+    if outside:
+        raise ValueError(f"Special ids {outside} are not among the {size} ids of the vocabulary.")
+    others = [id for id in range(size) if id not in special]
+    return np.array(special + others)
+
+
+def our_ids(order):
+    """`{the origin's id: ours}`. Of a token with two parts this is the end, then the begin."""
+    return {int(theirs): ours for ours, theirs in enumerate(order) if theirs != NONE}
+
+
+def rows(array, order):
+    """Rows (V, ...) of the origin's (U, ...) in our order; zeros where it has none."""
+    extended = np.concatenate([array, np.zeros_like(array[:1])])  # NONE is the last
+    return extended[order]
+
+
+def logit_bias(order, bias=None):
+    """The bias (V,) of our logits from the origin's (U,), or from none.
+
+    Softmax over ours is then softmax over the origin's: each of its ids counts once.
+    """
+    bias = np.zeros(len(order), np.float32) if bias is None else rows(bias, order)
+    kept = set(our_ids(order).values())
+    silent = [row for row in range(len(order)) if row not in kept]
+    bias[silent] = NEVER
+    return bias
+
+
+def check_begin(order, begin):
+    """Refuses a vocabulary without a begin token; our searches start with one."""
+    if order[BEGIN_ID] == NONE:
+        raise ValueError(f"The configuration names no begin token ({begin} is missing).")
