@@ -13,6 +13,7 @@ from keras_transformer.layers.cache import CachedDecoding
 from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_known
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.layers.positions import LearnedPositionEncoding, position_encoding
+from keras_transformer.layers.ssru import RecurrentDecoderBlock
 from keras_transformer.layers.stack import encoded, make_stack
 from keras_transformer.training.distribution import DistributedModel
 
@@ -97,6 +98,8 @@ class Transformer(CachedDecoding, _Model):
             encoder blocks; it becomes part of this model. Then `num_layers`, sizes and rates are
             the decoder's. Defaults to `None`.
         use_bias: whether attention projections have biases. Defaults to `False`.
+        recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
+            in the place of self-attention. Defaults to `False`.
         **kwargs: `name`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
@@ -131,10 +134,12 @@ class Transformer(CachedDecoding, _Model):
     def __init__(
         self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False, **kwargs,
+        positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False,
+        recurrent_decoder=False, **kwargs,
     ):  # fmt: skip
         check_encoder(encoder, target_vocab_size)
         self.target_vocab_size, self.encoder = target_vocab_size, encoder
+        self.recurrent_decoder = recurrent_decoder
         super().__init__(
             vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
             key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
@@ -158,7 +163,8 @@ class Transformer(CachedDecoding, _Model):
             embedding = self._embedding("source_embedding", self.vocab_size)
             encoder = make_stack(self, embedding, EncoderBlock, depth, "encoder", "source")
             target = self._embedding("target_embedding", self.target_vocab_size)
-        decoder = make_stack(self, target, DecoderBlock, decoder_depth, "decoder", "target")
+        block = RecurrentDecoderBlock if self.recurrent_decoder else DecoderBlock
+        decoder = make_stack(self, target, block, decoder_depth, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = target.logits(decoder(target_ids, encoded(encoder, source)))
         return {**inputs, "target_ids": target_ids}, logits, (encoder, decoder)
@@ -168,6 +174,7 @@ class Transformer(CachedDecoding, _Model):
         return {
             **super().get_config(),
             "target_vocab_size": self.target_vocab_size,
+            "recurrent_decoder": self.recurrent_decoder,
             "encoder": keras.saving.serialize_keras_object(encoder),
         }
 
