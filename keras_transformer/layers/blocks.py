@@ -7,7 +7,7 @@ import keras
 from keras import layers
 
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.checks import check_ranks
+from keras_transformer.layers.checks import check_heads, check_ranks
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.lost_masks import MaskReader
 
@@ -33,11 +33,7 @@ class _Block(MaskReader):
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
 
     def _attention(self, name, d_model, positions=None):
-        if self.key_dim is None and (self.num_heads < 1 or d_model % self.num_heads):
-            raise ValueError(
-                f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
-                "Change one of them, or set key_dim."
-            )
+        check_heads(d_model, self.num_heads, self.key_dim)
         key_dim = d_model // self.num_heads if self.key_dim is None else self.key_dim
         return MultiHeadAttention(
             self.num_heads, key_dim, self.value_dim, self.attention_dropout, self.use_bias,
