@@ -20,8 +20,8 @@ class SSRU(layers.Layer):
 
     z_t = x_t W, g_t = sigmoid(x_t W_f + b_f), c_t = g_t c_(t-1) + (1 - g_t) z_t with c_(-1) = 0,
     output relu(c_t): section 3.1.2 of "From Research to Production and Back" (Kim et al. 2019,
-    D19-5632). Position t sees positions up to t only, as in causal self-attention. All that it keeps
-    of them is c_t, so that a step of a search costs the same at every position.
+    D19-5632). Position t sees positions up to t only, as in causal self-attention. All that it
+    keeps of them is c_t, so that a step of a search costs the same at every position.
 
     The state is float32 under every dtype policy.
 
