@@ -21,7 +21,8 @@ import numpy as np
 
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.importers.marian_binary import read_model
-from keras_transformer.importers.vocabulary import Vocabulary, piece_ids
+from keras_transformer.importers.pieces import Pieces, piece_ids, special_id
+from keras_transformer.importers.vocabulary import row_order
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 
@@ -103,26 +104,33 @@ def load(folder):
     else:
         files = [_only(folder, "vocab*.spm")]
     texts = [file.read_bytes() for file in files]
-    vocabularies = [Vocabulary(piece_ids(text)) for text in texts]
+    vocabularies = [_pieces(text) for text in texts]
     weights = mapped_weights(arrays, config, *vocabularies)
     model = Transformer(**_sizes(arrays, config, vocabularies))
     assign_weights(model, weights)
-    tokenizers = [v.tokenizer(text) for v, text in zip(vocabularies, texts, strict=True)]
+    tokenizers = [own.tokenizer(text) for own, text in zip(vocabularies, texts, strict=True)]
     return model, tokenizers[0] if len(tokenizers) == 1 else tuple(tokenizers)
 
 
-def mapped_weights(arrays, config, vocabulary, target_vocabulary=None):
+def _pieces(text):
+    """The `Pieces` of a SentencePiece model whose own ids are those of the tables."""
+    ids = piece_ids(text)
+    unknown, end = special_id(ids, "<unk>"), special_id(ids, "</s>")
+    return Pieces(ids, row_order(len(ids), pad=None, unknown=unknown, begin=None, end=end))
+
+
+def mapped_weights(arrays, config, pieces, target_pieces=None):
     """`{our path: array}` of all weights of a model, as `assign_weights` takes it.
 
     Args:
         arrays, config: what `marian_binary.read_model` gives.
-        vocabulary, target_vocabulary: `Vocabulary`; the second where the target has one of its own.
+        pieces, target_pieces: `Pieces`; the second where the target has one of its own.
 
     Raises:
         ValueError: a tensor is missing, left over or misshapen. The message names each.
     """
     tensors = _Tensors(arrays, config["dim-emb"], config["transformer-dim-ffn"])
-    mapped = _tables(tensors, vocabulary, target_vocabulary)
+    mapped = _tables(tensors, pieces, target_pieces)
     own = RECURRENT if _recurrent(config) else SELF
     for side, depth, sublayers in (
         ("encoder", config["enc-depth"], (SELF, NETWORK)),
@@ -140,26 +148,26 @@ def mapped_weights(arrays, config, vocabulary, target_vocabulary=None):
     return mapped
 
 
-def _tables(tensors, vocabulary, target_vocabulary):
+def _tables(tensors, pieces, target_pieces):
     """Embeddings and what gives the logits."""
-    if target_vocabulary is None:
-        target, target_vocabulary = "token_embedding", vocabulary
-        table = tensors.take("Wemb", "VD", V=vocabulary.size)
-        mapped = {"token_embedding/embeddings": vocabulary.table(table)}
+    if target_pieces is None:
+        target, target_pieces = "token_embedding", pieces
+        table = tensors.take("Wemb", "VD", V=pieces.size)
+        mapped = {"token_embedding/embeddings": pieces.table(table)}
     else:
         target = "target_embedding"
         mapped = {}
         for name, side, own in (
-            ("encoder_Wemb", "source_embedding", vocabulary),
-            ("decoder_Wemb", "target_embedding", target_vocabulary),
+            ("encoder_Wemb", "source_embedding", pieces),
+            ("decoder_Wemb", "target_embedding", target_pieces),
         ):
             table = tensors.take(name, "VD", V=own.size)
             mapped[f"{side}/embeddings"] = own.table(table)
     if OUTPUT in tensors.left:
-        table = tensors.take(OUTPUT, "VD", V=target_vocabulary.size)
-        mapped[f"{target}/output_kernel"] = target_vocabulary.table(table).T
-    bias = tensors.take("decoder_ff_logit_out_b", "V", V=target_vocabulary.size)
-    mapped[f"{target}/output_bias"] = target_vocabulary.bias(bias)
+        table = tensors.take(OUTPUT, "VD", V=target_pieces.size)
+        mapped[f"{target}/output_kernel"] = target_pieces.table(table).T
+    bias = tensors.take("decoder_ff_logit_out_b", "V", V=target_pieces.size)
+    mapped[f"{target}/output_bias"] = target_pieces.bias(bias)
     return mapped
 
 
@@ -207,8 +215,8 @@ def _sizes(arrays, config, vocabularies):
     """The arguments of our `Transformer`."""
     d_model = config["dim-emb"]
     return dict(
-        vocab_size=len(vocabularies[0].pieces),
-        target_vocab_size=len(vocabularies[1].pieces) if len(vocabularies) > 1 else None,
+        vocab_size=len(vocabularies[0].names),
+        target_vocab_size=len(vocabularies[1].names) if len(vocabularies) > 1 else None,
         num_layers=(config["enc-depth"], config["dec-depth"]),
         d_model=d_model,
         num_heads=config["transformer-heads"],

@@ -10,8 +10,9 @@ import numpy as np
 
 VERSION = 1
 CONFIG = "special:model.yml"
-FLOATS = {0x404: "<f4", 0x402: "<f2"}
-INT8, INTGEMM8 = 0x101, 0x4101
+FLOAT32, FLOAT16, INT8, INTGEMM8 = 0x404, 0x402, 0x101, 0x4101
+FLOATS = {FLOAT32: "<f4", FLOAT16: "<f2"}
+ALIGNMENT = 256  # of where the numbers of a tensor begin
 # Multipliers of activations, for products of integers. In float32 nobody reads them.
 ACTIVATIONS = "_QuantMultA"
 SHORTLIST_MAGIC = 0xF11A48D5013417F5
@@ -117,6 +118,43 @@ def _numbers(name, shape, kind, payload):
     return integers.reshape(shape[::-1]).T / multiplier  # stored (outputs, inputs)
 
 
+def write_model(path, arrays, config):
+    """Writes a model as `read_model` reads it: matrices as 8-bit integers, vectors as float32.
+
+    Args:
+        path: the file, `model.*.bin`.
+        arrays: dict from name to array; vectors are (1, n).
+        config: dict from key to str, number, bool or list.
+
+    Example:
+
+    >>> write_model("model.bin", {"Wemb": table}, {"dim-emb": 256})  # doctest: +SKIP
+    """
+    lines = [f"{key}: {_written(value)}\n" for key, value in sorted(config.items())]
+    items = [(name, *_payload(name, np.asarray(arrays[name]))) for name in sorted(arrays)]
+    text = "".join(lines).encode() + b"\0"
+    items.append((CONFIG, INT8, (len(text),), text))
+    headers = [(len(name) + 1, kind, len(shape), len(data)) for name, kind, shape, data in items]
+    before = np.array([VERSION, len(items), *np.ravel(headers)], "<u8").tobytes()
+    before += b"".join(name.encode() + b"\0" for name, *_ in items)
+    before += np.concatenate([shape for _, _, shape, _ in items]).astype("<i4").tobytes()
+    padding = -(len(before) + 8) % ALIGNMENT
+    before += np.array([padding], "<u8").tobytes() + bytes(padding)
+    pathlib.Path(path).write_bytes(before + b"".join(data for *_, data in items))
+
+
+def _payload(name, array):
+    """Type, shape and bytes of a tensor."""
+    if array.shape[0] == 1:
+        kind, data = FLOAT32, array.astype("<f4").tobytes()
+    else:
+        multiplier = np.float32(127.0 / np.abs(array).max())
+        integers = np.rint(array * multiplier).astype(np.int8)
+        integers = integers if name.endswith("Wemb") else integers.T
+        kind, data = INTGEMM8, integers.tobytes() + multiplier.astype("<f4").tobytes()
+    return kind, array.shape, data + bytes(-len(data) % ALIGNMENT)
+
+
 def read_settings(text):
     """A dict of the YAML that Marian writes: a `key: value` a line, lists as lines `  - value`."""
     settings, key = {}, None
@@ -127,6 +165,15 @@ def read_settings(text):
             key, _, value = line.partition(":")
             settings[key] = _value(value)
     return settings
+
+
+def _written(value):
+    """The inverse of `_value`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "".join(f"\n  - {one}" for one in value) or "[]"
+    return '""' if value == "" else value
 
 
 def _value(text):
