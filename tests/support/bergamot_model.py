@@ -64,21 +64,20 @@ def shapes(vocab_size):
     return found
 
 
-def arrays(vocab_size, seed=0):
-    """Random weights by name."""
+def arrays(vocab_size, seed=9):
+    """Random weights by name, of scales that make one text differ from another."""
     draw = np.random.default_rng(seed).normal
     made = {}
     for name, shape in shapes(vocab_size).items():
-        if name.endswith("scale"):
-            made[name] = 1.0 + draw(scale=0.2, size=shape)
+        if shape[0] == 1:
+            made[name] = name.endswith("scale") + draw(scale=0.3, size=shape)
         else:
-            made[name] = draw(
-                scale=0.3 if shape[0] == 1 else shape[name == "Wemb"] ** -0.5, size=shape
-            )
+            scale = 0.5 * D**-0.5 if name == "Wemb" else 2.0 * shape[0] ** -0.5
+            made[name] = draw(scale=scale, size=shape)
     return made
 
 
-def write_folder(folder, seed=0):
+def write_folder(folder, seed=9):
     """A folder as Firefox downloads it."""
     folder.mkdir(exist_ok=True)
     model = vocabulary()
