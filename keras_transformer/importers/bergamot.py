@@ -21,8 +21,8 @@ import numpy as np
 
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.importers.marian_binary import read_model
-from keras_transformer.importers.pieces import Pieces, piece_ids, special_id
-from keras_transformer.importers.vocabulary import row_order
+from keras_transformer.importers.pieces import piece_ids, piece_names, renumbered, special_id
+from keras_transformer.importers.vocabulary import logit_bias, row_order, rows
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 
@@ -104,33 +104,37 @@ def load(folder):
     else:
         files = [_only(folder, "vocab*.spm")]
     texts = [file.read_bytes() for file in files]
-    vocabularies = [_pieces(text) for text in texts]
-    weights = mapped_weights(arrays, config, *vocabularies)
-    model = Transformer(**_sizes(arrays, config, vocabularies))
+    ids = [piece_ids(text) for text in texts]
+    orders = [_row_order(own) for own in ids]
+    weights = mapped_weights(arrays, config, *orders)
+    model = Transformer(**_sizes(arrays, config, orders))
     assign_weights(model, weights)
-    tokenizers = [own.tokenizer(text) for own, text in zip(vocabularies, texts, strict=True)]
+    tokenizers = [
+        renumbered(text, piece_names(own, order))
+        for text, own, order in zip(texts, ids, orders, strict=True)
+    ]
     return model, tokenizers[0] if len(tokenizers) == 1 else tuple(tokenizers)
 
 
-def _pieces(text):
-    """The `Pieces` of a SentencePiece model whose own ids are those of the tables."""
-    ids = piece_ids(text)
+def _row_order(ids):
+    """Their ids of our rows, (V,)."""
     unknown, end = special_id(ids, "<unk>"), special_id(ids, "</s>")
-    return Pieces(ids, row_order(len(ids), pad=None, unknown=unknown, begin=None, end=end))
+    return row_order(len(ids), pad=None, unknown=unknown, begin=None, end=end)
 
 
-def mapped_weights(arrays, config, pieces, target_pieces=None):
+def mapped_weights(arrays, config, order, target_order=None):
     """`{our path: array}` of all weights of a model, as `assign_weights` takes it.
 
     Args:
         arrays, config: what `marian_binary.read_model` gives.
-        pieces, target_pieces: `Pieces`; the second where the target has one of its own.
+        order, target_order: their ids of our rows, see `vocabulary.row_order`; the second where
+            the target has a vocabulary of its own.
 
     Raises:
         ValueError: a tensor is missing, left over or misshapen. The message names each.
     """
     tensors = _Tensors(arrays, config["dim-emb"], config["transformer-dim-ffn"])
-    mapped = _tables(tensors, pieces, target_pieces)
+    mapped = _tables(tensors, order, target_order)
     own = RECURRENT if _recurrent(config) else SELF
     for side, depth, sublayers in (
         ("encoder", config["enc-depth"], (SELF, NETWORK)),
@@ -148,27 +152,22 @@ def mapped_weights(arrays, config, pieces, target_pieces=None):
     return mapped
 
 
-def _tables(tensors, pieces, target_pieces):
+def _tables(tensors, order, target_order):
     """Embeddings and what gives the logits."""
-    if target_pieces is None:
-        target, target_pieces = "token_embedding", pieces
-        table = tensors.take("Wemb", "VD", V=pieces.size)
-        mapped = {"token_embedding/embeddings": pieces.table(table)}
-    else:
-        target = "target_embedding"
-        mapped = {}
-        for name, side, own in (
-            ("encoder_Wemb", "source_embedding", pieces),
-            ("decoder_Wemb", "target_embedding", target_pieces),
-        ):
-            table = tensors.take(name, "VD", V=own.size)
-            mapped[f"{side}/embeddings"] = own.table(table)
+    sides = {"token_embedding": ("Wemb", order)}
+    if target_order is not None:
+        sides = {
+            "source_embedding": ("encoder_Wemb", order),
+            "target_embedding": ("decoder_Wemb", target_order),
+        }
+    mapped = {}
+    for side, (name, own) in sides.items():  # the last one gives the logits, too
+        size = int(max(own)) + 1
+        mapped[f"{side}/embeddings"] = rows(tensors.take(name, "VD", V=size), own)
     if OUTPUT in tensors.left:
-        table = tensors.take(OUTPUT, "VD", V=target_pieces.size)
-        mapped[f"{target}/output_kernel"] = target_pieces.table(table).T
-    bias = tensors.take("decoder_ff_logit_out_b", "V", V=target_pieces.size)
-    mapped[f"{target}/output_bias"] = target_pieces.bias(bias)
-    return mapped
+        mapped[f"{side}/output_kernel"] = rows(tensors.take(OUTPUT, "VD", V=size), own).T
+    bias = tensors.take("decoder_ff_logit_out_b", "V", V=size)
+    return {**mapped, f"{side}/output_bias": logit_bias(own, bias)}
 
 
 class _Tensors:
@@ -211,12 +210,12 @@ def _recurrent(config):
     return config["transformer-decoder-autoreg"] == "rnn"
 
 
-def _sizes(arrays, config, vocabularies):
+def _sizes(arrays, config, orders):
     """The arguments of our `Transformer`."""
     d_model = config["dim-emb"]
     return dict(
-        vocab_size=len(vocabularies[0].names),
-        target_vocab_size=len(vocabularies[1].names) if len(vocabularies) > 1 else None,
+        vocab_size=len(orders[0]),
+        target_vocab_size=len(orders[1]) if len(orders) > 1 else None,
         num_layers=(config["enc-depth"], config["dec-depth"]),
         d_model=d_model,
         num_heads=config["transformer-heads"],

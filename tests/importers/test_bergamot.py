@@ -72,7 +72,7 @@ def test_logits_are_those_of_the_reference(folder, loaded):
     np.testing.assert_allclose(logits[:, 4:], expected[:, 2:], rtol=0, atol=1e-5 * scale)
     np.testing.assert_allclose(logits[:, 3], expected[:, 0], rtol=0, atol=1e-5 * scale)
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    assert shares[:, [0, 2]].max() == 0.0  # padding and begin tokens are never generated
+    assert shares[:, [0, 2]].max() < 1e-40  # padding and begin tokens are never generated
 
 
 def test_the_model_trains_on(loaded):
