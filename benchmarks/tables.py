@@ -160,7 +160,7 @@ def task_table(path):
         ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
         ["when and where", f"{report['date']}, {report['cores']} cores of {report['processor']}"],
     ]
-    return f"`{report['command']}`\n\n{workers.table(['', 'real data'], rows)}"
+    return f"`{report['command']}`\n\n{workers.table(['', report['data']], rows)}"
 
 
 def tasks_table():

@@ -109,3 +109,11 @@ def test_what_is_wrong_with_the_data_is_told_in_one_line(tmp_path):
     with pytest.raises(SystemExit, match=r"examples/colours\.py: no such file"):
         with TaskRun(arguments(tmp_path)):
             raise OSError("no such file")
+
+
+def test_a_task_without_real_data_has_no_such_argument(tmp_path, capsys):
+    parser = task_run.make_parser("colours", "Learns colours.", epochs=3, data=False)
+    assert task_run.parse(parser, []).epochs == 3
+    with pytest.raises(SystemExit):
+        task_run.parse(parser, ["--data", str(tmp_path)])
+    assert "unrecognized arguments: --data" in capsys.readouterr().err
