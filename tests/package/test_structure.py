@@ -62,6 +62,7 @@ FLOORS = (
     {PACKAGE},
     {"export.staging", "export.verify", "export.probe", "export.graph"},
     {"export"},
+    {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:3] for name in floor}
