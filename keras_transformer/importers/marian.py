@@ -27,13 +27,15 @@ FIXED = {"normalize_before": False, "normalize_embedding": False, "add_final_lay
 EPSILON = 1e-5
 
 
-def load_model(folder, **options):
+def load_model(folder, orders=None, **options):
     """A `Transformer` with the weights of a Marian folder of Hugging Face's.
 
-    Its ids are in our order: `row_orders` says which of theirs each is.
+    Its ids are in our order.
 
     Args:
         folder: str or path, with `config.json` and `model.safetensors` (or `pytorch_model.bin`).
+        orders: their id of each of our rows, of the source and of the target. Defaults to
+            `row_orders` of the configuration.
         **options: arguments of `Transformer` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
@@ -51,7 +53,7 @@ def load_model(folder, **options):
     """
     config = read_config(folder)
     shared = config["share_encoder_decoder_embeddings"]
-    orders = row_orders(config)
+    orders = row_orders(config) if orders is None else orders
     model = Transformer(
         len(orders[0]),
         (config["encoder_layers"], config["decoder_layers"]),
@@ -73,7 +75,7 @@ def load_model(folder, **options):
             **options,
         },
     )
-    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder)))
+    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder), orders))
     return model
 
 
@@ -95,14 +97,17 @@ def read_config(folder):
     return config
 
 
-def row_orders(config):
-    """Their ids of our rows, of the source and of the target, (V,) each."""
+def row_orders(config, copies=0):
+    """Their ids of our rows, of the source and of the target, (V,) each.
+
+    `copies` of the unknown token follow, for pieces that tokenizers know and vocabularies lack.
+    """
     special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
     sizes = config["vocab_size"], config["decoder_vocab_size"]
-    return [vocabulary.row_order(size, *special) for size in sizes]
+    return [vocabulary.row_order(size, *special, copies) for size in sizes]
 
 
-def mapped_weights(config, tensors):
+def mapped_weights(config, tensors, orders):
     """`{our path: array}` of a Marian model's tensors, after a check of their names and shapes."""
     d_model, length = config["d_model"], config["max_position_embeddings"]
     depths = config["encoder_layers"], config["decoder_layers"]
@@ -120,7 +125,7 @@ def mapped_weights(config, tensors):
     sinusoids = half_sinusoids(length, d_model)
     for side, name in zip(("source", "target"), tables, strict=True):
         arrays[f"{side}_positions/embeddings"] = tensors.get(name, sinusoids)
-    return {**arrays, **_embeddings(config, tensors, arrays)}
+    return {**arrays, **_embeddings(config, tensors, orders, arrays)}
 
 
 def _tables(config):
@@ -140,9 +145,9 @@ def _tables(config):
     return {**shapes, "final_logits_bias": (1, sizes["decoder"])}, copies
 
 
-def _embeddings(config, tensors, arrays):
+def _embeddings(config, tensors, orders, arrays):
     """`{our path: array}` of embeddings and logits, and of the norm that may have to scale them."""
-    source, target = row_orders(config)
+    source, target = orders
     scale = 1.0 if config["scale_embedding"] else config["d_model"] ** -0.5
     bias = vocabulary.logit_bias(target, tensors["final_logits_bias"][0])
     if config["share_encoder_decoder_embeddings"]:

@@ -9,20 +9,24 @@ Shapes: V our number of ids, U the origin's, D d_model.
 
 import numpy as np
 
-from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 NONE = -1  # in an order: a row that the origin does not have
-# The bias of what must never be generated: beyond any logit, and within float16.
-NEVER = -1e4
+# The bias of what must never be generated. e^-100 of a probability is 0 in float32, and still
+# neither losses with smoothed labels nor the spread of all logits, which exports are held to, are
+# ruined.
+NEVER = -100.0
 
 
-def row_order(size, pad, unknown, begin, end):
+def row_order(size, pad, unknown, begin, end, copies=0):
     """The origin's id of each of our rows, (V,) integers.
 
     Args:
         size: U, how many ids the origin has.
         pad, unknown, begin, end: their ids there, or `None` for one that it does not have. Begin
             may be the same as another.
+        copies: how many more copies of the unknown token follow, for pieces of text that the origin
+            takes for unknown. Defaults to 0.
 
     Raises:
         ValueError: an id is not among the U.
@@ -37,12 +41,15 @@ def row_order(size, pad, unknown, begin, end):
     if outside:
         raise ValueError(f"Special ids {outside} are not among the {size} ids of the vocabulary.")
     others = [id for id in range(size) if id not in special]
-    return np.array(special + others)
+    return np.array(special + others + [unknown] * copies)
 
 
 def our_ids(order):
-    """`{the origin's id: ours}`. Of a token with two parts this is the end, then the begin."""
-    return {int(theirs): ours for ours, theirs in enumerate(order) if theirs != NONE}
+    """`{the origin's id: ours}`. Of a token with several parts this is the end, then the begin."""
+    ours = {}
+    for row in (END_ID, BEGIN_ID, UNKNOWN_ID, PAD_ID, *range(4, len(order))):
+        ours.setdefault(int(order[row]), row)
+    return {theirs: row for theirs, row in ours.items() if theirs != NONE}
 
 
 def rows(array, order):
@@ -51,19 +58,14 @@ def rows(array, order):
     return extended[order]
 
 
-def logit_bias(order, bias=None):
+def logit_bias(order, bias=None, never=NEVER):
     """The bias (V,) of our logits from the origin's (U,), or from none.
 
-    Softmax over ours is then softmax over the origin's: each of its ids counts once.
+    Softmax over ours is then softmax over the origin's: each of its ids counts once, and a row that
+    does not count gets the bias `never`.
     """
     bias = np.zeros(len(order), np.float32) if bias is None else rows(bias, order)
     kept = set(our_ids(order).values())
     silent = [row for row in range(len(order)) if row not in kept]
-    bias[silent] = NEVER
+    bias[silent] = never
     return bias
-
-
-def check_begin(order, begin):
-    """Refuses a vocabulary without a begin token; our searches start with one."""
-    if order[BEGIN_ID] == NONE:
-        raise ValueError(f"The configuration names no begin token ({begin} is missing).")
