@@ -11,6 +11,7 @@ import keras
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.cache import CachedDecoding
 from keras_transformer.layers.checks import check_encoder, check_known
+from keras_transformer.layers.ssru import RecurrentDecoderBlock
 from keras_transformer.layers.stack import encoded, make_embedding, make_embeddings, make_stack
 from keras_transformer.model_base import ModelBase
 
@@ -51,6 +52,8 @@ class Transformer(CachedDecoding, ModelBase):
         embedding_norm: whether a layer norm follows embeddings + positions. Defaults to `False`.
         tie_output: `False` for logits by a matrix of their own. Defaults to `True`.
         output_bias: whether the logits have a bias. Defaults to `False`.
+        recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
+            in the place of self-attention. Defaults to `False`.
         **kwargs: `name`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
@@ -86,10 +89,11 @@ class Transformer(CachedDecoding, ModelBase):
         self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
         positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False, epsilon=1e-5,
-        embedding_norm=False, tie_output=True, output_bias=False, **kwargs,
+        embedding_norm=False, tie_output=True, output_bias=False, recurrent_decoder=False, **kwargs,
     ):  # fmt: skip
         check_encoder(encoder, target_vocab_size)
         self.target_vocab_size, self.encoder = target_vocab_size, encoder
+        self.recurrent_decoder = recurrent_decoder
         super().__init__(
             vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
             key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
@@ -109,7 +113,8 @@ class Transformer(CachedDecoding, ModelBase):
         else:
             source = inputs = {x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name)
                                for x in encoder.inputs}  # fmt: skip
-        decoder = make_stack(self, target, DecoderBlock, decoder_depth, "decoder", "target")
+        block = RecurrentDecoderBlock if self.recurrent_decoder else DecoderBlock
+        decoder = make_stack(self, target, block, decoder_depth, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = target.logits(decoder(target_ids, encoded(encoder, source)))
         return {**inputs, "target_ids": target_ids}, logits, (encoder, decoder)
@@ -119,6 +124,7 @@ class Transformer(CachedDecoding, ModelBase):
         return {
             **super().get_config(),
             "target_vocab_size": self.target_vocab_size,
+            "recurrent_decoder": self.recurrent_decoder,
             "encoder": keras.saving.serialize_keras_object(encoder),
         }
 

@@ -5,9 +5,11 @@ absorbed: their half-and-half sinusoids are a table of positions, their special 
 rows, an embedding without the scale √D a smaller matrix and a larger last norm.
 """
 
+import pathlib
+
 import numpy as np
 
-from keras_transformer.importers import checkpoint, mapping, vocabulary
+from keras_transformer.importers import checkpoint, mapping, pieces, vocabulary
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer
@@ -79,6 +81,57 @@ def load_model(folder, orders=None, **options):
     return model
 
 
+def load(folder, **options):
+    """As `load_model`, and the tokenizers of the folder, with our ids.
+
+    A language token of the vocabulary, such as ">>fra<<", may stand in front of a text.
+
+    Args:
+        folder: str or path, with `vocab.json`, `source.spm` and `target.spm`, too, and
+            `target_vocab.json` where the sides have vocabularies of their own.
+        **options: as in `load_model`.
+
+    Returns:
+        `(model, tokenizer)`, or `(model, (source, target))` where the two models differ.
+
+    Raises:
+        OSError, ValueError: as `load_model`; a vocabulary lacks `</s>` or `<unk>`, or numbers them
+            otherwise than `config.json`; a file is no SentencePiece model.
+
+    Example:
+
+    >>> model, tokenizers = load("opus-mt-en-de")  # doctest: +SKIP
+    """
+    folder, config = pathlib.Path(folder), read_config(folder)
+    models = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
+    if config["share_encoder_decoder_embeddings"]:
+        ids = [_read_vocabulary(folder / "vocab.json", config)] * 2
+        unknown = [pieces.unknown_pieces(ids[0], *models)] * 2
+    else:
+        names = ("vocab.json", "target_vocab.json")
+        ids = [_read_vocabulary(folder / name, config) for name in names]
+        unknown = [pieces.unknown_pieces(*own) for own in zip(ids, models, strict=True)]
+    orders = row_orders(config, [len(own) for own in unknown])
+    model = load_model(folder, orders, **options)
+    names = [pieces.piece_names(*own) for own in zip(ids, orders, unknown, strict=True)]
+    if models[0] == models[1] and names[0] == names[1]:
+        return model, pieces.renumbered(models[0], names[0])
+    source = pieces.renumbered(models[0], names[0], writes=False)
+    return model, (source, pieces.renumbered(models[1], names[1]))
+
+
+def _read_vocabulary(path, config):
+    """`{piece: their id}` of `vocab.json`."""
+    ids = checkpoint.read_json(path)
+    for piece, name in (("</s>", "eos_token_id"), ("<unk>", "unk_token_id")):
+        if pieces.special_id(ids, piece) != config[name]:
+            raise ValueError(
+                f"{path} numbers {piece!r} as {ids[piece]}, but config.json says "
+                f"{name}={config[name]}. Are the files of one model?"
+            )
+    return ids
+
+
 def read_config(folder):
     """The configuration of a Marian folder, complete and one that our model can do."""
     config = checkpoint.read_config(folder, "marian", DEFAULTS, FIXED)
@@ -97,14 +150,15 @@ def read_config(folder):
     return config
 
 
-def row_orders(config, copies=0):
+def row_orders(config, copies=(0, 0)):
     """Their ids of our rows, of the source and of the target, (V,) each.
 
-    `copies` of the unknown token follow, for pieces that tokenizers know and vocabularies lack.
+    So many `copies` of the unknown token follow, for pieces that the tokenizers know and the
+    vocabularies lack, see `pieces`.
     """
     special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
     sizes = config["vocab_size"], config["decoder_vocab_size"]
-    return [vocabulary.row_order(size, *special, copies) for size in sizes]
+    return [vocabulary.row_order(n, *special, more) for n, more in zip(sizes, copies, strict=True)]
 
 
 def mapped_weights(config, tensors, orders):

@@ -12,9 +12,8 @@ import numpy as np
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 NONE = -1  # in an order: a row that the origin does not have
-# The bias of what must never be generated. e^-100 of a probability is 0 in float32, and still
-# neither losses with smoothed labels nor the spread of all logits, which exports are held to, are
-# ruined.
+# The bias of what must never be generated. e^-100 of a probability is 0 in float32. More would ruin
+# losses with smoothed labels, and the spread of the logits that exports are held to.
 NEVER = -100.0
 
 

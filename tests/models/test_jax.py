@@ -12,7 +12,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
-FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments")
+FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments", "ssru")
 
 
 @pytest.mark.slow
