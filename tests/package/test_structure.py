@@ -51,6 +51,7 @@ FLOORS = (
         "training.gradients",
         "training.losses",
         "training.metrics",
+        "training.pair_loss",
         "training.replicas",
         "training.schedules",
         "training.steps",

@@ -1,8 +1,4 @@
-"""Attention maps are those of the forward pass; figures show what they are given."""
-
-import os
-import subprocess
-import sys
+"""Attention maps are those of the forward pass; the figure shows what it is given."""
 
 import numpy as np
 import pytest
@@ -10,6 +6,8 @@ from support import encoders
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
+
+import keras  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
 from keras_transformer import plots  # noqa: E402
@@ -148,38 +146,21 @@ def test_weights_and_labels_must_fit(shape):
         plots.plot_attention(np.zeros(shape), list("vwxyz"), list("abcdefg"))
 
 
-def test_training_and_validation_share_a_panel():
-    history = {"loss": [5, 3, 2], "perplexity": [9], "val_loss": [4, None], "val_bleu": [np.inf, 7]}
-    figure = plots.plot_learning_curve(history)
-    shown = {
-        panel.get_title(): {line.get_label(): list(line.get_ydata()) for line in panel.lines}
-        for panel in figure.axes
-    }
-    assert list(shown) == ["loss", "perplexity", "bleu"]
-    assert shown["loss"]["training"] == [5, 3, 2]
-    assert shown["perplexity"] == {"training": [9]}
-    np.testing.assert_array_equal(shown["loss"]["validation"], [4, np.nan])
-    np.testing.assert_array_equal(shown["bleu"]["validation"], [np.nan, 7])
-    assert figure.axes[1].get_yscale() == "log"
+@pytest.mark.parametrize("kinds", [[True], [False, True]])
+def test_blocks_of_a_functional_model_show_their_weights(monkeypatch, kinds):
+    frames = keras.Input((None, 12))
+    x = keras.layers.Masking()(frames)
+    for norm_first in kinds:
+        x = kt.EncoderBlock(3, 17, dropout=0.5, norm_first=norm_first)(x)
+    model = keras.Model(frames, keras.layers.Dense(2)(kt.SequencePooling()(x)))
+    batch = np.random.default_rng(3).normal(size=(2, 5, 12)).astype("float32")
+    batch[1, 3:] = 0
+    found = plots.block_attention(model, batch)
+    assert found.shape == (len(kinds), 2, 3, 5, 5) and not found[:, 1, :, :, 3:].any()
+    np.testing.assert_allclose(found, recorded(monkeypatch, model, batch), atol=1e-6)
 
 
-@pytest.mark.parametrize("history", [{}, {"loss": []}])
-def test_no_curve_without_an_epoch(history):
-    with pytest.raises(ValueError, match="Was no epoch finished"):
-        plots.plot_learning_curve(history)
-
-
-def test_module_does_without_matplotlib_until_it_draws():
-    code = """
-import sys
-sys.modules["matplotlib"] = None
-from keras_transformer import plots
-try:
-    plots.plot_learning_curve({"loss": [1.0]})
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
-    )
-    assert "matplotlib" in done.stdout
+def test_a_model_without_blocks_is_told():
+    frames = keras.Input((5, 8))
+    with pytest.raises(ValueError, match="calls no EncoderBlock"):
+        plots.block_attention(keras.Model(frames, frames[:, 0]), np.zeros((1, 5, 8)))

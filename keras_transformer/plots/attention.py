@@ -1,17 +1,13 @@
-"""Figures: attention weights (the paper's appendix) and learning curves.
+"""Attention weights, drawn as in the paper's appendix.
 
-Matplotlib is imported by the functions that draw. They return a `matplotlib.figure.Figure` made
-without pyplot, so no display is needed and nothing stays open. `figure.savefig(path)` writes it.
-
-Shapes: N layers, H heads, T target (query) length, S source (key) length.
+Shapes: B batch, N layers, H heads, T target (query) length, S source (key) length.
 """
-
-import math
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.stack import encoded
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
@@ -70,6 +66,39 @@ def attention_maps(model, source_ids=None, target_ids=None):
     return {name: np.concatenate(weights) for name, weights in maps.items()}
 
 
+def block_attention(model, inputs):
+    """Attention weights of every `EncoderBlock` that a functional model calls, without dropout.
+
+    For models of one's own, such as one over patches of pictures. Blocks inside a model that is a
+    layer of this one are not seen: pass that model.
+
+    Args:
+        model: functional Keras model.
+        inputs: a batch of what it takes.
+
+    Returns:
+        Float32 array (N, B, H, S, S), by block, from the first to the last.
+
+    Raises:
+        ValueError: the model calls no `EncoderBlock`.
+
+    Example:
+
+    >>> frames = keras.Input((5, 8))
+    >>> model = keras.Model(frames, EncoderBlock(num_heads=2, d_ff=16)(frames))
+    >>> block_attention(model, np.zeros((3, 5, 8))).shape
+    (1, 3, 2, 5, 5)
+    """
+    blocks = [layer for layer in model.layers if isinstance(layer, EncoderBlock)]
+    if not blocks:
+        raise ValueError(f"{model.name} calls no EncoderBlock; it has {model.layers}.")
+    vectors = keras.Model(model.input, [block.input for block in blocks])(inputs)
+    weights, vectors = [], keras.tree.flatten(vectors)  # of one block it is no list
+    for block, x in zip(blocks, vectors, strict=True):
+        _attending(block, x, weights, attention_mask=getattr(x, "_keras_mask", None))
+    return np.stack(weights)
+
+
 def _one_row(ids, name):
     ids = np.asarray([] if ids is None else ids)
     if ids.ndim != 1 or not ids.size:
@@ -81,7 +110,7 @@ def _one_row(ids, name):
 
 
 def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks):
-    """One block's output (1, T, D); adds its weights (1, H, T, S) to the lists."""
+    """One block's output (B, T, D); adds its weights (B, H, T, S) to the lists."""
 
     def attend_self(x):
         own.append(_as_float32(block.self_attention.attention_weights(x, x, **masks)))
@@ -182,56 +211,3 @@ def plot_translation(model, tokenizer, source, translation, title=None, target_t
     weights = attention_maps(model, source_ids, target_ids)["cross"]
     labels = token_labels(target_tokenizer, target_ids), token_labels(tokenizer, source_ids)
     return plot_attention(weights, *labels, title)
-
-
-def plot_learning_curve(history, title=None):
-    """Draws each logged quantity by epoch, training and validation in one panel.
-
-    Args:
-        history: dict from name to a list with one number per epoch, as `History.history` of
-            `model.fit`. `"val_loss"` is drawn beside `"loss"`. Lists may differ in length, and
-            numbers that are `None` or not finite leave a gap.
-        title: str or `None`.
-
-    Returns:
-        `matplotlib.figure.Figure`, one panel per quantity.
-
-    Raises:
-        ValueError: if there is nothing to draw.
-
-    Example:
-
-    >>> len(plot_learning_curve({"loss": [5.0, 4.0], "val_loss": [4.5, 4.2], "bleu": [1, 9]}).axes)
-    2
-    """
-    from matplotlib.figure import Figure
-
-    curves = {name: _finite(numbers) for name, numbers in history.items() if len(numbers)}
-    quantities = list(dict.fromkeys(name.removeprefix("val_") for name in curves))
-    if not quantities:
-        raise ValueError(
-            f"history must hold a list of numbers for at least one name, got {history!r}. Was no "
-            "epoch finished?"
-        )
-    figure = Figure(figsize=(4.5 * len(quantities), 3.5), layout="constrained")
-    panels = figure.subplots(1, len(quantities), squeeze=False)[0]
-    for panel, quantity in zip(panels, quantities, strict=True):
-        for name, label in ((quantity, "training"), (f"val_{quantity}", "validation")):
-            if name in curves:
-                epochs = range(1, len(curves[name]) + 1)
-                # A line through one point would be invisible.
-                panel.plot(epochs, curves[name], "." if len(epochs) == 1 else "-", label=label)
-        if quantity == "perplexity":
-            panel.set_yscale("log")
-        panel.set_xlabel("epoch")
-        panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.set_title(quantity)
-        panel.legend()
-    figure.suptitle(title)
-    return figure
-
-
-def _finite(numbers):
-    """Floats, NaN in place of what matplotlib cannot draw."""
-    numbers = [math.nan if number is None else float(number) for number in numbers]
-    return [number if math.isfinite(number) else math.nan for number in numbers]

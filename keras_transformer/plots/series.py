@@ -1,0 +1,69 @@
+"""Time series and what models say of their future.
+
+Shapes: S steps before the forecast, T steps of it, F series.
+"""
+
+import numpy as np
+
+# Of Okabe and Ito's colours, which everybody can tell apart; black is the truth's.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
+STYLES = ("-", "--", "-.", ":")
+
+
+def plot_forecast(past, truth, forecasts, names, unit="step", title=None):
+    """Draws series, and forecasts of them beside what then happened: one panel per series.
+
+    Args:
+        past: (S, F), what the models knew.
+        truth: (T, F), what came then.
+        forecasts: dict from a model's name to (T, F); at most four.
+        names: F strings, which label the panels' vertical axes.
+        unit: str, what a step is, such as "hour".
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: shapes do not fit, or there are more than four forecasts.
+
+    Example:
+
+    >>> past, truth = np.zeros((5, 2)), np.ones((3, 2))
+    >>> figure = plot_forecast(past, truth, {"last value": truth * 0}, ["load", "oil"], "hour")
+    >>> figure.axes[1].get_xlabel()
+    'hours from the first that is forecast'
+    """
+    from matplotlib.figure import Figure
+
+    past, truth = np.asarray(past), np.asarray(truth)
+    forecasts = {name: np.asarray(forecast) for name, forecast in forecasts.items()}
+    _check(past, truth, forecasts, names)
+    figure = Figure(figsize=(8, 0.8 + 1.4 * len(names)), layout="constrained")
+    panels = figure.subplots(len(names), 1, squeeze=False, sharex=True)[:, 0]
+    before, after = np.arange(-len(past), 0), np.arange(len(truth))
+    for number, (panel, name) in enumerate(zip(panels, names, strict=True)):
+        panel.plot(before, past[:, number], color="black", linewidth=1)
+        panel.plot(after, truth[:, number], color="black", linewidth=1, label="truth")
+        styles = zip(forecasts.items(), COLOURS, STYLES, strict=False)
+        for (model, forecast), colour, style in styles:
+            panel.plot(after, forecast[:, number], style, color=colour, linewidth=1.5, label=model)
+        panel.axvline(-0.5, color="0.7", linewidth=1)
+        panel.set_ylabel(name)
+        panel.margins(x=0)
+    panels[-1].set_xlabel(f"{unit}s from the first that is forecast")
+    lines, labels = panels[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=len(labels))
+    figure.suptitle(title)
+    return figure
+
+
+def _check(past, truth, forecasts, names):
+    shapes = {"past": past.shape, "truth": truth.shape}
+    if past.ndim != 2 or truth.ndim != 2 or {past.shape[1], truth.shape[1]} != {len(names)}:
+        raise ValueError(f"past and truth must have a column for each of {names}, got {shapes}.")
+    shapes = {name: forecast.shape for name, forecast in forecasts.items()}
+    if set(shapes.values()) - {truth.shape} or len(shapes) > len(COLOURS):
+        raise ValueError(
+            f"forecasts must be at most {len(COLOURS)} arrays of shape {truth.shape}, got {shapes}."
+        )
