@@ -33,15 +33,17 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # our ids 0 to 3
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # not the encoder's
 
 
-def load_model(folder, segments=False, **options):
+def load_model(folder, order=None, segments=False, **options):
     """A `TransformerEncoder` with the weights of a BERT folder of Hugging Face's.
 
-    Its ids are in our order: `row_order` says which of theirs each is. A row of one text is
-    `[CLS]`, which is our begin token 2, its tokens and `[SEP]`, our end token 3.
+    Its ids are in our order. A row of one text is `[CLS]`, which is our begin token 2, its tokens
+    and `[SEP]`, our end token 3.
 
     Args:
         folder: str or path, with `config.json`, `vocab.txt` or `tokenizer.json`, and
             `model.safetensors` (or `pytorch_model.bin`).
+        order: their id of each of our rows. Defaults to `row_order` of the configuration and the
+            vocabulary; with it the folder needs none.
         segments: whether the model reads `segment_ids`, for two texts in a row. `False`: one text,
             whose segment is added to the positions. Defaults to `False`.
         **options: arguments of `TransformerEncoder` that do not change weights, such as `dropout`,
@@ -60,7 +62,7 @@ def load_model(folder, segments=False, **options):
     >>> encoder = load_model("all-MiniLM-L6-v2")  # doctest: +SKIP
     """
     config = read_config(folder)
-    order = row_order(config, read_vocabulary(folder))
+    order = row_order(config, read_vocabulary(folder)) if order is None else order
     model = TransformerEncoder(
         len(order),
         config["num_hidden_layers"],
