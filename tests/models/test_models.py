@@ -374,6 +374,7 @@ def test_every_documented_weight_exists():
     options |= VARIANTS["own output"]
     paths = set(weights_of(make(Transformer, **options)[0]))
     paths |= set(weights_of(make(Transformer, target_vocab_size=29, **options)[0]))
+    paths |= set(weights_of(make(Transformer, recurrent_decoder=True)[0]))
     paths |= set(weights_of(layers_that_stand_alone()))
     for pattern, _ in documented_weights():
         assert any(re.fullmatch(pattern, path) for path in paths), pattern
