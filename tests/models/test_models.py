@@ -415,7 +415,7 @@ ARGUMENTS = {
 CAUSAL = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
 ENCODER = {name: value for name, value in CAUSAL.items() if "output" not in name}
 CLASSES = [
-    (Transformer, ARGUMENTS),
+    (Transformer, {**ARGUMENTS, "recurrent_decoder": True}),
     (TransformerEncoder, {**ENCODER, "num_segments": 3}),
     (CausalTransformer, CAUSAL),
 ]
