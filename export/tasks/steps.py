@@ -177,6 +177,7 @@ class StepsTask:
 
     def _joined(self, parts):
         """The inverse of `_divided`."""
+
         def joined(kind):
             return kind(*[parts[name] for name in kind._fields])
 

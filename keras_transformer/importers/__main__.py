@@ -51,13 +51,11 @@ def parse(argv=None):
 
 
 def load(origin, folder):
-    """`(model, tokenizers)` of a published model: none, one, or the source's and the target's."""
+    """`(model, tokenizers)` of a published model: one, or the source's and the target's."""
     from keras_transformer import importers
 
-    if origin in ("bergamot", "marian"):
-        model, tokenizers = getattr(importers, origin).load(folder)
-        return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
-    return getattr(importers, origin).load_model(folder), ()
+    model, tokenizers = getattr(importers, origin).load(folder)
+    return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
 
 
 def run(arguments):
@@ -81,8 +79,7 @@ def run(arguments):
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
     write = export.export_onnx if arguments.export == "onnx" else export.export_saved_model
-    tokenizer = tokenizers[0] if tokenizers else None
-    write(model, arguments.out, tokenizer, search, verbose=not arguments.quiet, **options)
+    write(model, arguments.out, tokenizers[0], search, verbose=not arguments.quiet, **options)
 
 
 def main(argv=None):

@@ -37,6 +37,7 @@ FLOORS = (
         "data.tokenizer",
         "data.tokenizer_graph",
         "data.tokenizer_training",
+        "data.json_tokenizer",
         "data.corpora",
         "data.batches",
         "data.encoding",
