@@ -3,7 +3,7 @@
 import keras
 import pytest
 from support import bergamot_model
-from support.bergamot_model import LINES
+from support.bergamot_model import LINES, translated
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Translator
@@ -25,13 +25,13 @@ def test_the_model_and_its_tokenizer_are_written_to_train_on(folder, tmp_path):
     assert model.recurrent and model.vocab_size == tokenizer.vocab_size
 
 
-def test_the_export_translates(folder, tmp_path):
+def test_the_export_gives_the_strings_of_the_reference(folder, tmp_path):
     out = tmp_path / "out"
-    command = ["bergamot", str(folder), str(out), "--export", "onnx", "--max-length", "9"]
-    assert main([*command, "--precision", "int8", "--quiet"]) == 0
-    translator = Translator(out)
-    assert len(list(translator.translate(LINES[:2]))) == 2
-    assert translator.manifest["precision"] == "int8"
+    command = ["bergamot", str(folder), str(out), "--export", "onnx", "--text", "--quiet"]
+    assert main([*command, "--max-length", "12"]) == 0
+    translator = Translator(out)  # the file from text to text was held to the other one
+    assert list(translator.translate(LINES)) == translated(folder, LINES, 12)
+    assert translator.manifest["text"] and translator.manifest["precision"] == "float32"
     assert translator.manifest["search"]["config"]["allow_unknown"] is False
 
 
