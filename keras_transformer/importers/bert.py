@@ -10,7 +10,7 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_transformer.importers import checkpoint, mapping, vocabulary
+from keras_transformer.importers import checkpoint, json_pieces, mapping, vocabulary
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.layers.pooling import SequencePooling
 from keras_transformer.layers.positions import LearnedPositionEncoding
@@ -86,6 +86,25 @@ def load_model(folder, order=None, segments=False, **options):
     return model
 
 
+def load(folder, **options):
+    """As `load_model`, and the tokenizer of the folder, with our ids.
+
+    Its rows begin with `[CLS]`, so that a row of one text is what it gives and the end token.
+
+    Args:
+        folder: str or path; `tokenizer.json` in it is read, or `vocab.txt`.
+        **options: as in `load_model`.
+
+    Returns:
+        `(model, tokenizer)`, the second a `JsonTokenizer`.
+    """
+    path, pieces = pathlib.Path(folder) / "tokenizer.json", read_vocabulary(folder)
+    order = row_order(read_config(folder), pieces)
+    known = checkpoint.read_json(path) if path.exists() else json_pieces.word_pieces(folder, pieces)
+    tokenizer = json_pieces.renumbered(known, order, SPECIAL[2])
+    return load_model(folder, **options), tokenizer
+
+
 def load_sentence_encoder(folder, **options):
     """A model from ids to one vector of length 1 a text, as Sentence-Transformers has it.
 
@@ -127,7 +146,7 @@ def read_vocabulary(folder):
         pieces = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text: {error}.") from error
-    return {piece: id for id, piece in enumerate(pieces)}
+    return {piece: id for id, piece in enumerate(pieces) if piece}
 
 
 def row_order(config, pieces):

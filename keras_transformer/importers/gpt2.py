@@ -6,7 +6,9 @@ the last norm larger; queries, keys and values are cut out of one matrix. It has
 an unknown token, and one token, `<|endoftext|>`, begins and ends a text.
 """
 
-from keras_transformer.importers import checkpoint, mapping, vocabulary
+import pathlib
+
+from keras_transformer.importers import checkpoint, json_pieces, mapping, vocabulary
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import CausalTransformer
@@ -79,6 +81,17 @@ def load_model(folder, order=None, **options):
     )
     assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder), order))
     return model
+
+
+def load(folder, **options):
+    """As `load_model`, and the tokenizer of the folder's `tokenizer.json`, with our ids.
+
+    Returns:
+        `(model, tokenizer)`, the second a `JsonTokenizer`.
+    """
+    known = checkpoint.read_json(pathlib.Path(folder) / "tokenizer.json")
+    tokenizer = json_pieces.renumbered(known, row_order(read_config(folder)))
+    return load_model(folder, **options), tokenizer
 
 
 def read_config(folder):
