@@ -9,7 +9,6 @@ import pytest
 from support import pretrained
 from support.pretrained import torch, transformers
 
-import keras_transformer as kt
 from keras_transformer.importers import fairseq
 from keras_transformer.importers.vocabulary import NEVER
 
@@ -85,7 +84,6 @@ def test_logits_are_those_of_the_origin(make):
     assert sorted(orders[1][counted]) == list(range(size))
     expected = expected[..., orders[1][counted]]
     assert pretrained.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
-    assert kt.GreedySearch()(model, source, 3).ids.shape[0] == 7
 
 
 @pytest.mark.parametrize(

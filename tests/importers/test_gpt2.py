@@ -82,7 +82,8 @@ def test_searches_write_what_generate_writes(origin, beams):
     assert len(set(map(tuple, ours))) > 5
 
 
-def test_it_comes_back_from_a_file_and_trains(origin, tmp_path):
+def test_it_comes_back_from_a_file_and_trains(tmp_path):
+    origin = Origin(tmp_path, VARIANTS["as GPT-2"])
     prompts = pretrained.ids(len(origin.order), rows=7, end=False)
     origin.ours.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
