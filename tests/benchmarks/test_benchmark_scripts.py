@@ -19,6 +19,7 @@ COMMANDS = {
     "kinds_speed",
     "layers",
     "own_encoders",
+    "pretrained",
     "search",
     "serving",
     "training",
