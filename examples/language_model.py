@@ -47,7 +47,9 @@ def parts(text, seed):
 
     def batches(part, windows, **options):
         size = windows * WINDOW
-        return kt.language_model_batches([part], tokenizer, size, window=WINDOW, **options)
+        return kt.language_model_batches(
+            [part], tokenizer, size, window=WINDOW, static_shapes=True, **options
+        )
 
     train = batches(text[:valid], WINDOWS, seed=seed)
     # In the order of the text, so that each character is predicted once.
@@ -73,6 +75,7 @@ def main(argv=None):
         model.compile(
             keras.optimizers.AdamW(rate, weight_decay=0.1, beta_2=0.99, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(),
+            jit_compile=True,  # all windows have one shape: XLA compiles once, and saves a third
         )
         history = run.fit(
             model, train.repeat(), validation_data=valid, epochs=args.epochs,
