@@ -58,8 +58,9 @@ def parts(text, seed):
 
 
 def main(argv=None):
-    parser = task_run.make_parser("language_model", __doc__, epochs=10)
+    parser = task_run.make_parser("language_model", __doc__, epochs=None)
     args = task_run.parse(parser, argv)
+    args.epochs = args.epochs or (10 if args.data else 3)
     with task_run.TaskRun(args) as run:
         text, prompts = read_text(args.data, args.limit)
         tokenizer, train, valid, test = parts(text, args.seed)

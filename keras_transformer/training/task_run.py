@@ -32,7 +32,7 @@ def make_parser(name, description, epochs):
     Args:
         name: str, the script's name without ".py"; `--output` is then "runs/NAME" by default.
         description: str; its first line is shown.
-        epochs: int, the default of `--epochs`.
+        epochs: int, the default of `--epochs`; `None` if the script finds it by the data.
     """
     parser = argparse.ArgumentParser(
         f"python examples/{name}.py", description=description.splitlines()[0]
@@ -41,7 +41,8 @@ def make_parser(name, description, epochs):
     add = parser.add_argument
     add("--data", type=Path, help="folder of the real data; default: small data, made or shipped")
     add("--limit", type=int, help="use the first LIMIT examples of each set only")
-    add("--epochs", type=int, default=epochs, help=f"default: {epochs}")
+    usual = "by the data" if epochs is None else epochs
+    add("--epochs", type=int, default=epochs, help=f"default: {usual}")
     add("--seed", type=int, default=1, help="default: 1")
     add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
     return parser
