@@ -11,13 +11,9 @@ Shapes: B batch, S frames, W hypotheses, T letters.
 """
 
 import argparse
-import gzip
-import io
 import json
 import os
-import tarfile
 import tempfile
-import wave
 from pathlib import Path
 
 import common
@@ -28,16 +24,18 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import export
+from keras_transformer.data.idx import read_idx
+from keras_transformer.data.sound import log_bands
+from keras_transformer.data.spoken_digits import WORDS, spoken_digits
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 CLOTHES = (
     "tshirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
 )  # fmt: skip
 LETTERS = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz", 4)}
 SIZES = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.1}
-WINDOW, HOP, BANDS = 256, 80, 24  # samples of a frame, from one to the next; 8,000 a second
+BANDS = 24  # of a frame of sound
 SEARCHES = {
     "greedy": kt.GreedySearch(),
     "beam": kt.BeamSearch(beam_width=4),
@@ -48,36 +46,21 @@ MAX_LENGTH, BATCH, PADDING, TESTED = 12, 50, 17, 300
 
 def speech(data):
     """Spoken digits: (frames, digit) of the training and of the test recordings."""
-    parts = {"train": [], "test": []}
-    with tarfile.open(data / "speech" / "fsdd-recordings.tar") as tar:
-        for member in sorted(tar.getmembers(), key=lambda member: member.name):
-            if member.name.endswith(".wav"):
-                digit, _, index = Path(member.name).stem.split("_")
-                with wave.open(io.BytesIO(tar.extractfile(member).read())) as sound:
-                    samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
-                part = "test" if int(index) < 5 else "train"  # the official split
-                parts[part].append((log_bands(samples), int(digit)))
-    return parts
-
-
-def log_bands(samples):
-    """Logarithms of the power in bands of equal width, (S, 24) float32."""
-    samples = np.pad(samples / 2**15, (0, max(0, WINDOW - len(samples))))
-    frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP] * np.hanning(WINDOW)
-    power = np.abs(np.fft.rfft(frames))[:, 1 : 1 + WINDOW // 2] ** 2
-    bands = power[:, : power.shape[1] // BANDS * BANDS].reshape(len(power), BANDS, -1).mean(axis=2)
-    return (np.log(bands + 1e-6) / 5 + 1).astype("float32")
+    sets = spoken_digits(data / "speech")
+    parts = {"train": sets.train + sets.valid, "test": sets.test}
+    return {
+        name: [(log_bands(one.samples, BANDS), WORDS.index(one.word)) for one in part]
+        for name, part in parts.items()
+    }
 
 
 def pictures(data):
     """Pictures of clothes: (pixels, class) to train on and to test on."""
 
     def read(part):
-        with gzip.open(data / "images" / f"{part}-images-idx3-ubyte.gz") as file:
-            pixels = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28, 1)
-        with gzip.open(data / "images" / f"{part}-labels-idx1-ubyte.gz") as file:
-            labels = np.frombuffer(file.read(), np.uint8, offset=8)
-        return list(zip((pixels / 255).astype("float32"), labels.tolist(), strict=True))
+        pixels = read_idx(data / "images" / f"{part}-images-idx3-ubyte.gz")[..., None] / 255
+        labels = read_idx(data / "images" / f"{part}-labels-idx1-ubyte.gz")
+        return list(zip(pixels.astype("float32"), labels.tolist(), strict=True))
 
     return {"train": read("train")[:12000], "test": read("t10k")}
 
@@ -176,7 +159,7 @@ def main():
     keras.utils.set_random_seed(1)
     report = common.head(args)
     tasks = {
-        "sound to text": (speech, sound_model, "frames", DIGITS),
+        "sound to text": (speech, sound_model, "frames", WORDS),
         "picture to text": (pictures, picture_model, "image", CLOTHES),
     }
     for task, (read, make, name, words) in tasks.items():

@@ -141,6 +141,12 @@ def scores(measures):
     return ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
 
 
+def time_taken(minutes):
+    told = "{training:.1f} of training, {whole:.1f} in all".format(**minutes)
+    more = "; {processor:.1f} of processor time" if "processor" in minutes else ""
+    return told + more.format(**minutes)
+
+
 def task_table(path):
     """What the run of a task's script measured, as `TaskRun.write_score` wrote it."""
     report = json.loads(path.read_text("utf-8"))
@@ -148,13 +154,13 @@ def task_table(path):
     rows = [
         ["score", scores(report["score"])],
         *([name, scores(report[name])] for name in ("baseline", "published") if report.get(name)),
-        ["minutes", "{training:.1f} of training, {whole:.1f} in all".format(**report["minutes"])],
+        ["minutes", time_taken(report["minutes"])],
         ["parameters", f"{report['parameters']:,}"],
         ["artefact", f"{size / 1e6:.2f} MB" if size else "none"],
         ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
         ["when and where", f"{report['date']}, {report['cores']} cores of {report['processor']}"],
     ]
-    return f"`{report['command']}`\n\n{workers.table(['', 'real data'], rows)}"
+    return f"`{report['command']}`\n\n{workers.table(['', report['data']], rows)}"
 
 
 def tasks_table():

@@ -31,6 +31,7 @@ __all__ = [
     "LearnedPositionEncoding",
     "MaskedConv1D",
     "MultiHeadAttention",
+    "PairCrossentropy",
     "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
@@ -113,6 +114,7 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.losses import SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.training.pair_loss import PairCrossentropy
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
 with quiet_import(), _where_installed():  # TensorFlow proper

@@ -35,8 +35,9 @@ def pair_batches(
 
     Without `labels` the label of a row is its number in the batch: the row of the second text that
     belongs to the first. With a model that scores each first text against each second, output
-    (B, B), that is the in-batch softmax. It is for one replica, and for batches without rows of
-    padding, which would be second texts to choose from.
+    (B, B), that is the in-batch softmax: `PairCrossentropy`, or `SequenceCrossentropy(pad_id=-1)`
+    for one direction on one replica. Batches have no rows of padding then, for they would be second
+    texts to choose from.
 
     With `labels`, rows that fill up a batch (`static_shapes`, `batch_multiple`) have the label -1;
     see `classification_batches`.

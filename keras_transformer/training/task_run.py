@@ -26,20 +26,22 @@ from keras_transformer.training.callbacks import StopOnNonFinite
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
 
 
-def make_parser(name, description, epochs):
+def make_parser(name, description, epochs, data=True):
     """A parser with the arguments that every task has; a script adds its own.
 
     Args:
         name: str, the script's name without ".py"; `--output` is then "runs/NAME" by default.
         description: str; its first line is shown.
         epochs: int, the default of `--epochs`; `None` if the script finds it by the data.
+        data: bool, whether there is real data to read, and so an argument `--data`.
     """
     parser = argparse.ArgumentParser(
         f"python examples/{name}.py", description=description.splitlines()[0]
     )
     output = Path("runs", name)
     add = parser.add_argument
-    add("--data", type=Path, help="folder of the real data; default: small data, made or shipped")
+    if data:
+        add("--data", type=Path, help="folder of real data; default: small data, made or shipped")
     add("--limit", type=int, help="use the first LIMIT examples of each set only")
     usual = "by the data" if epochs is None else epochs
     add("--epochs", type=int, default=epochs, help=f"default: {usual}")
@@ -66,7 +68,7 @@ def parse(parser, argv=None):
     for name, number in vars(args).items():
         if type(number) is int and number < (least := 0 if name == "seed" else 1):
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
-    if args.data and not args.data.is_dir():
+    if getattr(args, "data", None) and not args.data.is_dir():
         parser.error(f"--data: there is no folder {args.data}")
     return args
 
@@ -176,6 +178,7 @@ class TaskRun:
             "minutes": {
                 "training": self._minutes,
                 "whole": (time.perf_counter() - self._start) / 60,
+                "processor": time.process_time() / 60,  # of all cores; other work does not count
             },
             "parameters": model.count_params(),
             "artefact_bytes": size or None,

@@ -87,6 +87,7 @@ def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
     assert known.items() <= report.items() and report["score"] == {"accuracy": 0.75}
     assert report["command"] == "python examples/colours.py --output run --seed 3"
     assert 0 < report["minutes"]["training"] <= report["minutes"]["whole"]
+    assert report["minutes"]["processor"] > 0
     assert "accuracy 0.75" in capsys.readouterr().out
 
 
@@ -108,3 +109,11 @@ def test_what_is_wrong_with_the_data_is_told_in_one_line(tmp_path):
     with pytest.raises(SystemExit, match=r"examples/colours\.py: no such file"):
         with TaskRun(arguments(tmp_path)):
             raise OSError("no such file")
+
+
+def test_a_task_without_real_data_has_no_such_argument(tmp_path, capsys):
+    parser = task_run.make_parser("colours", "Learns colours.", epochs=3, data=False)
+    assert task_run.parse(parser, []).epochs == 3
+    with pytest.raises(SystemExit):
+        task_run.parse(parser, ["--data", str(tmp_path)])
+    assert "unrecognized arguments: --data" in capsys.readouterr().err

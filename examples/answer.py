@@ -1,0 +1,126 @@
+"""Answers to questions, found in a passage: the model says where an answer begins and ends.
+
+    python examples/answer.py                                  # about a minute
+    python examples/answer.py --passages 4000 --epochs 8       # what the documentation shows
+
+The data is made: calendars of who does what, where and when. A question names two things, each of
+which stands in two of a passage's sentences, and says days in another way than the passage does.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+import keras
+import numpy as np
+
+from keras_transformer import export, plots
+from keras_transformer.data.calendar import calendar_questions, word_overlap_answers
+from keras_transformer.export.runtime import Predictor
+from keras_transformer.training import task_run
+from keras_transformer.training.recipes import learning_rate
+
+OUTPUTS = "start", "end"
+
+
+def parse_arguments(argv):
+    parser = task_run.make_parser("answer", __doc__, epochs=6, data=False)
+    add = parser.add_argument
+    add("--passages", type=int, default=2000, help="to train on; default: 2000")
+    add("--num-layers", type=int, default=3, help="default: 3")
+    add("--d-model", type=int, default=64, help="default: 64")
+    return task_run.parse(parser, argv)
+
+
+def reader(args, vocab_size):
+    """Question and passage in one row; two logits for each of its tokens."""
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    segment_ids = keras.Input((None,), dtype="int32", name="segment_ids")
+    x = kt.TokenEmbedding(vocab_size, args.d_model)(source_ids)
+    x = kt.SegmentEmbedding()(x, segment_ids)  # 1 in the question, 2 in the passage
+    for _ in range(args.num_layers):
+        # Each word of the passage looks at the question, and, by rotary positions, at the words
+        # beside it.
+        x = kt.EncoderBlock(
+            num_heads=4, d_ff=2 * args.d_model, dropout=0.0, norm_first=True, positions="rotary"
+        )(x)
+    logits = keras.layers.Dense(2)(keras.layers.LayerNormalization()(x))  # (B, S, 2)
+    inputs = {"source_ids": source_ids, "segment_ids": segment_ids}
+    return keras.Model(inputs, {"start": logits[..., 0], "end": logits[..., 1]})
+
+
+def train(args, run, sets, tokenizer):
+    batches, valid = (
+        kt.answer_batches(
+            some.questions, some.passages, some.answers, tokenizer, tokens_per_batch=2500,
+            shuffle=shuffle, seed=args.seed,
+        )
+        for some, shuffle in zip(sets, (True, False), strict=True)
+    )  # fmt: skip
+    print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
+    model = reader(args, tokenizer.vocab_size)
+    updates = args.epochs * len(batches)
+    rate = learning_rate(
+        peak=0.002, warmup_steps=min(300, updates // 4 + 1), anneal=True, updates=updates
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
+        loss={name: kt.SequenceCrossentropy(pad_id=-1) for name in OUTPUTS},
+        weighted_metrics={name: kt.TokenAccuracy(pad_id=-1, name="accuracy") for name in OUTPUTS},
+    )
+    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
+            best="val_loss")  # fmt: skip
+    return model
+
+
+def draw_answers(model, tokenizer, questions, passage):
+    """For each question, how likely each piece of one passage is part of the answer."""
+    rows = []
+    for question in questions:
+        batch = kt.answer_batches([question], [passage], [(0, 1)], tokenizer)
+        ((inputs, _),) = batch
+        outputs = model.predict(inputs, verbose=0)
+        within = inputs["segment_ids"][0].numpy() == 2
+        start, end = (
+            np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+            for x in (outputs[name][0][within] for name in OUTPUTS)
+        )
+        rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # begun, and not yet ended
+    labels = plots.token_labels(tokenizer, tokenizer.encode(passage)) + ["</s>"]
+    return plots.plot_matrix(rows, questions, labels, "probability of being in the answer")
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    with task_run.TaskRun(args) as run:
+        *sets, test = calendar_questions(args.passages, limit=args.limit)
+        texts = sets[0].questions + sets[0].passages
+        # "bpe" has whole words as pieces where a text has few of them.
+        tokenizer = kt.Tokenizer.train(texts, 900, hard_vocab_limit=False, model_type="bpe")
+        model = train(args, run, sets, tokenizer)
+
+        head = export.QuestionAnswering(max_answer_length=20)
+        export.export_onnx(model, run.path / "onnx", tokenizer, head=head)
+        predictor = Predictor(run.path / "onnx")
+        pairs = list(zip(test.questions, test.passages, strict=True))
+        found = predictor.predict(pairs)
+        some = slice(4)  # they are about one passage
+        figure = draw_answers(model, tokenizer, test.questions[some], test.passages[0])
+        run.draw("answer.png", figure)
+        print(test.passages[0])
+        for question, answer in zip(test.questions[some], found, strict=False):
+            print(f"{question} {answer.text} ({answer.score:.2f})")
+        right = [(a.start, a.end) == tuple(b) for a, b in zip(found, test.answers, strict=True)]
+        lookup = [a == b for a, b in zip(word_overlap_answers(test), test.answers, strict=True)]
+        run.write_score(
+            model,
+            {"exact match": float(np.mean(right))},
+            data="made calendars",
+            questions=len(right),
+            baseline={"most words in common, kind given": float(np.mean(lookup))},
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Sentences in two languages as vectors: those that mean the same are close to each other.
+
+    python examples/similarity.py                # English and German number words: no files
+    python examples/similarity.py --data DIR     # Multi30k, from DIR/multi30k
+
+One encoder reads both languages. It learns from pairs alone: in each batch every sentence must find
+its translation among all others. Measures how often that holds over the whole test set.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer import export, plots
+from keras_transformer.data.number_words import number_words
+from keras_transformer.data.text_sets import read_sets
+from keras_transformer.export.runtime import Predictor
+from keras_transformer.training import task_run
+from keras_transformer.training.recipes import learning_rate
+from keras_transformer.training.retrieval import recall_at
+
+TEMPERATURE = 0.05  # cosines lie in [-1, 1]; the softmax needs larger differences
+WHOLE_SET = dict(tokens_per_batch=10**6, bucket_boundaries=[256], shuffle=False)  # one batch
+
+
+def parse_arguments(argv):
+    parser = task_run.make_parser("similarity", __doc__, epochs=6)
+    add = parser.add_argument
+    add("--vocab-size", type=int, default=8000, help="pieces at most; default: 8000")
+    add("--num-layers", type=int, default=2, help="default: 2")
+    add("--d-model", type=int, default=128, help="size of a vector; default: 128")
+    add("--dropout", type=float, default=0.2, help="default: 0.2")
+    return task_run.parse(parser, argv)
+
+
+def read_text(args):
+    """`TextSets`, and the name of the test set."""
+    if not args.data:
+        return number_words(count=8000, limit=args.limit), "test"
+    return read_sets(args.data / "multi30k", limit=args.limit), "test_2016_flickr"
+
+
+def towers(args, vocab_size):
+    """The encoder of a sentence, and the model that scores each pair of a batch with it."""
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    vectors = kt.TransformerEncoder(
+        vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=args.dropout
+    )(source_ids)
+    mean = kt.SequencePooling()(vectors)
+    embedder = keras.Model(source_ids, keras.layers.UnitNormalization()(mean))
+
+    first_ids = keras.Input((None,), dtype="int32", name="first_ids")
+    second_ids = keras.Input((None,), dtype="int32", name="second_ids")
+    cosines = ops.matmul(embedder(first_ids), ops.transpose(embedder(second_ids)))  # (B, B)
+    inputs = {"first_ids": first_ids, "second_ids": second_ids}
+    return embedder, keras.Model(inputs, cosines / TEMPERATURE)
+
+
+def train(args, run, text, tokenizer):
+    batches = kt.pair_batches(*text.train, tokenizer, tokens_per_batch=4096, seed=args.seed)
+    # All of the validation set is one batch, so its recall is that of the whole set.
+    valid = kt.pair_batches(*text.valid, tokenizer, **WHOLE_SET)
+    print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
+    embedder, model = towers(args, tokenizer.vocab_size)
+    updates = args.epochs * len(batches)
+    rate = learning_rate(
+        peak=0.002, warmup_steps=min(200, updates // 4 + 1), anneal=True, updates=updates
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
+        loss=kt.PairCrossentropy(),
+        weighted_metrics=[kt.TokenAccuracy(pad_id=-1, name="recall")],
+    )
+    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
+            best="val_recall")  # fmt: skip
+    return embedder
+
+
+def vectors(predictor, lines):
+    """(N, D): a vector of length 1 for each line, so that a product of two is their cosine."""
+    return np.stack([result.vector for result in predictor.predict(lines)])
+
+
+def measure(scores):
+    """Recall@1 and @10 from the first language to the second, and back."""
+    return {
+        f"recall@{k} {way}": recall_at(across, k)
+        for k in (1, 10)
+        for way, across in (("en-de", scores), ("de-en", scores.T))
+    }
+
+
+def shared_pieces(tokenizer, english, german):
+    """A baseline that learns nothing: the cosine of two sentences' counts of pieces."""
+    counts = np.zeros((2, len(english), tokenizer.vocab_size), "float32")
+    for side, lines in zip(counts, (english, german), strict=True):
+        for row, ids in zip(side, tokenizer.encode(lines), strict=True):
+            np.add.at(row, ids, 1)
+    first, second = counts / np.linalg.norm(counts, axis=-1, keepdims=True)
+    return measure(first @ second.T)
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    with task_run.TaskRun(args) as run:
+        text, test_name = read_text(args)
+        english, german = text.tests[test_name]
+        tokenizer = kt.Tokenizer.train(
+            text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False
+        )
+        embedder = train(args, run, text, tokenizer)
+
+        head = export.FeatureExtraction()
+        export.export_onnx(embedder, run.path / "onnx", tokenizer, head=head)
+        predictor = Predictor(run.path / "onnx")
+        first, second = vectors(predictor, english), vectors(predictor, german)
+        scores = first @ second.T
+        some = slice(24)
+        texts = english[some], german[some]
+        figure = plots.plot_matrix(scores[some, some], *texts, "cosine similarity")
+        run.draw("similarity.png", figure)
+        for line, row in zip(english[:5], scores, strict=False):
+            found = german[row.argmax()]
+            print(f"{line}\n  -> {found}  ({row.max():.2f})")
+        run.write_score(
+            embedder,
+            measure(scores),
+            data=f"Multi30k, {test_name}" if args.data else "number words",
+            pairs=len(english),
+            baseline={
+                f"shared pieces, {name}": value
+                for name, value in shared_pieces(tokenizer, english, german).items()
+                if "@1 " in name
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Sound to text: an encoder listens to frames of sound, a decoder writes the words.
+
+    python examples/speech.py               # tones of telephone keys in noise: no files
+    python examples/speech.py --data DIR    # spoken digits in DIR/speech
+
+Two strided convolutions shorten the frames four times, encoder blocks let each listen to all
+others, and the decoder attends to them while it writes a word at a time (Speech-Transformer, Dong
+et al. 2018). Nothing says where in the sound a word is: cross-attention learns to find it. One
+model reads single digits and sequences of them.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+import keras
+import numpy as np
+
+from keras_transformer import export, plots
+from keras_transformer.data.sound import log_bands
+from keras_transformer.data.spoken_digits import RATE, dialled_digits, joined, spoken_digits
+from keras_transformer.export.runtime import Transcriber
+from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.training.recipes import learning_rate
+from keras_transformer.training.task_run import TaskRun, make_parser, parse
+from keras_transformer.training.word_errors import word_error_rate
+
+BANDS, D_MODEL = 24, 64  # of a frame; size of the vectors
+LONGEST = 5  # digits in a sequence
+
+
+def make_model(vocab_size, blocks):
+    frames = keras.Input((None, BANDS), name="frames")
+    x = keras.layers.Masking()(frames)  # frames of zeros are padding
+    for _ in range(2):  # a vector for every 4 frames, 40 ms
+        x = kt.MaskedConv1D(D_MODEL, 3, strides=2, activation="gelu")(x)
+    x = kt.SinusoidalPositionEncoding()(x)
+    for _ in range(blocks):
+        x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.1)(x)
+    encoder = keras.Model(frames, x)
+    return kt.Transformer(
+        vocab_size, num_layers=1, d_model=D_MODEL, num_heads=4, d_ff=2 * D_MODEL, encoder=encoder
+    )
+
+
+def train(args, run, sets, tokenizer):
+    def batches(recordings, count, **options):
+        sounds, texts = joined(recordings, count, shortest=1, longest=LONGEST)
+        frames = [log_bands(sound, BANDS) for sound in sounds]
+        return kt.feature_batches(frames, texts, tokenizer, 4096, name="frames", **options)
+
+    data = batches(sets.train, args.limit or args.sequences, seed=args.seed)
+    valid = batches(sets.valid, args.limit or 300, shuffle=False)
+    model = make_model(tokenizer.vocab_size, args.layers)
+    print(f"{model.count_params():,} parameters; {data.batches.report}")
+    updates = args.epochs * len(data)
+    rate = learning_rate(peak=2e-3, warmup_steps=updates // 10 + 1, anneal=True, updates=updates)
+    model.compile(
+        keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9),
+        loss=kt.SequenceCrossentropy(label_smoothing=0.1),
+        metrics=[kt.TokenAccuracy(name="accuracy")],
+    )
+    # The batches shuffle themselves.
+    run.fit(
+        model, data, validation_data=valid, epochs=args.epochs, best="val_accuracy", shuffle=False
+    )
+    return model
+
+
+def draw(run, model, tokenizer, sound, frames, text):
+    """The spectrogram, and where in it the decoder looks for each word that it writes."""
+    ids = tokenizer.encode(text)
+    weights = plots.attention_maps(model, frames, [BEGIN_ID, *ids])["cross"]  # (1, heads, T, S')
+    written = plots.token_labels(tokenizer, [*ids, END_ID])
+    seconds = len(sound) / RATE
+    figure = plots.plot_spectrogram(
+        frames, seconds, RATE / 2, weights[-1].mean(axis=0), written, f"“{text}”"
+    )
+    run.draw("spectrogram.png", figure)
+
+
+def main(argv=None):
+    parser = make_parser("speech", __doc__, epochs=10)
+    parser.add_argument("--layers", type=int, default=3, help="encoder blocks; default: 3")
+    parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 1500")
+    args = parse(parser, argv)
+    args.sequences = args.sequences or (8000 if args.data else 1500)
+    with TaskRun(args) as run:
+        sets = spoken_digits(args.data / "speech") if args.data else dialled_digits()
+        texts = joined(sets.train, 1000, 1, LONGEST)[1]  # to learn what words there are
+        options = {"byte_fallback": False, "hard_vocab_limit": False}
+        tokenizer = kt.Tokenizer.train(texts, vocab_size=40, **options)  # a piece a word
+        model = train(args, run, sets, tokenizer)
+        search = kt.BeamSearch(beam_width=4)
+        export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=2 * LONGEST)
+
+        # From here on ONNX Runtime answers.
+        transcriber = Transcriber(run.path / "onnx")
+        single = sets.test[: args.limit]
+        heard = transcriber.transcribe([log_bands(one.samples, BANDS) for one in single])
+        right = np.mean([one.word == text for one, text in zip(single, heard, strict=True)])
+        sounds, texts = joined(sets.test, args.limit or 300, shortest=3, longest=LONGEST)
+        frames = [log_bands(sound, BANDS) for sound in sounds]
+        heard = transcriber.transcribe(frames)
+        for text, found in list(zip(texts, heard, strict=True))[:5]:
+            print(f"  {text} -> {found}")
+        draw(run, model, tokenizer, sounds[0], frames[0], heard[0])
+        score = {
+            "accuracy of single digits": float(right),
+            "word error rate of 3-5 joined": word_error_rate(heard, texts),
+        }
+        run.write_score(model, score, data="FSDD" if args.data else "made")
+
+
+if __name__ == "__main__":
+    main()

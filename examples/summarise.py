@@ -1,0 +1,98 @@
+"""Summaries: a paragraph goes in, and one line that says the same comes out.
+
+    python examples/summarise.py                # made calendars, about two minutes
+    python examples/summarise.py --data DIR     # Debian's packages, from DIR/debian/Translation-en
+
+The model is the translator of the paper, from long text to short. It has no pointer: what it writes
+it has to spell, piece by piece.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+import keras
+
+from keras_transformer import export, plots
+from keras_transformer.data.calendar import calendar_summaries
+from keras_transformer.data.debian import read_synopses
+from keras_transformer.export.runtime import Translator
+from keras_transformer.training import task_run
+from keras_transformer.training.recipes import learning_rate
+from keras_transformer.training.rouge import lead, rouge
+
+
+def parse_arguments(argv):
+    parser = task_run.make_parser("summarise", __doc__, epochs=8)
+    add = parser.add_argument
+    add("--vocab-size", type=int, default=4000, help="pieces at most; default: 4000")
+    add("--num-layers", type=int, default=2, help="of encoder and decoder; default: 2")
+    add("--d-model", type=int, default=128, help="default: 128")
+    add("--beam-width", type=int, default=4, help="default: 4")
+    return task_run.parse(parser, argv)
+
+
+def read_text(args):
+    """The sets, and what they are called."""
+    if not args.data:
+        return calendar_summaries(3000, limit=args.limit), "made calendars"
+    sets = read_synopses(args.data / "debian", limit=args.limit)
+    return sets, "Debian 12, descriptions of packages"
+
+
+def train(args, run, text, tokenizer):
+    batches = kt.translation_batches(*text.train, tokenizer, tokens_per_batch=4096, seed=args.seed)
+    valid = kt.translation_batches(*text.valid, tokenizer, shuffle=False)
+    print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
+    model = kt.Transformer(
+        tokenizer.vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=0.1
+    )
+    updates = args.epochs * len(batches)
+    rate = learning_rate(
+        peak=0.002, warmup_steps=min(400, updates // 4 + 1), anneal=True, updates=updates
+    )
+    model.compile(
+        keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
+        loss=kt.SequenceCrossentropy(label_smoothing=0.1),
+        weighted_metrics=[kt.Perplexity()],
+    )
+    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
+            best="val_perplexity")  # fmt: skip
+    return model
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    with task_run.TaskRun(args) as run:
+        text, name = read_text(args)
+        tokenizer = kt.Tokenizer.train(
+            text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False, model_type="bpe"
+        )
+        model = train(args, run, text, tokenizer)
+
+        search = kt.BeamSearch(args.beam_width, 1.0)
+        export.export_onnx(model, run.path / "onnx", tokenizer, search)
+        texts, summaries = text.tests["test"]
+        found = Translator(run.path / "onnx").translate(texts)
+        some = list(zip(texts, summaries, found, strict=True))[:200]
+        for paragraph, summary, written in some[:5]:
+            print(f"{paragraph}\n  reference: {summary}\n  written:   {written}")
+        # One that fits on a page.
+        paragraph, _, written = min(some, key=lambda row: abs(len(row[0].split()) - 18))
+        run.draw("summarise.png", plots.plot_translation(model, tokenizer, paragraph, written))
+        run.write_score(
+            model,
+            rouge(found, summaries),
+            data=name,
+            texts=len(texts),
+            baseline={
+                f"{measure} of lead-{count}": value
+                for count in (1, 3)
+                for measure, value in rouge([lead(t, count) for t in texts], summaries).items()
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()
