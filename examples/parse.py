@@ -31,10 +31,10 @@ SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024
 LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 4096, 40
 
 
-def texts(trees):
+def texts(trees, tags):
     """Sentences, and their lines of brackets."""
     sentences = [" ".join(word for word, _ in tagged_words(tree)) for tree in trees]
-    return sentences, list(map(to_brackets, trees))
+    return sentences, [to_brackets(tree, tags) for tree in trees]
 
 
 def tree_of(line, words=None):
@@ -81,6 +81,7 @@ def flat_score(gold):
 def main(argv=None):
     parser = task_run.make_parser("parse", __doc__, epochs=None)
     parser.add_argument("--beam-width", type=int, default=8, help="default: 8")
+    parser.add_argument("--tags", action="store_true", help="write a word's tag in place of XX")
     args = task_run.parse(parser, argv)
     sizes, tokens_per_batch, epochs = LARGE if args.data else SMALL
     args.epochs = args.epochs or epochs
@@ -89,7 +90,7 @@ def main(argv=None):
             sets = read_treebank(args.data / "parsing" / "wsj-sample.zip", args.limit)
         else:
             sets = made_trees(args.limit)
-        train, valid, test = map(texts, sets)
+        train, valid, test = (texts(trees, args.tags) for trees in sets)
         words = kt.Tokenizer.train(train[0], 3000, hard_vocab_limit=False)
         brackets = kt.Tokenizer.train(
             train[1], 100, model_type="word", byte_fallback=False, hard_vocab_limit=False
