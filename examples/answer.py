@@ -1,7 +1,7 @@
 """Answers to questions, found in a passage: the model says where an answer begins and ends.
 
-    python examples/answer.py                                  # about a minute
-    python examples/answer.py --passages 4000 --epochs 8       # what the documentation shows
+    python examples/answer.py                    # some three minutes; the documentation shows it
+    python examples/answer.py --passages 500     # a first look
 
 The data is made: calendars of who does what, where and when. A question names two things, each of
 which stands in two of a passage's sentences, and says days in another way than the passage does.
@@ -28,7 +28,7 @@ OUTPUTS = "start", "end"
 def parse_arguments(argv):
     parser = task_run.make_parser("answer", __doc__, epochs=6, data=False)
     add = parser.add_argument
-    add("--passages", type=int, default=2000, help="to train on; default: 2000")
+    add("--passages", type=int, default=3000, help="to train on; default: 3000")
     add("--num-layers", type=int, default=3, help="default: 3")
     add("--d-model", type=int, default=64, help="default: 64")
     return task_run.parse(parser, argv)
@@ -84,8 +84,10 @@ def draw_answers(model, tokenizer, questions, passage):
         outputs = model.predict(dict(zip(("first_ids", "second_ids"), ids, strict=True)), verbose=0)
         start, end = (keras.activations.softmax(outputs[name])[0].numpy() for name in OUTPUTS)
         rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # begun, and not yet ended
-    labels = plots.token_labels(tokenizer, tokenizer.encode(passage)) + ["</s>"]
-    return plots.plot_matrix(rows, questions, labels, "probability of being in the answer")
+    labels = plots.token_labels(tokenizer, tokenizer.encode(passage))
+    ends = [i for i, label in enumerate(labels, 1) if label.endswith(".")]
+    parts = [(np.array(rows)[:, a:b], labels[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    return plots.plot_matrices(parts, questions, "probability of being in the answer")
 
 
 def main(argv=None):
