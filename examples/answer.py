@@ -39,9 +39,16 @@ def reader(args, vocab_size):
     question_ids = keras.Input((None,), dtype="int32", name="first_ids")
     passage_ids = keras.Input((None,), dtype="int32", name="second_ids")
     embedding = kt.TokenEmbedding(vocab_size, args.d_model)
+    question, passage = embedding(question_ids), embedding(passage_ids)
+    # What of the question is most like a word of the passage, and how much: equal words have large
+    # products from the start, so the model need not find out first that they belong together.
+    aligned = keras.layers.Attention()([passage, question])
+    product = keras.layers.Multiply()([passage, aligned])
+    x = keras.layers.Concatenate()([passage, aligned, product])
+    x = keras.layers.Dense(args.d_model)(x)
+
     sizes = dict(num_heads=4, d_ff=2 * args.d_model, dropout=0.0, positions="rotary")
-    question = kt.EncoderBlock(**sizes)(embedding(question_ids))
-    x = embedding(passage_ids)
+    question = kt.EncoderBlock(**sizes)(question)
     for _ in range(args.num_layers):
         # Each word of the passage looks at the question, then at the words beside it.
         seen = kt.MultiHeadAttention(4, args.d_model // 4)(x, question)
