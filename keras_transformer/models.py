@@ -10,63 +10,14 @@ import keras
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.cache import CachedDecoding
-from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_known
-from keras_transformer.layers.embeddings import TokenEmbedding
-from keras_transformer.layers.positions import LearnedPositionEncoding, position_encoding
-from keras_transformer.layers.stack import encoded, make_stack
-from keras_transformer.training.distribution import DistributedModel
-
-
-class _Model(DistributedModel):
-    """What the models share. Each says in `_connect` how stacks lead from inputs to outputs."""
-
-    def __init__(
-        self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
-        key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", use_bias=False, **kwargs,
-    ):  # fmt: skip
-        max_length = kwargs.pop("max_length", None)
-        if positions == "learned" and max_length is not None:  # the earlier spelling
-            positions = LearnedPositionEncoding(max_length)
-        self.vocab_size, self.num_layers, self.d_model = vocab_size, num_layers, d_model
-        self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
-        self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
-        self.activation, self.norm_first, self.use_bias = activation, norm_first, use_bias
-        self.positions = keras.saving.serialize_keras_object(positions)
-        self.layers_dtype = keras.dtype_policies.get(kwargs.pop("dtype", None))
-        self.max_length = position_encoding(positions).max_length
-        check_known(self, kwargs, "name", "trainable")  # Keras passes over what it does not know
-        inputs, outputs, stacks = self._connect()
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self.encoder, self.decoder = stacks
-
-    def _embedding(self, name, vocab_size):
-        return TokenEmbedding(vocab_size, self.d_model, dtype=self.layers_dtype, name=name)
-
-    def call(self, inputs, training=None, mask=None):
-        check_id_inputs(self, inputs)
-        return super().call(inputs, training=training, mask=mask)
-
-    def get_config(self):
-        names = ("vocab_size", "num_layers", "d_model", "num_heads", "d_ff", "dropout", "key_dim")
-        names += ("value_dim", "attention_dropout", "norm_first", "use_bias", "name")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "activation": keras.activations.serialize(keras.activations.get(self.activation)),
-            "positions": self.positions,
-            "dtype": keras.dtype_policies.serialize(self.layers_dtype),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        if config.get("encoder") is not None:
-            encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
-            config = {**config, "encoder": encoder}
-        return cls(**config)
+from keras_transformer.layers.checks import check_encoder, check_known
+from keras_transformer.layers.ssru import RecurrentDecoderBlock
+from keras_transformer.layers.stack import encoded, make_embedding, make_embeddings, make_stack
+from keras_transformer.model_base import ModelBase
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(CachedDecoding, _Model):
+class Transformer(CachedDecoding, ModelBase):
     """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
 
     Defaults are the paper's "base" model; every row of its Table 3 is a choice of
@@ -97,6 +48,12 @@ class Transformer(CachedDecoding, _Model):
             encoder blocks; it becomes part of this model. Then `num_layers`, sizes and rates are
             the decoder's. Defaults to `None`.
         use_bias: whether attention projections have biases. Defaults to `False`.
+        epsilon: of the layer norms. Defaults to 1e-5.
+        embedding_norm: whether a layer norm follows embeddings + positions. Defaults to `False`.
+        tie_output: `False` for logits by a matrix of their own. Defaults to `True`.
+        output_bias: whether the logits have a bias. Defaults to `False`.
+        recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
+            in the place of self-attention. Defaults to `False`.
         **kwargs: `name`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
@@ -131,15 +88,18 @@ class Transformer(CachedDecoding, _Model):
     def __init__(
         self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
         key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False, **kwargs,
+        positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False, epsilon=1e-5,
+        embedding_norm=False, tie_output=True, output_bias=False, recurrent_decoder=False, **kwargs,
     ):  # fmt: skip
         check_encoder(encoder, target_vocab_size)
         self.target_vocab_size, self.encoder = target_vocab_size, encoder
+        self.recurrent_decoder = recurrent_decoder
         super().__init__(
             vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
             key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
             activation=activation, norm_first=norm_first, positions=positions, use_bias=use_bias,
-            **kwargs,
+            epsilon=epsilon, embedding_norm=embedding_norm, tie_output=tie_output,
+            output_bias=output_bias, **kwargs,
         )  # fmt: skip
 
     def _connect(self):
@@ -147,18 +107,14 @@ class Transformer(CachedDecoding, _Model):
         depth, decoder_depth = self.num_layers if pair else [self.num_layers] * 2
         source = keras.Input((None,), dtype="int32", name="source_ids")
         encoder, inputs = self.encoder, {"source_ids": source}
-        if encoder is not None:
+        embedding, target = make_embeddings(self)
+        if encoder is None:
+            encoder = make_stack(self, embedding, EncoderBlock, depth, "encoder", "source")
+        else:
             source = inputs = {x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name)
                                for x in encoder.inputs}  # fmt: skip
-            target = self._embedding("token_embedding", self.vocab_size)
-        elif self.target_vocab_size is None:
-            target = self._embedding("token_embedding", self.vocab_size)
-            encoder = make_stack(self, target, EncoderBlock, depth, "encoder", "source")
-        else:
-            embedding = self._embedding("source_embedding", self.vocab_size)
-            encoder = make_stack(self, embedding, EncoderBlock, depth, "encoder", "source")
-            target = self._embedding("target_embedding", self.target_vocab_size)
-        decoder = make_stack(self, target, DecoderBlock, decoder_depth, "decoder", "target")
+        block = RecurrentDecoderBlock if self.recurrent_decoder else DecoderBlock
+        decoder = make_stack(self, target, block, decoder_depth, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = target.logits(decoder(target_ids, encoded(encoder, source)))
         return {**inputs, "target_ids": target_ids}, logits, (encoder, decoder)
@@ -168,19 +124,26 @@ class Transformer(CachedDecoding, _Model):
         return {
             **super().get_config(),
             "target_vocab_size": self.target_vocab_size,
+            "recurrent_decoder": self.recurrent_decoder,
             "encoder": keras.saving.serialize_keras_object(encoder),
         }
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TransformerEncoder(_Model):
+class TransformerEncoder(ModelBase):
     """The encoder alone: ids in, one vector a token out (section 3.1).
 
     For classification, tagging, retrieval: put any head on its output. Arguments and errors are
-    those of `Transformer`, without `target_vocab_size`.
+    those of `Transformer`, without `target_vocab_size`, `tie_output` and `output_bias`.
+
+    Args:
+        num_segments: number of texts in a row, whose `SegmentEmbedding` is then added to the
+            embeddings. Defaults to `None`: one text, without such vectors.
 
     Call arguments:
-        inputs: (B, S) int32 `source_ids`; id 0 is padding.
+        inputs: (B, S) int32 `source_ids`; id 0 is padding. With `num_segments`
+            `{"source_ids": (B, S), "segment_ids": (B, S)}`: 0 for padding, 1 for the first text, 2
+            for the second.
 
     Returns:
         (B, S, D). Carries the Keras mask of the ids, so that pooling layers which
@@ -193,15 +156,37 @@ class TransformerEncoder(_Model):
     (1, 3, 16)
     """
 
+    own = ("num_segments",)
+
+    def __init__(
+        self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
+        key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
+        positions="sinusoidal", use_bias=False, epsilon=1e-5, embedding_norm=False,
+        num_segments=None, **kwargs,
+    ):  # fmt: skip
+        check_known(self, kwargs, "name", "trainable", "dtype", "max_length")
+        self.num_segments = num_segments
+        super().__init__(
+            vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
+            key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
+            activation=activation, norm_first=norm_first, positions=positions, use_bias=use_bias,
+            epsilon=epsilon, embedding_norm=embedding_norm, **kwargs,
+        )  # fmt: skip
+
     def _connect(self):
-        embedding = self._embedding("token_embedding", self.vocab_size)
-        encoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "encoder", "source")
+        embedding = make_embedding(self, "token_embedding", self.vocab_size)
+        encoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "encoder", "source",
+                             self.num_segments)  # fmt: skip
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        return source_ids, encoder(source_ids), (encoder, None)
+        if self.num_segments is None:
+            return source_ids, encoder(source_ids), (encoder, None)
+        segment_ids = keras.Input((None,), dtype="int32", name="segment_ids")
+        inputs = {"source_ids": source_ids, "segment_ids": segment_ids}
+        return inputs, encoder(source_ids, segment_ids=segment_ids), (encoder, None)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class CausalTransformer(CachedDecoding, _Model):
+class CausalTransformer(CachedDecoding, ModelBase):
     """The decoder alone, a language model: each position predicts the next token.
 
     The decoder of section 3.1 without its attention to an encoder. Arguments and errors are those
@@ -221,7 +206,8 @@ class CausalTransformer(CachedDecoding, _Model):
     """
 
     def _connect(self):
-        embedding = self._embedding("token_embedding", self.vocab_size)
+        output = (self.tie_output, self.output_bias)
+        embedding = make_embedding(self, "token_embedding", self.vocab_size, *output)
         decoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "decoder", "target")
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         logits = embedding.logits(decoder(target_ids, use_causal_mask=True))

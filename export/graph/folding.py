@@ -68,15 +68,24 @@ def _evaluate(node, model):
         return None  # runtimes fold these too, and the file keeps the weights as they were trained
     if any(tensor.size > LARGEST for tensor in inputs.values()) or node.op_type in GROWING:
         return None
+    return calculated(node, model, {name: tensor.numpy() for name, tensor in inputs.items()})
+
+
+def calculated(node, model, arrays):
+    """The output of a node for `arrays`, a dict from the names of its inputs; an array.
+
+    It is computed in the arrays' own types, so float64 in gives float64 out.
+    """
+    types = {name: onnx.helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in arrays.items()}
     # A model of one node, because a node alone would be read in the newest opset.
     proto = onnx.helper.make_graph(
         [ir.to_proto(node)],
         "fold",
-        [onnx.helper.make_tensor_value_info(name, int(tensor.dtype), list(tensor.shape))
-         for name, tensor in inputs.items()],
+        [onnx.helper.make_tensor_value_info(name, types[name], x.shape)
+         for name, x in arrays.items()],
         [onnx.helper.make_empty_tensor_value_info(node.outputs[0].name)],
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid(*item) for item in model.opset_imports.items()]
     evaluator = ReferenceEvaluator(onnx.helper.make_model(proto, opset_imports=opsets))
-    (result,) = evaluator.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    (result,) = evaluator.run(None, arrays)
     return np.asarray(result)

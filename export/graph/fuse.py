@@ -18,7 +18,9 @@ does ONNX Runtime's transformer optimizer. Both know the graphs that PyTorch's e
 
 from onnxscript.rewriter import pattern
 
+from keras_transformer.export.graph.channels_first import keep_channels_first
 from keras_transformer.export.graph.fuse_attention import attention_rules, cached_attention_rules
+from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
 from keras_transformer.export.graph.fuse_norms import norm_rules, residual_rules, sum_residuals
 from keras_transformer.export.graph.fuse_projections import (
     logits_rules,
@@ -53,6 +55,8 @@ def fuse_blocks(model, skip_norms=False):
             known = simplify(model, hoisting=False)
             changed = pattern.RewriteRuleSet(rules(known)).apply_to_model(model)
     pack_projections(model.graph)
+    keep_channels_first(model.graph, simplify(model, hoisting=False))
+    fuse_convolutions(model, simplify(model, hoisting=False))
     if not skip_norms:
         sum_residuals(model.graph)
     model.graph.opset_imports.setdefault(MICROSOFT, 1)

@@ -150,9 +150,14 @@ def tile(known, node):
 
 
 def pad(known, node):
-    """The rank stays, and no more is known."""
-    dims = known.dims.get(node.inputs[0])
-    return None if dims is None else known.all_fresh(node.outputs[0], len(dims))
+    """Sizes grow by what is put before and behind: (B, T) by [0, 1, 0, 2] gives (B, T + 3)."""
+    dims, widths = known.dims.get(node.inputs[0]), known.constant(node.inputs[1])
+    if dims is None:
+        return None
+    if widths is None or len(widths) != 2 * len(dims):
+        return known.all_fresh(node.outputs[0], len(dims))
+    pairs = zip(widths[: len(dims)], widths[len(dims) :], strict=True)
+    return tuple(total(size, sum(pair)) for size, pair in zip(dims, pairs, strict=True))
 
 
 def constant_of_shape(known, node):

@@ -11,6 +11,7 @@ from keras_transformer.export.runtime.steps import StepsSession
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+CUDA_GRAPH = "enable_cuda_graph"  # its option
 PRECISIONS_FOR_CUDA = ("float32", "float16")
 # Providers that compute in float16. Others emulate it, or leave it to the CPU, which emulates it.
 _PROVIDERS_FOR_FLOAT16 = (
@@ -46,19 +47,22 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
     providers = chosen_providers(providers, artefact.manifest["precision"])
-    if len(artefact.models) > 1:
-        check_no_cuda_graph(providers)
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
     opened = []
     for path in artefact.models:
-        # Threads that spin after the first of two files would be in the way of the steps.
-        spins = spinning and path == artefact.models[-1]
-        options = session_options(threads, arena, spins)
-        opened.append(_opened(artefact, path, options, providers))
-    device = "cuda" if name == CUDA else "cpu"
-    session = StepsSession(*opened, device) if len(opened) > 1 else opened[0]
+        # Threads that spin after the first of two files would be in the way of the steps, and
+        # what it computes has another shape in almost every call.
+        last = path == artefact.models[-1]
+        options = session_options(threads, arena, spinning and last)
+        chosen = providers if last else [without_graphs(provider) for provider in providers]
+        opened.append(_opened(artefact, path, options, chosen))
+    if len(opened) > 1:
+        device = "cuda" if name == CUDA else "cpu"
+        session = StepsSession(*opened, device, graphs=any(map(records_graphs, providers)))
+    else:
+        (session,) = opened
     _check_names(artefact, "inputs", session.get_inputs())
     _check_names(artefact, "outputs", session.get_outputs())
     return session
@@ -106,19 +110,15 @@ def check_threads(name, count):
         )
 
 
-def check_no_cuda_graph(providers):
-    """Raises `ProviderError` where a provider is told to record CUDA graphs.
+def records_graphs(provider):
+    """Whether a provider, with its options, is told to record CUDA graphs."""
+    options = {} if isinstance(provider, str) else provider[1]
+    return str(options.get(CUDA_GRAPH, 0)).lower() not in ("0", "false")
 
-    ONNX Runtime replays them on the buffers that they were recorded with, and here each call has
-    its own: the results would be those of an earlier call.
-    """
-    for provider in providers:
-        options = {} if isinstance(provider, str) else provider[1]
-        if str(options.get("enable_cuda_graph", 0)).lower() not in ("0", "false"):
-            raise ProviderError(
-                "'enable_cuda_graph' was passed, but each call of a search in two files has "
-                "buffers of its own, and a CUDA graph needs the same ones. Leave it out."
-            )
+
+def without_graphs(provider):
+    """The provider, told to record no CUDA graphs."""
+    return (provider[0], {**provider[1], CUDA_GRAPH: "0"}) if records_graphs(provider) else provider
 
 
 def session_options(threads, arena, spinning):

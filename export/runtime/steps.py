@@ -8,11 +8,15 @@ The artefact's layout "steps" has two files. `first.onnx` gives, under their nam
 - all else is small. It goes to and fro between two buffers, for a step may still read the old one.
 
 No shape changes from one step to the next, and only `UNFINISHED`, one boolean, is read by the host.
+So a step can be a CUDA graph: recorded once, started as a whole from then on. It then reads and
+writes where it did when it was recorded, and so the buffers of a shape are kept.
 
 Shapes: B sentences, W hypotheses of each, R rows of tokens (W, or more: the last W count), L most
 steps, T tokens of the longest hypothesis.
 """
 
+import itertools
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +32,12 @@ from keras_transformer.export.runtime.signature import (
     UNFINISHED,
 )
 
+# Shapes of inputs for which a thread keeps buffers and CUDA graphs. Batches of further shapes run
+# without, for ONNX Runtime keeps a graph as long as its session.
+MOST_SHAPES = 64
+# ONNX Runtime's entry of `RunOptions` that names the CUDA graph of a run; "-1" stands for none.
+GRAPH_ID = "gpu_graph_id"
+
 
 class Named(NamedTuple):
     """An output by its name, as an `InferenceSession` lists them."""
@@ -35,24 +45,44 @@ class Named(NamedTuple):
     name: str
 
 
+class Buffers(NamedTuple):
+    """Where the steps of one call read and write.
+
+    Attributes:
+        pair: two dicts of `OrtValue`, what a step reads and what it writes; they change places.
+        bindings: two bindings, from the first to the second and back.
+        graphs: two `RunOptions`, which name the CUDA graph of each binding.
+        unfinished: `OrtValue`, one boolean.
+    """
+
+    pair: tuple
+    bindings: tuple
+    graphs: tuple
+    unfinished: onnxruntime.OrtValue
+
+
 class StepsSession:
     """Two sessions that are run as one, with those methods of an `InferenceSession` that serve.
 
-    Threads can share it: every call has its own buffers.
+    Threads can share it: every call has its own buffers, or every thread where they are kept.
 
     Args:
         first, step: `onnxruntime.InferenceSession` of the two files.
         device: what ONNX Runtime calls the device of their provider: "cpu" or "cuda".
+        graphs: whether `step` records CUDA graphs (`enable_cuda_graph` of its provider), so that
+            buffers are kept for each shape of the inputs. Defaults to `False`.
     """
 
-    def __init__(self, first, step, device="cpu"):
-        self.first, self.step, self.device = first, step, device
+    def __init__(self, first, step, device="cpu", graphs=False):
+        self.first, self.step, self.device, self.graphs = first, step, device, graphs
         self._read = [value.name for value in step.get_inputs()]
         self._changed = [
             value.name.removeprefix(NEXT)
             for value in step.get_outputs()
             if value.name != UNFINISHED
         ]
+        self._kept = threading.local()  # as ONNX Runtime's graphs: each thread has its own
+        self._graph_ids = itertools.count(1)  # 0 is ONNX Runtime's own
 
     def get_inputs(self):
         return self.first.get_inputs()
@@ -78,41 +108,62 @@ class StepsSession:
             names: list of names, or `None`.
             inputs: dict of arrays, the inputs of `first.onnx`.
         """
-        tensors = self._begin(inputs)
+        buffers = self._begin(inputs)
+        tensors = buffers.pair[0]
         given = tensors[START_LENGTH].numpy() if START_LENGTH in tensors else None
-        most = tensors[HISTORY].shape()[2]
-        tensors, steps = self._run_steps(tensors, most)
+        tensors, steps = self._run_steps(buffers)
         history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
-        width = scores.shape[1]
+        width, most = scores.shape[1], history.shape[2]
         results = finished(history[:, -width:, most - steps :], scores, given)
         found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
         return [found[name] for name in names or found]
 
     def _begin(self, inputs):
-        """The tensors of `first.onnx` by name, on the device."""
+        """Runs `first.onnx`; the buffers, of which the first hold its outputs."""
+        shapes = tuple((name, np.shape(array)) for name, array in sorted(inputs.items()))
+        kept = vars(self._kept).setdefault("buffers", {})
         binding = self.first.io_binding()
         for name, array in inputs.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
         names = [value.name for value in self.first.get_outputs()]
         for name in names:
-            binding.bind_output(name, self.device)
+            if shapes in kept:
+                binding.bind_ortvalue_output(name, kept[shapes].pair[0][name])
+            else:
+                binding.bind_output(name, self.device)
         self.first.run_with_iobinding(binding)
-        return dict(zip(names, binding.get_outputs(), strict=True))
+        if shapes in kept:
+            return kept[shapes]
+        keep = self.graphs and len(kept) < MOST_SHAPES
+        buffers = self._buffers(dict(zip(names, binding.get_outputs(), strict=True)), keep)
+        if keep:
+            kept[shapes] = buffers
+        return buffers
 
-    def _run_steps(self, tensors, most):
-        """Runs steps until all sentences are over; the tensors after the last, and how many ran."""
+    def _buffers(self, tensors, keep):
+        """`Buffers` around the tensors that the first step reads."""
         other = {
             name: tensors[name] if name.startswith(SLOTS) else self._like(tensors[name])
             for name in self._changed
         }
         unfinished = onnxruntime.OrtValue.ortvalue_from_shape_and_type((), np.bool_, self.device)
-        pair = [tensors, {**tensors, **other}]
-        bindings = [self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1])]
+        pair = tensors, {**tensors, **other}
+        bindings = tuple(self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1]))
+        graphs = tuple(onnxruntime.RunOptions() for _ in pair)
+        for options in graphs:
+            number = next(self._graph_ids) if keep else -1
+            options.add_run_config_entry(GRAPH_ID, str(number))
+        return Buffers(pair, bindings, graphs, unfinished)
+
+    def _run_steps(self, buffers):
+        """Runs steps until all sentences are over; the tensors after the last, and how many ran."""
+        most = buffers.pair[0][HISTORY].shape()[2]
         for steps in range(1, most + 1):
-            self.step.run_with_iobinding(bindings[(steps - 1) % 2])
-            if not unfinished.numpy():
+            now = (steps - 1) % 2
+            self.step.run_with_iobinding(buffers.bindings[now], buffers.graphs[now])
+            if not buffers.unfinished.numpy():
                 break
-        return pair[steps % 2], steps
+        return buffers.pair[steps % 2], steps
 
     def _like(self, tensor):
         """A buffer of the same shape and dtype."""

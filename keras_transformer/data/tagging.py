@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.data.batches import Batching, Ragged
 from keras_transformer.data.checks import checked_strings
 from keras_transformer.data.dataset import choose, make_dataset
-from keras_transformer.data.encoding import lengths_of
+from keras_transformer.data.encoding import lengths_of, sample_rng
 from keras_transformer.data.labels import PADDING_LABEL, check_counts_agree, label_ids
 from keras_transformer.data.words import join_words
 from keras_transformer.padding import pad_rows
@@ -18,7 +18,14 @@ from keras_transformer.special_ids import END_ID
 
 
 def tagging_batches(
-    sentences, tags, tokenizer, tokens_per_batch=8192, *, label_names=None, **batching
+    sentences,
+    tags,
+    tokenizer,
+    tokens_per_batch=8192,
+    *,
+    label_names=None,
+    sampling_alpha=None,
+    **batching,
 ):
     """Makes a `tf.data.Dataset` of padded batches from words with a tag each, for `model.fit`.
 
@@ -35,6 +42,8 @@ def tagging_batches(
         label_names: sequence of str, the tags in the order of their ids. Defaults to `None`: the
             tags that occur, sorted. `dataset.batches.labels` holds them: pass that for validation,
             so that both agree.
+        sampling_alpha: float or None. If given, each epoch cuts the words into other pieces; see
+            `translation_batches`. A rare word is then learned by its parts.
         **batching: see `classification_batches`.
 
     Returns:
@@ -63,7 +72,10 @@ def tagging_batches(
     classes, names = label_ids([tag for marks in tags for tag in marks], label_names)
     ends = np.cumsum([len(words) for words in sentences])
     classes = np.split(classes, ends)[:-1]
-    rows, labels = _encode(tokenizer, sentences, classes)
+    known = sorted({word for words in sentences for word in words})  # most words come often
+    pieces = dict(zip(known, tokenizer.encode(known), strict=True))
+    encoded = [[pieces[word] for word in words] for words in sentences]
+    rows, labels = _joined(encoded, classes)
     keep, counts = choose(
         "sentence",
         lengths_of(rows),
@@ -73,16 +85,40 @@ def tagging_batches(
     )
     examples = Tagged(Ragged([rows[i] for i in keep]), Ragged([labels[i] for i in keep]))
     counts["tokens"] = {"source": int(examples.lengths.sum())}
-    return make_dataset(examples, batching, counts, labels=names)
+    sentences, classes = [sentences[i] for i in keep], [classes[i] for i in keep]
+
+    def resample(epoch, longest):
+        rng = sample_rng(batching.seed, epoch)
+        drawn = _drawn(tokenizer, sentences, sampling_alpha, rng)
+        rows, labels = _joined(drawn, classes)
+        fits = [len(row) <= longest for row in rows]
+        return Tagged(
+            Ragged(_either(fits, rows, examples.source)),
+            Ragged(_either(fits, labels, examples.labels)),
+        )
+
+    resample = resample if sampling_alpha else None
+    return make_dataset(examples, batching, counts, resample=resample, labels=names)
 
 
-def _encode(tokenizer, sentences, classes):
-    """Rows of ids with the end token, and rows of labels."""
-    known = sorted({word for words in sentences for word in words})  # most words come often
-    pieces = dict(zip(known, tokenizer.encode(known), strict=True))
+def _drawn(tokenizer, sentences, alpha, rng):
+    """The pieces of each word of each sentence, drawn anew for each place where a word stands."""
+    words = [word for words in sentences for word in words]
+    seed = int(rng.integers(2**32))
+    pieces = iter(tokenizer.encode(words, sample=True, alpha=alpha, seed=seed))
+    return [[next(pieces) for _ in words] for words in sentences]
+
+
+def _either(fits, drawn, best):
+    """The drawn rows, but the best ones where a drawn one is too long."""
+    return [a if fit else b for fit, a, b in zip(fits, drawn, best, strict=True)]
+
+
+def _joined(sentences, classes):
+    """Rows of ids with the end token, and rows of labels, from the pieces of words."""
     rows, labels = [], []
     for words, marks in zip(sentences, classes, strict=True):
-        ids, first = join_words([pieces[word] for word in words])
+        ids, first = join_words(words)
         rows.append(np.array([*ids, END_ID], np.int32))
         labels.append(np.full(len(ids) + 1, PADDING_LABEL, np.int32))
         labels[-1][first] = marks

@@ -99,15 +99,16 @@ class Tokenizer:
             lines: iterable of str, one sentence each. Empty ones are passed over.
             vocab_size: int, number of ids, the four special ones and the 256 bytes included.
             model_type: `"unigram"` (default; can sample segmentations by their probability),
-                `"bpe"` (samples by dropping merges), or `"char"`: an id for each character, the
-                most frequent ones if there are more than `vocab_size` allows.
+                `"bpe"` (samples by dropping merges), `"char"` or `"word"`: an id for each
+                character, or for what stands between two spaces, the most frequent ones if there
+                are more than `vocab_size` allows.
             normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is;
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
             byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids).
             character_coverage: float, share of the characters that get an id of their own.
             hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
-                (unigram; char always does).
+                (unigram, word; char always does).
 
         Returns:
             A `Tokenizer`.

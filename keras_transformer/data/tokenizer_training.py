@@ -7,7 +7,7 @@ import sentencepiece
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
-MODEL_TYPES = ("unigram", "bpe", "char")
+MODEL_TYPES = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
@@ -83,7 +83,7 @@ def _training_problem(message, vocab_size):
         return (
             f"vocab_size={vocab_size} is too large for this text: the largest that works is "
             f"{too_high[1]}. Ask for that, pass hard_vocab_limit=False to take what the text gives "
-            "(unigram), or train on more text."
+            "(unigram, word), or train on more text."
         )
     if "char_model_trainer" in message:
         return (

@@ -13,7 +13,7 @@ from keras_transformer.layers.checks import check_positive, check_ranks, check_s
 from keras_transformer.layers.dot_product import scaled_dot_product_attention
 from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
-from keras_transformer.layers.positions import position_encoding
+from keras_transformer.layers.positions import attention_positions
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -84,12 +84,7 @@ class MultiHeadAttention(MaskReader):
         self.value_projection = self._projection("value", num_heads * value_dim)
         self.dropout_layer = layers.Dropout(dropout, dtype=self.dtype_policy)
         self._positions_config = keras.saving.serialize_keras_object(positions)
-        self.positions = position_encoding(positions, dtype=self.dtype_policy, name="positions")
-        if positions is not None and not self.positions.in_attention:
-            raise ValueError(
-                f"{type(self.positions).__name__} does nothing inside attention: call it on the "
-                "embeddings, or pass it to a model as `positions`."
-            )
+        self.positions = attention_positions(positions, dtype=self.dtype_policy, name="positions")
 
     def _projection(self, name, size, scale=0.5):
         return layers.Dense(

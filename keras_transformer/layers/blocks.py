@@ -7,7 +7,7 @@ import keras
 from keras import layers
 
 from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.checks import check_ranks
+from keras_transformer.layers.checks import check_heads, check_ranks
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.lost_masks import MaskReader
 
@@ -33,11 +33,7 @@ class _Block(MaskReader):
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
 
     def _attention(self, name, d_model, positions=None):
-        if self.key_dim is None and (self.num_heads < 1 or d_model % self.num_heads):
-            raise ValueError(
-                f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
-                "Change one of them, or set key_dim."
-            )
+        check_heads(d_model, self.num_heads, self.key_dim)
         key_dim = d_model // self.num_heads if self.key_dim is None else self.key_dim
         return MultiHeadAttention(
             self.num_heads, key_dim, self.value_dim, self.attention_dropout, self.use_bias,
@@ -51,11 +47,19 @@ class _Block(MaskReader):
 
     def build(self, input_shape):
         check_ranks(inputs=input_shape)
-        self.self_attention = self._attention("self_attention", input_shape[-1], self._positions)
-        self.self_attention.build(input_shape, input_shape)
+        self.self_attention = self._self_attention(input_shape)
         self.self_attention_norm = self._norm("self_attention_norm", input_shape)
         self.feed_forward.build(input_shape)
         self.feed_forward_norm = self._norm("feed_forward_norm", input_shape)
+
+    def _self_attention(self, input_shape):
+        attention = self._attention("self_attention", input_shape[-1], self._positions)
+        attention.build(input_shape, input_shape)
+        return attention
+
+    def _attend_self(self, x, mask, causal, training):
+        options = {"use_causal_mask": causal, "training": training}
+        return self.self_attention(x, x, attention_mask=mask, **options)
 
     def residual(self, x, sublayer, norm, training=None):
         """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
@@ -127,8 +131,7 @@ class EncoderBlock(_Block):
 
     def call(self, inputs, attention_mask=None, use_causal_mask=False, training=None):
         def attend(x):
-            options = {"use_causal_mask": use_causal_mask, "training": training}
-            return self.self_attention(x, x, attention_mask=attention_mask, **options)
+            return self._attend_self(x, attention_mask, use_causal_mask, training)
 
         x = self.residual(inputs, attend, self.self_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
@@ -173,8 +176,7 @@ class DecoderBlock(_Block):
 
     def call(self, inputs, memory, attention_mask=None, memory_mask=None, training=None):
         def attend_self(x):
-            options = {"use_causal_mask": True, "training": training}
-            return self.self_attention(x, x, attention_mask=attention_mask, **options)
+            return self._attend_self(x, attention_mask, True, training)
 
         def attend_memory(x):
             return self.cross_attention(x, memory, attention_mask=memory_mask, training=training)

@@ -8,6 +8,9 @@ hypothesis of a sentence appends one key and one value to each block: hypothesis
 t W + w, which never moves. An attention bias (W, t W) hides the slots of other hypotheses. When
 the search reorders hypotheses, it reorders the rows of this bias.
 
+A block with a recurrent unit keeps one state for each hypothesis instead. The search reorders the
+states themselves, which are small.
+
 Shapes: B batch, W beam width, S source length, H heads, K key size, U value size, D d_model,
 V vocabulary, t steps so far.
 """
@@ -19,6 +22,7 @@ from keras import ops
 
 from keras_transformer.layers.dot_product import FORBIDDEN
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.ssru import RecurrentDecoderBlock
 from keras_transformer.layers.stack import Stack, encoded
 from keras_transformer.special_ids import BEGIN_ID
 
@@ -54,6 +58,16 @@ class DecoderSlots(NamedTuple):
     def put(past, new):
         """`append`. Slots of another kind may write elsewhere."""
         return append(past, new)
+
+
+class States(NamedTuple):
+    """What each hypothesis has of its own in the cache of a decoder of recurrent blocks.
+
+    Attributes:
+        blocks: for each block its state (B, W, D).
+    """
+
+    blocks: Any
 
 
 class Memory(NamedTuple):
@@ -109,22 +123,26 @@ def step_block(
     """One new token of each hypothesis through a block.
 
     Args:
-        block: `DecoderBlock`; or `EncoderBlock`, without memory.
+        block: `DecoderBlock` or `RecurrentDecoderBlock`; or `EncoderBlock`, without memory.
         x: (B, W, D).
-        cache, position, attention_bias, put: as in `step_attention`.
+        cache: as in `step_attention`, or the state (B, W, D) of a recurrent unit.
+        position, attention_bias, put: as in `step_attention`.
         memory: keys (B, H, S, K) and values (B, H, S, U) of `cross_attention.project_key_value`.
         memory_mask: boolean (B, S).
 
     Returns:
-        Output (B, W, D) and the longer cache.
+        Output (B, W, D) and the cache after the new tokens.
     """
-    longer = None
+    after = None
 
     def attend_self(x):
-        nonlocal longer
-        output, longer = step_attention(
-            block.self_attention, x, cache, position, attention_bias, put
-        )
+        nonlocal after
+        if isinstance(block, RecurrentDecoderBlock):
+            output, after = block.self_attention.step(x, cache)
+        else:
+            output, after = step_attention(
+                block.self_attention, x, cache, position, attention_bias, put
+            )
         return output
 
     def attend_memory(x):
@@ -133,11 +151,16 @@ def step_block(
     x = block.residual(x, attend_self, block.self_attention_norm)
     if memory is not None:
         x = block.residual(x, attend_memory, block.cross_attention_norm)
-    return block.residual(x, block.feed_forward, block.feed_forward_norm), longer
+    return block.residual(x, block.feed_forward, block.feed_forward_norm), after
 
 
 class CachedDecoding:
     """What searches ask of a model with a `decoder`, and an `encoder` or `None`."""
+
+    @property
+    def recurrent(self):
+        """Whether the decoder's blocks keep a state instead of keys and values."""
+        return isinstance(self.decoder.blocks[0], RecurrentDecoderBlock)
 
     @property
     def source_inputs(self):
@@ -174,7 +197,14 @@ class CachedDecoding:
         return Memory(blocks, () if mask is None else mask)
 
     def initial_cache(self, batch_size, beam_width=1):
-        """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0)."""
+        """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0).
+
+        Of recurrent blocks: `States`, and nothing that a sentence shares.
+        """
+        if self.recurrent:
+            units = [block.self_attention for block in self.decoder.blocks]
+            states = [unit.initial_state(batch_size, beam_width) for unit in units]
+            return Cache(by_hypothesis=States(states))
         blocks = [empty_cache(block, batch_size) for block in self.decoder.blocks]
         if beam_width == 1:
             return Cache(DecoderSlots(blocks, step_bias=()))
@@ -196,18 +226,24 @@ class CachedDecoding:
         Returns:
             Logits (B, W, V) float32, and the cache of t + 1 tokens.
         """
-        slots, past_bias = cache
-        attention_bias = None
-        if not isinstance(slots.step_bias, tuple):
-            past_bias = slots.put(past_bias, slots.step_bias)  # (B, W, (t + 1) W)
-            attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
+        slots, own = cache
+        attention_bias, put = None, append
+        if self.recurrent:
+            pasts = own.blocks
+        else:
+            pasts, put = slots.blocks, slots.put
+            if not isinstance(slots.step_bias, tuple):
+                own = put(own, slots.step_bias)  # (B, W, (t + 1) W)
+                attention_bias = own[:, None]  # (B, 1, W, (t + 1) W)
         x = self.decoder.embed(ids, position)  # (B, W, D)
-        longer, mask = [], None
+        after, mask = [], None
         if memory and not isinstance(memory.mask, tuple):
             mask = memory.mask
-        for i, (block, past) in enumerate(zip(self.decoder.blocks, slots.blocks, strict=True)):
+        for i, (block, past) in enumerate(zip(self.decoder.blocks, pasts, strict=True)):
             source = (memory.blocks[i], mask) if memory else (None, None)
-            x, past = step_block(block, x, past, position, attention_bias, *source, slots.put)
-            longer.append(past)
+            x, past = step_block(block, x, past, position, attention_bias, *source, put)
+            after.append(past)
         logits = self.decoder.embedding.logits(self.decoder.norm(x))
-        return logits, Cache(slots._replace(blocks=longer), by_hypothesis=past_bias)
+        if self.recurrent:
+            return logits, Cache(by_hypothesis=States(after))
+        return logits, Cache(slots._replace(blocks=after), by_hypothesis=own)

@@ -24,6 +24,15 @@ def check_ranks(**shapes):
             )
 
 
+def check_heads(d_model, num_heads, key_dim):
+    """Refuses a model size that gives heads of no whole size, unless `key_dim` is set."""
+    if key_dim is None and (num_heads < 1 or d_model % num_heads):
+        raise ValueError(
+            f"d_model={d_model} does not divide into num_heads={num_heads} heads. "
+            "Change one of them, or set key_dim."
+        )
+
+
 def check_same_length(key, value):
     """Refuses keys and values (B, S, ...) that do not belong together, where S is known."""
     lengths = key.shape[1], value.shape[1]
@@ -54,7 +63,7 @@ def check_id_inputs(model, inputs):
     if not isinstance(inputs, dict):
         names = [tensor.name for tensor in model.inputs]
         inputs = dict(zip(names, keras.tree.flatten(inputs), strict=False))
-    for name in {"source_ids", "target_ids"}.intersection(inputs):
+    for name in {"source_ids", "target_ids", "segment_ids"}.intersection(inputs):
         check_ids(inputs[name], "feed vectors to the blocks themselves")
 
 

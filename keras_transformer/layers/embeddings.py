@@ -20,9 +20,15 @@ class TokenEmbedding(layers.Layer):
     scaled embedding then have variance 1 (sinusoidal encodings, which are added
     to it, have mean square 1/2), and so have the logits of a normalised vector.
 
+    Weights: `embeddings` (V, D); `output_kernel` (D, V) without `tie_output`, drawn as E is;
+    `output_bias` (V,), zeros, with `output_bias`.
+
     Args:
         vocab_size: V, number of ids.
         d_model: D, size of the vectors.
+        tie_output: whether E gives the logits, too. `False`: a matrix of their own does. Defaults
+            to `True`.
+        output_bias: whether a bias is added to the logits. Defaults to `False`.
 
     Call arguments:
         inputs: (B, T) integer ids below V; or, with `logits=True`, (B, T, D) vectors.
@@ -31,7 +37,7 @@ class TokenEmbedding(layers.Layer):
 
     Returns:
         (B, T, D) vectors sqrt(D) E[id] in the compute dtype; or (B, T, V) float32
-        logits x E^T. Lookup also sets the Keras mask, True where id is not 0;
+        logits x E^T, or x W + b. Lookup also sets the Keras mask, True where id is not 0;
         the projection passes its input's mask on.
 
     Raises:
@@ -46,19 +52,23 @@ class TokenEmbedding(layers.Layer):
     ((1, 3, 4), (1, 3, 11))
     """
 
-    def __init__(self, vocab_size, d_model, **kwargs):
+    def __init__(self, vocab_size, d_model, tie_output=True, output_bias=False, **kwargs):
         super().__init__(**kwargs)
         check_positive(vocab_size=vocab_size, d_model=d_model)
         self.vocab_size = vocab_size
         self.d_model = d_model
+        self.tie_output = tie_output
+        self.output_bias = output_bias
         self.supports_masking = True
 
     def build(self, input_shape=None):
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.vocab_size, self.d_model),
-            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
-        )
+        normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+        shape = (self.vocab_size, self.d_model)
+        self.embeddings = self.add_weight(shape, normal, name="embeddings")
+        if not self.tie_output:
+            self.kernel = self.add_weight(shape[::-1], normal.clone(), name="output_kernel")
+        if self.output_bias:  # float32, as logits are
+            self.bias = self.add_weight(shape[:1], "zeros", autocast=False, name="output_bias")
 
     def call(self, inputs, logits=False):
         if logits:
@@ -67,14 +77,15 @@ class TokenEmbedding(layers.Layer):
                     f"Vectors of size {inputs.shape[-1]} were passed, but this embedding has "
                     f"d_model={self.d_model}. Project them to d_model first."
                 )
-            products = ops.matmul(inputs, ops.transpose(self.embeddings))  # (B, T, V)
-            return ops.cast(products, "float32")
+            kernel = ops.transpose(self.embeddings) if self.tie_output else self.kernel
+            products = ops.cast(ops.matmul(inputs, kernel), "float32")  # (B, T, V)
+            return products + self.bias if self.output_bias else products
         check_ids(inputs, "pass `logits=True` to project vectors")
         vectors = ops.take(self.embeddings, inputs, axis=0)  # (B, T, D)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)
 
     def logits(self, vectors):
-        """Projects vectors (B, T, D) to float32 logits (B, T, V): x E^T."""
+        """Projects vectors (B, T, D) to float32 logits (B, T, V)."""
         return self(vectors, logits=True)
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -94,6 +105,8 @@ class TokenEmbedding(layers.Layer):
             **super().get_config(),
             "vocab_size": self.vocab_size,
             "d_model": self.d_model,
+            "tie_output": self.tie_output,
+            "output_bias": self.output_bias,
         }
 
 

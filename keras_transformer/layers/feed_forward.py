@@ -10,6 +10,12 @@ from keras_transformer.layers.checks import check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
+def gelu_tanh(x):
+    """GELU, approximated by tanh, as GPT-2 has it (arXiv 1606.08415): an `activation`."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(layers.Layer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
 

@@ -48,3 +48,36 @@ def test_words_and_tags_must_agree(tokenizer):
         tagging_batches([["a", "b"]], [["X", "Y"]], tokenizer, label_names=["X"])
     with pytest.raises(ValueError, match="no sentence is left of 0"):
         tagging_batches([], [], tokenizer)
+
+
+def test_pieces_are_drawn_anew_in_each_epoch_and_tags_stay_at_their_words():
+    lines = ["unbelievable table hat", "believe able hats", "a stable label"] * 9
+    tokenizer = Tokenizer.train(lines, 320, hard_vocab_limit=False)
+    options = dict(sampling_alpha=0.1, seed=3)
+    data = tagging_batches([["unbelievable", "hat"]], [["A", "N"]], tokenizer, **options)
+    seen = set()
+    for _ in range(4):
+        ((source_ids, labels),) = data
+        row, marks = source_ids.numpy()[0].tolist(), labels.numpy()[0]
+        first = np.flatnonzero(marks != -1).tolist()
+        assert [data.batches.labels[i] for i in marks[first]] == ["A", "N"] and first[0] == 0
+        assert tokenizer.decode(row[: first[1]]) == "unbelievable"
+        assert tokenizer.decode(row[first[1] :]) == "hat"
+        seen.add(tuple(row))
+    assert len(seen) > 1
+    again = tagging_batches([["unbelievable", "hat"]], [["A", "N"]], tokenizer, **options)
+    assert tuple(next(iter(again))[0].numpy()[0].tolist()) in seen
+
+
+def test_a_draw_that_is_too_long_is_not_taken(tokenizer):
+    best, _ = encode_words(tokenizer, ["unbelievable", "hat"])
+    data = tagging_batches(
+        [["unbelievable", "hat"]],
+        [["A", "N"]],
+        tokenizer,
+        sampling_alpha=0.01,
+        max_length=len(best) + 1,
+    )
+    for _ in range(3):
+        ((source_ids, _),) = data
+        assert source_ids.shape[1] <= len(best) + 1

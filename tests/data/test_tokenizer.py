@@ -170,6 +170,16 @@ class TestRefusals:
         ):
             tokenizer.encode(["a", "bc\ud800"])
 
+    def test_an_id_for_each_word(self):
+        line = "(S (NP XX XX ) (VP XX ) )"
+        tokenizer = Tokenizer.train(
+            [line], 100, model_type="word", byte_fallback=False, hard_vocab_limit=False
+        )
+        assert tokenizer.vocab_size == 4 + len(set(line.split()))
+        ids = tokenizer.encode(line)
+        assert len(ids) == len(line.split()) and tokenizer.decode(ids) == line
+        assert tokenizer.encode("(S (PP XX )")[1] == UNKNOWN_ID
+
     def test_unknown_choices(self):
         with pytest.raises(ValueError, match="model_type must be one of .* got 'wordpiece'"):
             Tokenizer.train(CORPUS, 307, model_type="wordpiece")

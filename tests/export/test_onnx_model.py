@@ -128,7 +128,7 @@ def batches(draw):
     return ids
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     beam_width=st.integers(1, 7),
     length_penalty=st.floats(0, 3),

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -10,17 +11,17 @@ from support import exports
 from support.exports import LINES, MAX_LENGTH, source, tiny, tokenizer
 
 from keras_transformer.export import export_onnx
-from keras_transformer.export.runtime import Generator, Translator
+from keras_transformer.export.runtime import Generator, Translator, steps
 from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.manifest import seal
 from keras_transformer.export.runtime.session import (
     CUDA,
-    ProviderError,
-    check_no_cuda_graph,
     open_session,
+    records_graphs,
+    without_graphs,
 )
-from keras_transformer.export.runtime.steps import finished
+from keras_transformer.export.runtime.steps import StepsSession, finished
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 SEARCHES = {"beam": BeamSearch(3, 0.6), "greedy": GreedySearch(min_length=3)}
@@ -134,13 +135,13 @@ def test_only_the_scatter_reads_the_caches_that_it_writes(folder):
 
 def test_a_step_writes_its_slots_and_leaves_the_others(folder):
     session = open_session(read_artefact(folder("greedy")))
-    tensors = session._begin({"source_ids": source(3, 5)})
-    places = {name: tensors[name].data_ptr() for name in tensors}
-    after, steps = session._run_steps(dict(tensors), MAX_LENGTH)
+    buffers = session._begin({"source_ids": source(3, 5)})
+    place = buffers.pair[0]["blocks.0"].data_ptr()
+    after, count = session._run_steps(buffers)
     keys = after["blocks.0"].numpy()
-    assert keys.shape[2] == MAX_LENGTH and after["blocks.0"].data_ptr() == places["blocks.0"]
+    assert keys.shape[2] == MAX_LENGTH and after["blocks.0"].data_ptr() == place
     written = np.abs(keys).sum(axis=(0, 1, 3)) > 0
-    assert written.tolist() == [slot < steps for slot in range(MAX_LENGTH)]
+    assert written.tolist() == [slot < count for slot in range(MAX_LENGTH)]
 
 
 def test_attention_of_a_step_is_fused(folder):
@@ -196,12 +197,55 @@ def test_results_are_in_order_and_hypotheses_that_do_not_exist_are_empty():
     assert scores.tolist() == [[-1.0, -2.0, -np.inf]]
 
 
-@pytest.mark.parametrize("flag", ["1", True, "True"])
-def test_cuda_graphs_are_refused(flag):
-    """They would replay on the buffers of an earlier call."""
-    check_no_cuda_graph(["CPUExecutionProvider", (CUDA, {"enable_cuda_graph": "0"})])
-    with pytest.raises(ProviderError, match="buffers of its own"):
-        check_no_cuda_graph([(CUDA, {"enable_cuda_graph": flag})])
+@pytest.mark.parametrize("flag, recorded", [("1", True), (True, True), ("True", True), (0, False)])
+def test_only_the_steps_record_cuda_graphs(flag, recorded):
+    provider = CUDA, {"device_id": 0, "enable_cuda_graph": flag}
+    assert records_graphs(provider) is recorded
+    assert not records_graphs(without_graphs(provider)) and not records_graphs(CUDA)
+    assert without_graphs(provider)[1]["device_id"] == 0 and without_graphs(CUDA) == CUDA
+
+
+@pytest.fixture(scope="module")
+def sessions(folder):
+    """One that keeps its buffers, as CUDA graphs ask for, and one that does not."""
+    plain = open_session(read_artefact(folder("beam")))
+    return StepsSession(plain.first, plain.step, graphs=True), plain
+
+
+def test_kept_buffers_give_the_same_tokens(sessions):
+    for rows, length in [(3, 5), (2, 7), (3, 5), (1, 4), (2, 7), (3, 5)]:
+        ids = np.random.default_rng(rows).permuted(source(rows, length), axis=1)
+        kept, plain = (session.run(None, {"source_ids": ids}) for session in sessions)
+        for found, expected in zip(kept, plain, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def places(session, ids):
+    """Where the tensors of a call lie, and which graphs it would record."""
+    buffers = session._begin({"source_ids": ids})
+    names = [options.get_run_config_entry("gpu_graph_id") for options in buffers.graphs]
+    return {tensor.data_ptr() for each in buffers.pair for tensor in each.values()}, names
+
+
+def test_a_graph_is_replayed_where_it_was_recorded(sessions):
+    session, plain = sessions
+    first, other = places(session, source(3, 6)), places(session, source(4, 6))
+    assert places(session, source(3, 6)) == first
+    assert not first[0] & other[0] and len({*first[1], *other[1]}) == 4
+    assert int(min(first[1], key=int)) > 0  # 0 is ONNX Runtime's own
+    with ThreadPoolExecutor(1) as another:  # whose graphs are its own
+        there = another.submit(places, session, source(3, 6)).result()
+    assert not there[0] & first[0] and not {*there[1]} & {*first[1]}
+    assert places(plain, source(3, 6))[1] == ["-1", "-1"]
+
+
+def test_shapes_beyond_the_most_run_without_a_graph(sessions, monkeypatch):
+    _, plain = sessions
+    session = StepsSession(plain.first, plain.step, graphs=True)
+    monkeypatch.setattr(steps, "MOST_SHAPES", 1)
+    kept = places(session, source(3, 6))
+    assert places(session, source(2, 6))[1] == ["-1", "-1"]
+    assert places(session, source(3, 6)) == kept
 
 
 def test_check_runs_both_files(folder, capsys):

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from support import exports
 
+import keras_transformer as kt
 from keras_transformer.export import ExportError, verify
+from keras_transformer.export.tasks.search import SearchTask
 
 
 def outputs(*numbers):
@@ -39,3 +42,17 @@ def test_numbers_that_are_all_large_are_compared_by_their_spread():
     verify.compare_forward(outputs(*numbers), outputs(*(numbers + 1)), 1e-4)
     with pytest.raises(ExportError, match="of their spread"):
         verify.compare_forward(outputs(*numbers), outputs(*numbers[::-1]), 0.4, exact=False)
+
+
+def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
+    """An importer forbids tokens so; what rounding may change must not grow by it."""
+    source, token_ids = exports.source(), np.array([[[7, 11, 3]]] * 5, "int32")
+    spreads = []
+    for bias in (0.0, -1e4):
+        model = exports.tiny(output_bias=True)
+        embedding = model.get_layer("token_embedding")
+        embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 1, bias, 0.0))
+        task = SearchTask(model, kt.GreedySearch(), 3)
+        _, spread = task.rescore({"source_ids": source}, token_ids)
+        spreads.append(spread)
+    np.testing.assert_allclose(*spreads, rtol=0.1)

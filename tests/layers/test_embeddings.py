@@ -92,7 +92,7 @@ def test_fresh_embeddings_have_unit_variance_once_scaled():
 
 
 def test_layer_promises(tmp_path):
-    config = {"vocab_size": V, "d_model": D}
+    config = {"vocab_size": V, "d_model": D, "tie_output": False, "output_bias": True}
     ids = integers(1, V, B, T)
     check_layer(embeddings.TokenEmbedding, config, [ids], tmp_path, masked=False)
 

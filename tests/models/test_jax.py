@@ -12,7 +12,12 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
-FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments")
+FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments", "ssru")
+# Most of the time would go into compiling single operations well that run once.
+COMPILE_QUICKLY = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 @pytest.mark.slow
@@ -23,14 +28,10 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
         pytest.skip("this is JAX already")
     names = [f"test_{name}" for name in FILES]
     report = tmp_path / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "numeric", "-p", "no:cacheprovider"]
+    # One process: what is compiled once for a shape serves all tests.
+    command = [sys.executable, "-m", "pytest", "-qn0", "-m", "numeric", "-p", "no:cacheprovider"]
     command += ["--junitxml", str(report), *(str(*TESTS.rglob(f"{name}.py")) for name in names)]
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "jax",
-        # Most of the time would go into compiling single operations well that run once.
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-    }
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": COMPILE_QUICKLY}
     result = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=900
     )

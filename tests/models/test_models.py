@@ -44,6 +44,12 @@ VARIANTS = {
     "learned": {"positions": LearnedPositionEncoding(13), "use_bias": True},
     "rotary": {"positions": "rotary", "value_dim": 17},
     "linear bias": {"positions": LinearBias()},
+    "own output": {
+        "tie_output": False,
+        "output_bias": True,
+        "embedding_norm": True,
+        "epsilon": 1e-2,
+    },
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 sides = pytest.mark.parametrize("side", ["left", "right"])
@@ -51,6 +57,8 @@ sides = pytest.mark.parametrize("side", ["left", "right"])
 
 def make(cls, **options):
     config = {"vocab_size": V, **SIZES, **options}
+    if cls is TransformerEncoder:  # it has no logits
+        config = {name: value for name, value in config.items() if "output" not in name}
     return randomise(cls(**config)), config
 
 
@@ -106,6 +114,48 @@ def test_separate_vocabularies_are_the_formula():
     assert weights["source_embedding/embeddings"].shape == (V, 22)
     assert weights["target_embedding/embeddings"].shape == (29, 22)
     assert_close(model(inputs), reference.transformer(weights, config, **inputs))
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("target_vocab_size", [None, 29])
+@pytest.mark.parametrize("tie_output", [True, False])
+def test_a_bias_of_the_logits_is_the_formula(tie_output, target_vocab_size):
+    options = {"tie_output": tie_output, "target_vocab_size": target_vocab_size}
+    model, config = make(Transformer, output_bias=True, **options)
+    side = "token" if target_vocab_size is None else "target"
+    paths = {p for p in weights_of(model) if "output_" in p}
+    expected = {"output_bias"} if tie_output else {"output_bias", "output_kernel"}
+    assert paths == {f"{side}_embedding/{name}" for name in expected}
+    expected = reference.transformer(weights_of(model), config, **batch())
+    assert_close(model(batch()), expected)
+
+
+@pytest.mark.numeric
+@sides
+def test_segments_are_the_formula(side):
+    model, config = make(TransformerEncoder, num_segments=3, embedding_norm=True)
+    ids = ids_of(S, side)
+    segment_ids = np.where(ids > 0, integers(1, 4, B, S), 0).astype("int32")
+    expected = reference.transformer_encoder(weights_of(model), config, ids, segment_ids)
+    inputs = {"source_ids": ids, "segment_ids": segment_ids}
+    assert_close(model(inputs), expected)
+    with pytest.raises(TypeError, match="integers.*float32"):
+        model({**inputs, "segment_ids": segment_ids.astype("float32")})
+
+
+def test_a_bias_of_the_logits_is_float32_where_all_else_is_low():
+    model = Transformer(V, **SIZES, output_bias=True, dtype="mixed_float16")
+    bias = model.get_layer("token_embedding").bias
+    value = np.full(V, 1.0 + 2.0**-20, "float32")  # float16 would round it to 1
+    before = numpy64(model(batch()))
+    bias.assign(value)
+    assert_close(model(batch()), before + value, 1e-6)
+
+
+@pytest.mark.parametrize("argument", ["tie_output", "output_bias"])
+def test_an_encoder_takes_no_arguments_of_logits(argument):
+    with pytest.raises(TypeError, match=argument):
+        TransformerEncoder(V, **SIZES, **{argument: True})
 
 
 @pytest.mark.numeric
@@ -291,7 +341,8 @@ def documented_weights():
     assert len(rows) > 30
     patterns = []
     for path, shape in rows:
-        sides = "(encoder|decoder)" if "block" in path or "norm" in path else "(source|target)"
+        of_stack = path.startswith(("*_block", "*_norm"))
+        sides = "(encoder|decoder)" if of_stack else "(source|target)"
         path = re.sub(r"^\*", sides, path).replace("block_i", r"block_\d+")
         patterns.append((path, tuple(shape.rstrip(",").split(", "))))
     return patterns
@@ -301,6 +352,7 @@ def documented_weights():
 def test_every_weight_is_in_the_documented_table(cls):
     sizes = {"D": 22, "F": 19, "V": V, "H K": 3 * 10, "H U": 3 * 17, "max_length": 13}
     options = {"value_dim": 17, "positions": LearnedPositionEncoding(13), "norm_first": True}
+    options |= VARIANTS["own output"]
     model, _ = make(cls, **options, use_bias=True)
     for path, weight in weights_of(model).items():
         shapes = [shape for pattern, shape in documented_weights() if re.fullmatch(pattern, path)]
@@ -319,8 +371,9 @@ def layers_that_stand_alone():
 
 def test_every_documented_weight_exists():
     options = {"positions": "learned", "norm_first": True, "use_bias": True}
+    options |= VARIANTS["own output"]
     paths = set(weights_of(make(Transformer, **options)[0]))
-    paths |= set(weights_of(make(Transformer, target_vocab_size=29)[0]))
+    paths |= set(weights_of(make(Transformer, target_vocab_size=29, **options)[0]))
     paths |= set(weights_of(layers_that_stand_alone()))
     for pattern, _ in documented_weights():
         assert any(re.fullmatch(pattern, path) for path in paths), pattern
@@ -353,9 +406,18 @@ ARGUMENTS = {
     "positions": "rotary",
     "target_vocab_size": 29,
     "use_bias": True,
+    "epsilon": 1e-6,
+    "embedding_norm": True,
+    "tie_output": False,
+    "output_bias": True,
 }
-BOTH = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
-CLASSES = [(Transformer, ARGUMENTS), (TransformerEncoder, BOTH), (CausalTransformer, BOTH)]
+CAUSAL = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
+ENCODER = {name: value for name, value in CAUSAL.items() if "output" not in name}
+CLASSES = [
+    (Transformer, ARGUMENTS),
+    (TransformerEncoder, {**ENCODER, "num_segments": 3}),
+    (CausalTransformer, CAUSAL),
+]
 
 
 def inputs_of(model):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import keras
 import numpy as np
@@ -20,7 +21,11 @@ for path in sys.argv[1:]:
     inputs = ids if len(model.inputs) == 1 else {"source_ids": ids, "target_ids": ids[:, :3]}
     np.save(path + ".npy", keras.ops.convert_to_numpy(model(inputs)))
 """
-MODELS = {"translator": Transformer, "language model": CausalTransformer}
+MODELS = {
+    "translator": Transformer,
+    "recurrent translator": partial(Transformer, recurrent_decoder=True),
+    "language model": CausalTransformer,
+}
 
 
 @pytest.fixture(scope="module")

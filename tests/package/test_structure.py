@@ -56,6 +56,7 @@ FLOORS = (
         "training.schedules",
         "training.steps",
     },
+    {"model_base"},
     {"models", "search"},
     {"plots", "importers"},
     {"training"},
@@ -65,7 +66,7 @@ FLOORS = (
 )
 # What needs no framework at all, and what needs Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:3] for name in floor}
-KERAS_ONLY = ("layers", "models")
+KERAS_ONLY = ("layers", "model_base", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # What one module of the runtime imports when it is asked to, and the extra leaves out.

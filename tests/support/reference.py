@@ -153,7 +153,15 @@ def residual(weights, x, sublayer, norm_first, epsilon=1e-5):
 
 
 def encoder_block(
-    weights, x, mask, *, num_heads, activation="relu", norm_first=False, positions=None
+    weights,
+    x,
+    mask,
+    *,
+    num_heads,
+    activation="relu",
+    norm_first=False,
+    positions=None,
+    epsilon=1e-5,
 ):
     """mask: (B, S) or (B, T, S), or None."""
     mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
@@ -165,8 +173,8 @@ def encoder_block(
     def transform(x):
         return feed_forward(scope(weights, "feed_forward"), x, activation)
 
-    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first)
-    return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first)
+    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first, epsilon)
+    return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first, epsilon)
 
 
 def decoder_block(
@@ -180,6 +188,7 @@ def decoder_block(
     activation="relu",
     norm_first=False,
     positions=None,
+    epsilon=1e-5,
 ):
     """mask: (B, T) or (B, T, T); memory_mask: (B, S) or (B, T, S); or None."""
     mask = mask[:, None, :] if mask is not None and mask.ndim == 2 else mask
@@ -199,23 +208,34 @@ def decoder_block(
     def transform(x):
         return feed_forward(scope(weights, "feed_forward"), x, activation)
 
-    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first)
-    x = residual(scope(weights, "cross_attention_norm"), x, cross_attention, norm_first)
-    return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first)
+    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first, epsilon)
+    x = residual(scope(weights, "cross_attention_norm"), x, cross_attention, norm_first, epsilon)
+    return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first, epsilon)
 
 
 # Whole models, sections 3.1 and 3.4. `config` is the model's constructor arguments as a dictionary.
 
 
-def embed(weights, config, ids, side):
-    """Embeddings times sqrt(d_model), and positions. side: "source" or "target"."""
+def embed(weights, config, ids, side, segment_ids=None):
+    """Embeddings times sqrt(d_model), positions, segments, norm. side: "source" or "target"."""
     table = weights[f"{embedding_name(weights, side)}/embeddings"]  # (V, D)
     x = table[ids] * math.sqrt(table.shape[1])  # (B, T, D)
     if kind_of_positions(config) == "sinusoidal":
         x = x + sinusoids(x.shape[1], x.shape[2])
     if kind_of_positions(config) == "learned":
         x = x + weights[f"{side}_positions/embeddings"][: x.shape[1]]
+    if segment_ids is not None:
+        x = x + weights["segment_embedding/embeddings"][segment_ids]
+    if config.get("embedding_norm"):
+        x = layer_norm(scope(weights, f"{side}_embedding_norm"), x, config.get("epsilon", 1e-5))
     return x
+
+
+def logits(weights, x):
+    """x E^T of the target's embedding, or x W of its own matrix, and a bias if there is one."""
+    part = scope(weights, embedding_name(weights, "target"))
+    kernel = part.get("output_kernel", part["embeddings"].T)  # (D, V)
+    return x @ kernel + part.get("output_bias", 0.0)  # (B, T, V)
 
 
 def kind_of_positions(config):
@@ -231,18 +251,20 @@ def embedding_name(weights, side):
 
 
 def block_arguments(config):
-    names = ("num_heads", "activation", "norm_first")
+    names = ("num_heads", "activation", "norm_first", "epsilon")
     arguments = {name: config[name] for name in names if name in config}
     return {**arguments, "positions": kind_of_positions(config)}
 
 
 def final_norm(weights, config, name, x):
     """Pre-norm stacks end with one norm more."""
-    return layer_norm(scope(weights, name), x) if config.get("norm_first") else x
+    if not config.get("norm_first"):
+        return x
+    return layer_norm(scope(weights, name), x, config.get("epsilon", 1e-5))
 
 
-def transformer_encoder(weights, config, source_ids):
-    x = embed(weights, config, source_ids, "source")
+def transformer_encoder(weights, config, source_ids, segment_ids=None):
+    x = embed(weights, config, source_ids, "source", segment_ids)
     for i in range(config["num_layers"]):
         block = scope(weights, f"encoder_block_{i}")
         x = encoder_block(block, x, padding_mask(source_ids), **block_arguments(config))
@@ -257,7 +279,7 @@ def transformer(weights, config, source_ids, target_ids):
         block = scope(weights, f"decoder_block_{i}")
         x = decoder_block(block, x, memory, *masks, **block_arguments(config))
     x = final_norm(weights, config, "decoder_norm", x)
-    return x @ weights[f"{embedding_name(weights, 'target')}/embeddings"].T  # (B, T, V)
+    return logits(weights, x)
 
 
 def causal_transformer(weights, config, target_ids):
@@ -267,4 +289,4 @@ def causal_transformer(weights, config, target_ids):
         block = scope(weights, f"decoder_block_{i}")
         x = encoder_block(block, x, mask, **block_arguments(config))
     x = final_norm(weights, config, "decoder_norm", x)
-    return x @ weights["token_embedding/embeddings"].T  # (B, T, V)
+    return logits(weights, x)

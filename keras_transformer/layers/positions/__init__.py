@@ -20,6 +20,7 @@ __all__ = [
     "PositionEncoding",
     "RotaryPositionEncoding",
     "SinusoidalPositionEncoding",
+    "attention_positions",
     "position_encoding",
 ]
 
@@ -55,3 +56,14 @@ def position_encoding(positions, **options):
             f"LearnedPositionEncoding(max_length=512), but {positions!r} was passed."
         )
     return names[positions](**options)
+
+
+def attention_positions(positions, **options):
+    """`position_encoding` for attention: refuses an encoding that does nothing there."""
+    encoding = position_encoding(positions, **options)
+    if positions is not None and not encoding.in_attention:
+        raise ValueError(
+            f"{type(encoding).__name__} does nothing inside attention: call it on the "
+            "embeddings, or pass it to a model as `positions`."
+        )
+    return encoding

@@ -1,0 +1,150 @@
+"""Texts to classes: what a question asks for, or whether a review likes its film.
+
+    python examples/classify.py                               # opinions made of a few words
+    python examples/classify.py --data DIR --set trec         # DIR/sentiment/TREC.train.all, ...
+    python examples/classify.py --data DIR --set sst2         # DIR/sentiment/train.tsv, ...
+    python examples/classify.py --data DIR --set imdb         # DIR/imdb/train.jsonl.gz, ...
+
+A class token in front of the words attends to them, and its vector behind the last block says the
+class. Chooses the epoch by the validation set, and measures on the test set
+what ONNX Runtime answers.
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+import keras
+import numpy as np
+
+from keras_transformer import export, plots
+from keras_transformer.data import labelled_texts
+from keras_transformer.export.runtime import Predictor
+from keras_transformer.training import task_run
+from keras_transformer.training.recipes import learning_rate
+
+# What to read, how to train on it, and what others reached. All was chosen on validation sets.
+USUAL = dict(num_layers=1, d_model=128, vocab_size=4000, sampling_alpha=0.2, max_length=64,
+             tokens_per_batch=1024, peak=0.001)  # fmt: skip
+SETS = {
+    "made": dict(
+        name="opinions made of a few words",
+        read=lambda data, limit: labelled_texts.made_opinions(limit),
+        d_model=64, dropout=0.1, vocab_size=400, sampling_alpha=None, peak=0.003, epochs=8,
+    ),
+    "trec": dict(
+        name="TREC", read=lambda data, limit: labelled_texts.read_trec(data / "sentiment", limit),
+        num_layers=2, dropout=0.3, epochs=20, published={"CCT (2021)": 0.93},
+    ),
+    "sst2": dict(
+        name="SST-2", read=lambda data, limit: labelled_texts.read_sst2(data / "sentiment", limit),
+        dropout=0.4, epochs=10, published={"CNN-rand (2014)": 0.827},
+    ),
+    "imdb": dict(
+        name="IMDB", read=lambda data, limit: labelled_texts.read_imdb(data / "imdb", limit),
+        d_model=64, dropout=0.3, vocab_size=8000, sampling_alpha=None, max_length=256,
+        tokens_per_batch=4096, peak=0.002, epochs=3, published={"keras.io's block": 0.87},
+    ),
+}  # fmt: skip
+
+
+def parse_arguments(argv):
+    parser = task_run.make_parser("classify", __doc__, epochs=None)
+    parser.add_argument("--set", choices=[*SETS][1:], help="which set of --data")
+    args = task_run.parse(parser, argv)
+    if bool(args.data) != bool(args.set):
+        parser.error("--data and --set go together")
+    args.recipe = USUAL | SETS[args.set or "made"]
+    args.epochs = args.epochs or args.recipe["epochs"]
+    return args
+
+
+def batches(texts, tokenizer, recipe, args):
+    """To train on, with words cut into other pieces in every epoch; and to choose the epoch by."""
+    train = kt.classification_batches(
+        *texts.train, tokenizer, recipe["tokens_per_batch"], label_names=texts.labels,
+        max_length=recipe["max_length"], truncate=True, sampling_alpha=recipe["sampling_alpha"],
+        seed=args.seed,
+    )  # fmt: skip
+    valid = kt.classification_batches(
+        *texts.valid, tokenizer, label_names=texts.labels, shuffle=False
+    )
+    return train, valid
+
+
+def classifier(recipe, vocab_size, classes):
+    """Ids (B, S) to a logit for each class (B, C), by a token of its own that sees all words."""
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    x = kt.TokenEmbedding(vocab_size, recipe["d_model"])(source_ids)  # (B, S, D)
+    x = kt.SinusoidalPositionEncoding()(kt.ClassToken()(x))  # (B, S + 1, D)
+    x = keras.layers.Dropout(recipe["dropout"])(x)
+    for _ in range(recipe["num_layers"]):
+        x = kt.EncoderBlock(4, 2 * recipe["d_model"], recipe["dropout"])(x)
+    x = keras.layers.Dropout(recipe["dropout"])(x[:, 0])  # (B, D): the class token
+    return keras.Model(source_ids, keras.layers.Dense(classes)(x))
+
+
+def draw_words(run, model, tokenizer, texts, results):
+    """What the class token attends to in the last block: the mean over its heads."""
+    sentences, weights, labels = [], [], []
+    for text, result in zip(texts, results, strict=True):
+        ids, spans = tokenizer.encode_with_spans(text)
+        maps = plots.block_attention(model, np.array([ids], "int32"))[-1]  # (1, H, S + 1, S + 1)
+        sentences.append([text[start:end] for start, end in spans])
+        weights.append(maps[0, :, 0, 1:].mean(axis=0))
+        labels.append(f"{result.label} {result.probability:.2f}")
+    run.draw("words.png", plots.plot_words(sentences, weights, labels))
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    recipe = args.recipe
+    with task_run.TaskRun(args) as run:
+        texts = recipe["read"](args.data, args.limit)
+        # The rule folds capital letters: the same word at a sentence's start and within it.
+        tokenizer = kt.Tokenizer.train(
+            texts.train[0], recipe["vocab_size"], normalization="nmt_nfkc_cf",
+            hard_vocab_limit=False,
+        )  # fmt: skip
+        train, valid = batches(texts, tokenizer, recipe, args)
+        print(f"training: {train.batches.report}\nvalidation: {valid.batches.report}")
+        model = classifier(recipe, tokenizer.vocab_size, len(texts.labels))
+        rate = learning_rate(
+            peak=recipe["peak"], warmup_steps=100, anneal=True, updates=args.epochs * len(train)
+        )
+        model.compile(
+            keras.optimizers.Adam(rate, global_clipnorm=1.0),
+            loss=kt.SequenceCrossentropy(label_smoothing=0.1, pad_id=-1),
+            metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
+        )
+        run.fit(
+            model, train, validation_data=valid, epochs=args.epochs, best="val_accuracy",
+            shuffle=False,  # the batches shuffle themselves
+        )  # fmt: skip
+
+        head = export.Classification(texts.labels)
+        export.export_onnx(model, run.path / "onnx", tokenizer, head=head)
+        predictor = Predictor(run.path / "onnx")
+        results = predictor.predict(texts.test[0])
+        found = [result.label for result in results]
+        accuracy = float(np.mean([a == b for a, b in zip(found, texts.test[1], strict=True)]))
+        usual = max(texts.labels, key=texts.train[1].count)
+        run.draw("confusion.png", plots.plot_confusion(texts.test[1], found, texts.labels))
+        fits = [i for i, text in enumerate(texts.test[0]) if 20 <= len(text) <= 80][:8]
+        shown, answers = [texts.test[0][i] for i in fits], [results[i] for i in fits]
+        draw_words(run, model, tokenizer, shown, answers)
+        run.write_score(
+            model,
+            {"accuracy": accuracy},
+            data=recipe["name"],
+            baseline={f"always {usual!r}": texts.test[1].count(usual) / len(found)},
+            published=recipe.get("published"),
+        )
+        for text, result in zip(shown, answers, strict=True):
+            print(f"  {result.label} ({result.probability:.2f}): {text}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,97 @@
+"""A language model: reads plays by Shakespeare, character by character, and goes on with a line.
+
+    python examples/language_model.py                 # sentences of a small grammar
+    python examples/language_model.py --data DIR      # DIR/lm/tinyshakespeare.txt.gz
+
+The decoder alone, each of whose positions sees those before it and predicts the next character.
+The text's last tenth is the test set. An epoch is 200 updates; with the real text sizes, windows
+and updates are those of nanoGPT's setting for a CPU.
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+import keras
+
+from keras_transformer import export, plots
+from keras_transformer.data.corpora import read_lines
+from keras_transformer.data.treebank import made_trees
+from keras_transformer.data.trees import tagged_words
+from keras_transformer.export.runtime import Generator
+from keras_transformer.training import task_run
+from keras_transformer.training.recipes import learning_rate
+
+UPDATES = 200  # an epoch
+WINDOW, WINDOWS = 64, 12  # characters, and how many windows are a batch
+SMALL = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
+NANO = dict(num_layers=4, d_model=128, num_heads=4, d_ff=512, dropout=0.0)
+
+
+def read_text(data, limit):
+    """The whole text, or its first `limit` lines, and a few beginnings to go on with."""
+    if data:
+        lines = read_lines(data / "lm" / "tinyshakespeare.txt.gz")[:limit]
+        return "\n".join(lines) + "\n", ["ROMEO:", "To be, or not to be", "My lord, "]
+    sentences = (tagged_words(tree) for tree in made_trees(limit).train)
+    lines = [" ".join(word for word, _ in sentence) for sentence in sentences]
+    return "\n".join(lines) + "\n", ["the old teacher", "does Anna", "two "]
+
+
+def parts(text, seed):
+    """Batches to train on, to draw the learning curve by, and to measure on; and the tokenizer."""
+    tokenizer = kt.Tokenizer.train([text], 400, model_type="char", byte_fallback=False)
+    valid, test = len(text) * 85 // 100, len(text) * 90 // 100
+
+    def batches(part, windows, **options):
+        size = windows * WINDOW
+        return kt.language_model_batches([part], tokenizer, size, window=WINDOW, **options)
+
+    train = batches(text[:valid], WINDOWS, seed=seed)
+    # In the order of the text, so that each character is predicted once.
+    measured = (batches(part, 64, shuffle=False) for part in (text[valid:test], text[test:]))
+    return tokenizer, train, *measured
+
+
+def main(argv=None):
+    parser = task_run.make_parser("language_model", __doc__, epochs=10)
+    args = task_run.parse(parser, argv)
+    with task_run.TaskRun(args) as run:
+        text, prompts = read_text(args.data, args.limit)
+        tokenizer, train, valid, test = parts(text, args.seed)
+        print(f"training: {train.batches.report}")
+        model = kt.CausalTransformer(
+            tokenizer.vocab_size, **(NANO if args.data else SMALL), norm_first=True,
+            activation="gelu", positions="rotary",
+        )  # fmt: skip
+        updates = min(UPDATES, train.batches.batches_per_epoch)
+        rate = learning_rate(
+            peak=0.002, warmup_steps=100, anneal=True, updates=args.epochs * updates
+        )
+        model.compile(
+            keras.optimizers.AdamW(rate, weight_decay=0.1, beta_2=0.99, global_clipnorm=1.0),
+            loss=kt.SequenceCrossentropy(),
+        )
+        history = run.fit(
+            model, train.repeat(), validation_data=valid, epochs=args.epochs,
+            steps_per_epoch=updates, shuffle=False,  # the windows come in random order
+        )  # fmt: skip
+        run.draw("learning.png", plots.plot_learning_curve(history.history))
+
+        search = kt.Sampling(temperature=0.8)
+        export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=200)
+        loss = model.evaluate(test, verbose=0)
+        run.write_score(
+            model,
+            {"loss in nats a character": loss},
+            data="tiny Shakespeare" if args.data else "sentences of a small grammar",
+            published={"nanoGPT, 2,000 updates on a CPU": 1.88} if args.data else None,
+        )
+        for text in Generator(run.path / "onnx").n_best(prompts, seed=args.seed):
+            print(f"----\n{text.full_text}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,112 @@
+"""Parts of speech: a tag such as "noun" or "verb" for each word of a sentence.
+
+    python examples/tag.py                 # sentences of a small grammar
+    python examples/tag.py --data DIR      # DIR/parsing/wsj-sample.zip, newspaper articles
+
+An encoder reads the sentence in pieces of words. A word's tag is read at its first piece, which
+attends to the rest of the word and of the sentence. Chooses the epoch by the validation set, and
+measures on the test set what ONNX Runtime answers.
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
+from collections import Counter
+
+import keras
+
+from keras_transformer import export, plots
+from keras_transformer.data.treebank import made_trees, read_treebank
+from keras_transformer.data.trees import tagged_words
+from keras_transformer.export.runtime import Predictor
+from keras_transformer.training import task_run
+from keras_transformer.training.recipes import learning_rate
+
+SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
+LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.3)
+
+
+def words_and_tags(trees):
+    """Two lists with a list for each sentence."""
+    pairs = [tagged_words(tree) for tree in trees]
+    words = [[word for word, _ in sentence] for sentence in pairs]
+    return words, [[tag for _, tag in sentence] for sentence in pairs]
+
+
+def flat(lists):
+    return [item for items in lists for item in items]
+
+
+def usual_tags(train, words):
+    """The tag that each word has most often; of an unknown word the commonest tag of all."""
+    counts, all_tags = {}, Counter(flat(train[1]))
+    for word, tag in zip(flat(train[0]), flat(train[1]), strict=True):
+        counts.setdefault(word, Counter())[tag] += 1
+    return [counts.get(word, all_tags).most_common(1)[0][0] for word in words]
+
+
+def share(found, true):
+    return sum(a == b for a, b in zip(found, true, strict=True)) / len(true)
+
+
+def main(argv=None):
+    parser = task_run.make_parser("tag", __doc__, epochs=None)
+    args = task_run.parse(parser, argv)
+    args.epochs = args.epochs or (30 if args.data else 6)
+    with task_run.TaskRun(args) as run:
+        if args.data:
+            sets = read_treebank(args.data / "parsing" / "wsj-sample.zip", args.limit)
+        else:
+            sets = made_trees(args.limit)
+        train, valid, test = map(words_and_tags, sets)
+        tokenizer = kt.Tokenizer.train(map(" ".join, train[0]), 3000, hard_vocab_limit=False)
+        names = sorted({*flat(train[1]), *flat(valid[1]), *flat(test[1])})
+        batches = kt.tagging_batches(
+            *train, tokenizer, 2048, label_names=names, seed=args.seed, sampling_alpha=0.2
+        )
+        measured = kt.tagging_batches(*valid, tokenizer, label_names=names, shuffle=False)
+        print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
+
+        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        sizes = LARGE if args.data else SMALL
+        vectors = kt.TransformerEncoder(tokenizer.vocab_size, **sizes)(source_ids)  # (B, S, D)
+        model = keras.Model(source_ids, keras.layers.Dense(len(names))(vectors))  # (B, S, tags)
+        updates = args.epochs * len(batches)
+        rate = learning_rate(peak=0.002, warmup_steps=100, anneal=True, updates=updates)
+        model.compile(
+            keras.optimizers.Adam(rate, global_clipnorm=1.0),
+            loss=kt.SequenceCrossentropy(label_smoothing=0.1, pad_id=-1),
+            metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
+        )
+        run.fit(
+            model, batches, validation_data=measured, epochs=args.epochs, best="val_accuracy",
+            shuffle=False,  # the batches shuffle themselves
+        )  # fmt: skip
+
+        head = export.TokenClassification(names)
+        export.export_onnx(model, run.path / "onnx", tokenizer, head=head)
+        results = Predictor(run.path / "onnx").predict(test[0])
+        found, true = flat(result.tags for result in results), flat(test[1])
+        known = {*flat(train[0])}
+        new = [i for i, word in enumerate(flat(test[0])) if word not in known]
+        scores = {"accuracy": share(found, true)}
+        if new:
+            scores["of new words"] = share([found[i] for i in new], [true[i] for i in new])
+        often = [name for name, _ in Counter(true).most_common(12)]  # there is room for so many
+        both = [(a, b) for a, b in zip(true, found, strict=True) if a in often and b in often]
+        run.draw("confusion.png", plots.plot_confusion(*zip(*both, strict=True), often))
+        run.write_score(
+            model,
+            scores,
+            data="WSJ sample" if args.data else "sentences of a small grammar",
+            baseline={"usual tag of each word": share(usual_tags(train, flat(test[0])), true)},
+        )
+        for result in results[:5]:
+            print(" ", " ".join(map("/".join, zip(result.words, result.tags, strict=True))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

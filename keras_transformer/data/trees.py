@@ -1,0 +1,163 @@
+"""Trees of sentences: read from a treebank, as lines of brackets, and as words with tags.
+
+A tree of the Penn Treebank, its form on one line and its brackets:
+
+    (S (NP (DT the) (NN dog)) (VP (VBZ sleeps)) (. .))
+    (S (NP XX XX ) (VP XX ) XX )
+
+The second form is what a model writes (Vinyals et al., arXiv 1412.7449; section 6.3 of the paper):
+the words are known, and their tags all become XX.
+"""
+
+import re
+from typing import NamedTuple
+
+TOP = "TOP"  # around each tree; it says nothing
+TRACE = "-NONE-"  # the tag of what was moved away and is not in the text
+WORD = "XX"
+
+
+class Tree(NamedTuple):
+    """A node with its label and its children.
+
+    Attributes:
+        label: str: a phrase such as "NP", or the tag of a word.
+        children: tuple of `Tree`, or of one str, the word.
+    """
+
+    label: str
+    children: tuple
+
+    def __str__(self):
+        return f"({self.label} {' '.join(map(str, self.children))})"
+
+
+def is_word(tree):
+    """Whether a node is a tag with its word."""
+    return isinstance(tree.children[0], str)
+
+
+def tagged_words(tree):
+    """The words of a tree in order, list of pairs (word, tag).
+
+    Example:
+
+    >>> tagged_words(read_trees("(S (NP (NNP Anna)) (VP (VBZ sleeps)))")[0])
+    [('Anna', 'NNP'), ('sleeps', 'VBZ')]
+    """
+    if is_word(tree):
+        return [(tree.children[0], tree.label)]
+    return [pair for child in tree.children for pair in tagged_words(child)]
+
+
+def read_trees(text):
+    """Reads trees as the Penn Treebank writes them: "(LABEL child child ...)", on any lines.
+
+    Args:
+        text: str. A bracket without label is called TOP.
+
+    Returns:
+        List of `Tree`.
+
+    Raises:
+        ValueError: brackets do not fit, a bracket is empty, or a word stands beside a bracket.
+
+    Example:
+
+    >>> [str(tree) for tree in read_trees("( (S (NP (NNP Anna)) (VP (VBZ sleeps))) )")]
+    ['(TOP (S (NP (NNP Anna)) (VP (VBZ sleeps))))']
+    """
+    trees, open_nodes = [], []  # of each open bracket its label and its children so far
+    tokens = re.findall(r"\(\s*[^\s()]*|\)|[^\s()]+", text)
+    for place, token in enumerate(tokens):
+        where = " ".join(tokens[max(0, place - 5) : place + 1])
+        if token.startswith("("):
+            open_nodes.append((token[1:].strip() or TOP, []))
+        elif not open_nodes:
+            raise ValueError(f"{token!r} stands outside of all brackets, after: {where}")
+        elif token != ")":
+            open_nodes[-1][1].append(token)
+        else:
+            tree = Tree(open_nodes[-1][0], tuple(open_nodes.pop()[1]))
+            if not tree.children or (is_word(tree) and len(tree.children) > 1):
+                raise ValueError(f"a bracket must hold one word, or brackets: {where}")
+            if any(isinstance(child, str) for child in tree.children[1:]):
+                raise ValueError(f"a bracket must hold one word, or brackets: {where}")
+            (open_nodes[-1][1] if open_nodes else trees).append(tree)
+    if open_nodes:
+        raise ValueError(f"{len(open_nodes)} brackets are not closed, {open_nodes[0][0]} first.")
+    return trees
+
+
+def cleaned(tree):
+    """A tree as parsers learn it: without TOP, traces and functions, so NP-SBJ-1 becomes NP.
+
+    Args:
+        tree: `Tree`.
+
+    Returns:
+        `Tree`, or `None` if it has traces alone.
+
+    Example:
+
+    >>> tree = "( (S (NP-SBJ-1 (NNP Anna)) (VP (VBD left) (NP (-NONE- *-1)))) )"
+    >>> str(cleaned(read_trees(tree)[0]))
+    '(S (NP (NNP Anna)) (VP (VBD left)))'
+    """
+    if is_word(tree):
+        return None if tree.label == TRACE else tree
+    children = tuple(child for child in map(cleaned, tree.children) if child)
+    if not children:
+        return None
+    if tree.label == TOP and len(children) == 1:
+        return children[0]
+    return Tree(re.split(r"[-=|]", tree.label)[0], children)
+
+
+def to_brackets(tree):
+    """A tree as a line of brackets, its words as XX.
+
+    Example:
+
+    >>> to_brackets(read_trees("(S (NP (NNP Anna)) (VP (VBZ sleeps)))")[0])
+    '(S (NP XX ) (VP XX ) )'
+    """
+    if is_word(tree):
+        return WORD
+    return f"({tree.label} {' '.join(map(to_brackets, tree.children))} )"
+
+
+def from_brackets(line, words=None):
+    """The tree of a line of brackets.
+
+    Args:
+        line: str, as `to_brackets` writes it.
+        words: list of pairs (word, tag), what stands for the XX. Defaults to `None`: any number of
+            XX, which are words and tags of the tree.
+
+    Returns:
+        `Tree`.
+
+    Raises:
+        ValueError: it is not one well-formed tree, or has another number of words.
+
+    Example:
+
+    >>> str(from_brackets("(S (NP XX ) XX )", [("Anna", "NNP"), (".", ".")]))
+    '(S (NP (NNP Anna)) (. .))'
+    """
+    count = sum(token == WORD for token in line.split())
+    if words is not None and count != len(words):
+        raise ValueError(f"{count} words are in brackets, but there are {len(words)}: {line}")
+    pairs = iter([(WORD, WORD)] * count if words is None else words)
+    spelled = []
+    for token in line.split():
+        if token == WORD:
+            word, tag = next(pairs)
+            spelled.append(f"({tag} {word})")
+        else:
+            spelled.append(token)
+    trees = read_trees(" ".join(spelled))
+    if len(trees) != 1:
+        raise ValueError(f"{len(trees)} trees are in this line: {line}")
+    return trees[0]

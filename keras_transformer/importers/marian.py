@@ -1,0 +1,233 @@
+"""Marian's translation models in Hugging Face's form (OPUS-MT): folders with `config.json`.
+
+They are the paper's model, post-norm, with biases in attention and on the logits. What differs is
+absorbed: their half-and-half sinusoids are a table of positions, their special ids another order of
+rows, an embedding without the scale √D a smaller matrix and a larger last norm.
+"""
+
+import pathlib
+
+import numpy as np
+
+from keras_transformer.importers import checkpoint, mapping, pieces, vocabulary
+from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.layers.positions import LearnedPositionEncoding
+from keras_transformer.models import Transformer
+
+# What `config.json` may leave out: the defaults of its class.
+DEFAULTS = {
+    "activation_function": "gelu",
+    "attention_dropout": 0.0,
+    "dropout": 0.1,
+    "max_position_embeddings": 1024,
+    "scale_embedding": False,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+    "unk_token_id": 1,
+}
+FIXED = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False}
+EPSILON = 1e-5
+
+
+def load_model(folder, **options):
+    """A `Transformer` with the weights of a Marian folder of Hugging Face's.
+
+    Its ids are in our order: `row_orders` says which of theirs each is.
+
+    Args:
+        folder: str or path, with `config.json` and `model.safetensors` (or `pytorch_model.bin`).
+        **options: arguments of `Transformer` that do not change weights, such as `dropout`,
+            `dtype` or `name`.
+
+    Returns:
+        `Transformer`. Positions are a table that does not train.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: another architecture, sizes that differ between the sides; a tensor is missing,
+            left over or misshapen; a file that is truncated, or a pickle with code in it.
+
+    Example:
+
+    >>> model = load_model("opus-mt-en-de")  # doctest: +SKIP
+    """
+    return _made(read_config(folder), folder, options)
+
+
+def load(folder, **options):
+    """As `load_model`, and the tokenizers of the folder, with our ids.
+
+    A language token of the vocabulary, such as ">>fra<<", may stand in front of a text.
+
+    Args:
+        folder: str or path, with `vocab.json`, `source.spm` and `target.spm`, too, and
+            `target_vocab.json` where the sides have vocabularies of their own.
+        **options: as in `load_model`.
+
+    Returns:
+        `(model, tokenizer)`, or `(model, (source, target))` where the two models differ.
+
+    Raises:
+        OSError, ValueError: as `load_model`; a vocabulary lacks `</s>` or `<unk>`, or numbers them
+            otherwise than `config.json`; a file is no SentencePiece model.
+
+    Example:
+
+    >>> model, tokenizers = load("opus-mt-en-de")  # doctest: +SKIP
+    """
+    folder, config = pathlib.Path(folder), read_config(folder)
+    models = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
+    if config["share_encoder_decoder_embeddings"]:
+        ids = [_read_vocabulary(folder / "vocab.json", config)] * 2
+        unknown = [pieces.unknown_pieces(ids[0], *models)] * 2
+    else:
+        names = ("vocab.json", "target_vocab.json")
+        ids = [_read_vocabulary(folder / name, config) for name in names]
+        unknown = [pieces.unknown_pieces(*own) for own in zip(ids, models, strict=True)]
+    config["unknown_pieces"] = [len(own) for own in unknown]
+    model = _made(config, folder, options)
+    names = [pieces.piece_names(*own) for own in zip(ids, row_orders(config), unknown, strict=True)]
+    if models[0] == models[1] and names[0] == names[1]:
+        return model, pieces.renumbered(models[0], names[0])
+    source = pieces.renumbered(models[0], names[0], writes=False)
+    return model, (source, pieces.renumbered(models[1], names[1]))
+
+
+def _read_vocabulary(path, config):
+    """`{piece: their id}` of `vocab.json`."""
+    ids = checkpoint.read_json(path)
+    for piece, name in (("</s>", "eos_token_id"), ("<unk>", "unk_token_id")):
+        if pieces.special_id(ids, piece) != config[name]:
+            raise ValueError(
+                f"{path} numbers {piece!r} as {ids[piece]}, but config.json says "
+                f"{name}={config[name]}. Are the files of one model?"
+            )
+    return ids
+
+
+def _made(config, folder, options):
+    """The model of a configuration, with the weights of a folder."""
+    shared = config["share_encoder_decoder_embeddings"]
+    orders = row_orders(config)
+    model = Transformer(
+        len(orders[0]),
+        (config["encoder_layers"], config["decoder_layers"]),
+        config["d_model"],
+        config["encoder_attention_heads"],
+        config["encoder_ffn_dim"],
+        **{
+            "dropout": config["dropout"],
+            "attention_dropout": config["attention_dropout"],
+            "activation": checkpoint.activation(config, "activation_function"),
+            "positions": LearnedPositionEncoding(
+                config["max_position_embeddings"], trainable=False
+            ),
+            "target_vocab_size": None if shared else len(orders[1]),
+            "use_bias": True,
+            "epsilon": EPSILON,
+            "tie_output": config["tie_word_embeddings"],
+            "output_bias": True,
+            **options,
+        },
+    )
+    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder)))
+    return model
+
+
+def read_config(folder):
+    """The configuration of a Marian folder, complete and one that our model can do."""
+    config = checkpoint.read_config(folder, "marian", DEFAULTS, FIXED)
+    names = ("layers", "attention_heads", "ffn_dim")
+    needed = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    both = [(f"encoder_{name}", f"decoder_{name}") for name in names]
+    checkpoint.need(config, *needed[:2], *(name for pair in both for name in pair))
+    for pair in both[1:]:
+        if config[pair[0]] != config[pair[1]]:
+            raise ValueError(
+                f"{' and '.join(pair)} are {[config[name] for name in pair]}, but the two sides of "
+                "our model have the same heads and feed-forward networks."
+            )
+    checkpoint.need(config, *needed[2:])
+    config["decoder_vocab_size"] = config.get("decoder_vocab_size") or config["vocab_size"]
+    return config
+
+
+def row_orders(config):
+    """Their ids of our rows, of the source and of the target, (V,) each."""
+    special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
+    sizes = config["vocab_size"], config["decoder_vocab_size"]
+    copies = config.get("unknown_pieces", (0, 0))  # see `pieces`
+    return [vocabulary.row_order(n, *special, more) for n, more in zip(sizes, copies, strict=True)]
+
+
+def mapped_weights(config, tensors):
+    """`{our path: array}` of a Marian model's tensors, after a check of their names and shapes."""
+    d_model, length = config["d_model"], config["max_position_embeddings"]
+    depths = config["encoder_layers"], config["decoder_layers"]
+    blocks = mapping.encoder_decoder_blocks("model.", depths, d_model, config["encoder_ffn_dim"])
+    shapes, copies = _tables(config)
+    for name, original in copies.items():  # some files keep one of the copies only
+        if name in tensors and original not in tensors:
+            tensors = {**tensors, original: tensors[name]}
+    tables = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    shapes |= {name: (length, d_model) for name in tables if name in tensors}
+    targets = {**blocks, **{name: mapping.Target(shape) for name, shape in shapes.items()}}
+    tensors = mapping.checked(tensors, targets, copies)
+
+    arrays = mapping.mapped(tensors, targets)
+    sinusoids = half_sinusoids(length, d_model)
+    for side, name in zip(("source", "target"), tables, strict=True):
+        arrays[f"{side}_positions/embeddings"] = tensors.get(name, sinusoids)
+    return {**arrays, **_embeddings(config, tensors, arrays)}
+
+
+def _tables(config):
+    """`{their name: shape}` of embeddings and logits, and `{name: original}` of copies of them."""
+    d_model = config["d_model"]
+    sizes = {"encoder": config["vocab_size"], "decoder": config["decoder_vocab_size"]}
+    both = {f"model.{side}.embed_tokens.weight": (sizes[side], d_model) for side in sizes}
+    shapes, last = both, "model.decoder.embed_tokens.weight"
+    copies = {}
+    if config["share_encoder_decoder_embeddings"]:
+        last = "model.shared.weight"
+        shapes, copies = {last: (sizes["encoder"], d_model)}, dict.fromkeys(both, last)
+    if config["tie_word_embeddings"]:
+        copies["lm_head.weight"] = last
+    else:
+        shapes["lm_head.weight"] = (sizes["decoder"], d_model)
+    return {**shapes, "final_logits_bias": (1, sizes["decoder"])}, copies
+
+
+def _embeddings(config, tensors, arrays):
+    """`{our path: array}` of embeddings and logits, and of the norm that may have to scale them."""
+    source, target = row_orders(config)
+    scale = 1.0 if config["scale_embedding"] else config["d_model"] ** -0.5
+    bias = vocabulary.logit_bias(target, tensors["final_logits_bias"][0])
+    if config["share_encoder_decoder_embeddings"]:
+        own, tables = "token_embedding", {"token_embedding": ("model.shared.weight", target)}
+    else:
+        own, tables = (
+            "target_embedding",
+            {
+                "source_embedding": ("model.encoder.embed_tokens.weight", source),
+                "target_embedding": ("model.decoder.embed_tokens.weight", target),
+            },
+        )
+    found = {
+        f"{name}/embeddings": vocabulary.rows(tensors[theirs], order) * scale
+        for name, (theirs, order) in tables.items()
+    }
+    found[f"{own}/output_bias"] = bias
+    if not config["tie_word_embeddings"]:
+        found[f"{own}/output_kernel"] = vocabulary.rows(tensors["lm_head.weight"], target).T
+    elif scale != 1.0:  # the logits need what was taken from their matrix: only they read this norm
+        last = f"decoder_block_{config['decoder_layers'] - 1}/feed_forward_norm"
+        found |= {f"{last}/{name}": arrays[f"{last}/{name}"] / scale for name in ("gamma", "beta")}
+    return found
+
+
+def half_sinusoids(length, d_model):
+    """Their table of positions (length, D): all sines, then all cosines."""
+    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # (D / 2,)
+    angles = np.arange(length)[:, None] * frequencies  # (length, D / 2)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)

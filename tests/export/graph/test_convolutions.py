@@ -1,0 +1,267 @@
+"""Convolutions: channels stay first between them, and norms are part of their filters."""
+
+import keras
+import numpy as np
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from keras import layers
+from support.exports import convert, counts, run
+
+from keras_transformer.export.graph.channels_first import keep_channels_first
+from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
+from keras_transformer.export.graph.shapes import Known
+from keras_transformer.export.graph.simplify import simplify
+
+
+def parsed(text):
+    """The `onnx_ir.Model` of a graph in ONNX's textual form, its float constants being weights."""
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>{text}'))
+    for value in model.graph.initializers.values():
+        value.meta["weight"] = value.dtype == ir.DataType.FLOAT
+    return model
+
+
+def numbers(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def compare(text, rewrite, **inputs):
+    """The rewritten graph, whose results are those of the one in `text`."""
+    model = parsed(text)
+    rewrite(model)
+    simplify(model)
+    for one, two in zip(run(parsed(text), **inputs), run(model, **inputs), strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
+    return model
+
+
+def channels_first(model):
+    keep_channels_first(model.graph, simplify(model))
+
+
+def operators(model):
+    return [node.op_type for node in model.graph]
+
+
+PICTURE = """
+main (float[N, 3, 6, 5] x) => ({outputs})
+<float[3, 3, 1, 1] w = {{1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0}},
+ float[3] b = {{0.5, -0.25, 4.0}}, float half = {{0.5}},
+ float[1, 1, 5, 1] columns = {{1, 2, 3, 4, 5}},
+ int64[8] widths = {{0, 1, 2, 0, 0, 0, 3, 0}}, int64[4] ones = {{-1, 1, 1, 3}}> {{
+    before = Conv(x, w)
+    last = Transpose<perm = [0, 2, 3, 1]>(before)
+    {nodes}
+}}
+"""
+
+
+def picture(nodes, outputs="float[N, ?, ?, ?] y"):
+    return PICTURE.format(nodes=nodes, outputs=outputs)
+
+
+THROUGH = {
+    "numbers by themselves": "z = Relu(last)",
+    "a scalar": "z = Mul(half, last)",
+    "a number a channel": "z = Add(last, b)",
+    "the same value twice": "z = Mul(last, last)",
+    "a residual": "r = Relu(last) s = Add(last, r) z = Relu(s)",
+    "channels joined": "r = Relu(last) z = Concat<axis = 3>(r, last, r)",
+    "columns joined": "z = Concat<axis = -2>(last, last)",
+    "padding": "z = Pad(last, widths)",
+    "a number a picture and channel": """
+        m = ReduceMean<axes = [1, 2], keepdims = 0>(last) n = Reshape(m, ones) z = Mul(last, n)""",
+    "a mean that keeps its axes": "m = ReduceMean<axes = [1, 2]>(last) z = Sub(last, m)",
+}
+
+
+@pytest.mark.parametrize("nodes", THROUGH.values(), ids=THROUGH)
+def test_transposes_between_convolutions_cancel(nodes):
+    text = picture(
+        f"""{nodes} first = Transpose<perm = [0, 3, 1, 2]>(z)
+        y = MaxPool<kernel_shape = [2, 2], auto_pad = "VALID">(first)"""
+    )
+    model = compare(text, channels_first, x=numbers(2, 3, 6, 5))
+    assert "Transpose" not in operators(model)
+
+
+def test_means_over_space_are_poolings():
+    text = picture(
+        """z = Relu(last) m = ReduceMean<axes = [1, 2], keepdims = 0>(z)
+        k = ReduceMax<axes = [-3, -2], keepdims = 1>(z) y = Neg(m) v = Neg(k)""",
+        "float[N, ?] y, float[N, ?, ?, ?] v",
+    )
+    model = compare(text, channels_first, x=numbers(2, 3, 6, 5))
+    assert {"GlobalAveragePool", "GlobalMaxPool"} < set(operators(model))
+    assert operators(model).count("Transpose") == 1  # of the maxima, one number a channel
+
+
+STAYING = {
+    "a softmax over channels": "z = Softmax<axis = 3>(last)",
+    "a number a column": "z = Add(last, columns)",
+    "a mean over channels": "z = ReduceMean<axes = [3]>(last)",
+}
+
+
+@pytest.mark.parametrize("nodes", STAYING.values(), ids=STAYING)
+def test_what_looks_at_an_axis_finds_it_at_its_place(nodes):
+    text = picture(f"{nodes} y = Transpose<perm = [0, 3, 1, 2]>(z)")
+    model = compare(text, channels_first, x=numbers(2, 3, 6, 5))
+    assert operators(model).count("Transpose") == 2
+
+
+def test_others_read_the_channels_last_as_before():
+    text = picture(
+        """z = Relu(last) first = Transpose<perm = [0, 3, 1, 2]>(z) y = Conv(first, w)
+        v = Softmax<axis = 3>(z)""",
+        "float[N, ?, ?, ?] y, float[N, ?, ?, ?] v",
+    )
+    model = compare(text, channels_first, x=numbers(2, 3, 6, 5))
+    assert operators(model).count("Transpose") == 1
+
+
+def fused(model):
+    fuse_convolutions(model, simplify(model))
+
+
+NORM = """
+    v = Add(variance, epsilon) d = Sqrt(v) r = Reciprocal(d) s = Mul(r, gamma)
+    m = Mul(mean, s) o = Sub(beta, m) scaled = Mul(c, s) n = Add(scaled, o)
+"""
+CONVOLUTION = """
+main (float[N, 2, 4, 5] x) => ({outputs})
+<float[1, 2, 2, 3] w = {{1.5, 2.0, 0.1, -2.0, 1.0, 0.3, 0.7, 3.0, -4.0, 0.9, 0.6, 5.0}},
+ float[3] b = {{0.5, -0.25, 4.0}}, float epsilon = {{0.001}}, float half = {{0.5}},
+ float[3, 1, 1] gamma = {{1.5, -2.0, 0.25}}, float[3, 1, 1] beta = {{0.5, 7.0, -1.0}},
+ float[3, 1, 1] mean = {{30.0, 20.0, -10.0}}, float[3, 1, 1] variance = {{0.1, 2.0, 0.0}},
+ float[4, 1] rows = {{1.0, 2.0, 3.0, 4.0}}> {{
+    kernel = Transpose<perm = [3, 2, 0, 1]>(w)
+    {nodes}
+}}
+"""
+
+
+def convolution(nodes, outputs="float[N, 3, ?, ?] y"):
+    return CONVOLUTION.format(nodes=nodes, outputs=outputs)
+
+
+FOLDED = {
+    "a norm": f"c = Conv(x, kernel) {NORM} y = Relu(n)",
+    "a norm behind an offset": f"c = Conv(x, kernel, b) {NORM} y = Relu(n)",
+    "a product only": "c = Conv(x, kernel) n = Mul(gamma, c) y = Relu(n)",
+    "a sum only": "c = Conv(x, kernel) n = Add(beta, c) y = Relu(n)",
+    "scalars": "c = Conv(x, kernel) m = Mul(c, half) n = Add(half, m) y = Relu(n)",
+    "filters in another order": "c = Conv(x, kernel, b) y = Relu(c)",
+}
+
+
+@pytest.mark.parametrize("nodes", FOLDED.values(), ids=FOLDED)
+def test_convolutions_hold_what_is_done_to_their_channels(nodes):
+    model = compare(convolution(nodes), fused, x=numbers(2, 2, 4, 5))
+    assert operators(model) == ["Conv", "Relu"]
+
+
+def test_filters_are_rounded_once():
+    model = compare(convolution(FOLDED["a norm behind an offset"]), fused, x=numbers(2, 2, 4, 5))
+    weights = {
+        name: value.const_value.numpy()
+        for name, value in parsed(convolution(FOLDED["a norm"])).graph.initializers.items()
+    }
+    exact = {name: array.astype("float64") for name, array in weights.items()}
+    scale = (exact["gamma"] / np.sqrt(exact["variance"] + exact["epsilon"])).ravel()
+    offset = (exact["b"] - exact["mean"].ravel()) * scale + exact["beta"].ravel()
+    filters = exact["w"].transpose(3, 2, 0, 1) * scale[:, None, None, None]
+    (conv,) = (node for node in model.graph if node.op_type == "Conv")
+    for value, wanted in zip(conv.inputs[1:], (filters, offset), strict=True):
+        np.testing.assert_array_equal(value.const_value.numpy(), wanted.astype("float32"))
+        assert value.name.startswith("w/")
+
+
+def test_what_others_read_is_left_as_it_is():
+    nodes = "c = Conv(x, kernel) n = Mul(c, gamma) y = Relu(n) v = Neg(c)"
+    text = convolution(nodes, "float[N, 3, ?, ?] y, float[N, 3, ?, ?] v")
+    model = compare(text, fused, x=numbers(2, 2, 4, 5))
+    assert sorted(operators(model)) == ["Conv", "Mul", "Neg", "Relu"]
+
+
+def test_what_differs_along_space_is_left_as_it_is():
+    model = compare(
+        convolution("c = Conv(x, kernel) y = Mul(c, rows)"), fused, x=numbers(2, 2, 4, 5)
+    )
+    assert operators(model) == ["Conv", "Mul"]
+
+
+def test_a_convolution_that_is_used_twice_has_its_filters_once():
+    nodes = f"""c = Conv(x, kernel) {NORM} y = Relu(n)
+        u = Neg(x) e = Conv(u, kernel) f = Mul(e, s) g = Add(f, o) z = Relu(g)"""
+    text = convolution(nodes, "float[N, 3, ?, ?] y, float[N, 3, ?, ?] z")
+    model = compare(text, fused, x=numbers(2, 2, 4, 5))
+    first, second = (node for node in model.graph if node.op_type == "Conv")
+    assert first.inputs[1:] == second.inputs[1:]
+    assert len(model.graph.initializers) == 2
+
+
+def test_a_norm_without_a_convolution_is_one_operator():
+    nodes = f"t = Conv(x, kernel) c = Relu(t) {NORM} y = Relu(n)"
+    model = compare(convolution(nodes), fused, x=numbers(2, 2, 4, 5))
+    assert operators(model) == ["Conv", "Relu", "BatchNormalization", "Relu"]
+
+
+def settled(model):
+    """The model with weights and statistics that are neither 0 nor 1."""
+    random = np.random.default_rng(3)
+    for variable in model.variables:
+        if "seed" not in variable.path:
+            variable.assign(variable + random.uniform(0.1, 0.5, variable.shape))
+    return model
+
+
+def residual_network():
+    """A picture through a stem, two residual blocks and a head, as in ResNets and MobileNets."""
+    x = image = keras.Input((13, 11, 3), name="image")
+    x = layers.MaxPooling2D(2)(layers.ZeroPadding2D(1)(layers.Conv2D(5, 3)(x)))
+    for options in ({}, {"scale": False}):
+        y = layers.ReLU(6)(layers.BatchNormalization(**options)(x))
+        y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(7, 1, use_bias=False)(y)))
+        y = layers.DepthwiseConv2D(3, padding="same")(y)
+        y = layers.Activation("silu")(layers.BatchNormalization(center=False)(y))
+        gate = layers.GlobalAveragePooling2D(keepdims=True)(y)
+        gate = layers.Conv2D(7, 1, activation="hard_sigmoid")(gate)
+        y = layers.Conv2D(5, 1)(layers.Multiply()([y, gate]))
+        x = layers.Add()([x, y])
+    x = layers.Concatenate()([x, layers.Conv2D(5, 3, padding="same", groups=5)(x)])
+    return settled(keras.Model(image, layers.Dense(4)(layers.GlobalAveragePooling2D()(x))))
+
+
+def test_residual_networks_are_convolutions_and_what_stands_between():
+    keras.utils.set_random_seed(3)
+    model = residual_network()
+    made = convert(model)
+    fuse_blocks(made)
+    simplify(made)
+    found = counts(ir.to_proto(made).graph)
+    assert found["Transpose"] == 1 and found["Conv"] == 2 + 2 * 4
+    # In a block: two for silu, the gate and its activation.
+    assert found["Mul"] == 2 * 4 and found["GlobalAveragePool"] == 2 + 1
+    assert found["BatchNormalization"] == 2  # behind a sum
+    assert not found.keys() & {"Sqrt", "Reciprocal", "Reshape"}
+    for batch in (1, 3):
+        rows = numbers(batch, 13, 11, 3)
+        (result,) = run(made, image=rows)
+        np.testing.assert_allclose(result, model(rows), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "widths, shape", [("0, 1, 2, 0, 0, 0", (3, 7)), ("0, 0, 0, 0, 0, 4", (2, 9))]
+)
+def test_shapes_are_followed_through_padding(widths, shape):
+    model = parsed(f"""
+        main (float[N, 2, 5] x) => (float[?, ?, ?] y)
+        <int64[6] widths = {{{widths}}}> {{ y = Pad(x, widths) }}""")
+    known = Known(model.graph)
+    dims = known.dims[model.graph.outputs[0]]
+    assert dims == (known.dims[model.graph.inputs[0]][0], *shape)
+    (found,) = run(model, x=numbers(3, 2, 5))
+    assert found.shape[1:] == shape

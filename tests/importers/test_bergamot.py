@@ -1,0 +1,163 @@
+"""Bergamot's models: tokens of a NumPy forward pass after the format's facts, and clear refusals.
+
+The model is made here, in the same format. Shapes: V vocabulary, D d_model.
+"""
+
+import numpy as np
+import pytest
+from sentencepiece import SentencePieceProcessor
+from support import bergamot_model
+from support.bergamot_model import CONFIG, LINES, Reference
+
+import keras_transformer as kt
+from keras_transformer.importers import bergamot
+from keras_transformer.importers.marian_binary import read_model, write_model
+
+MODEL = "model.pten.intgemm.alphas.bin"
+SEARCH = kt.GreedySearch(allow_unknown=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return bergamot_model.write_folder(tmp_path_factory.mktemp("models") / "pten")
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return bergamot.load(folder)
+
+
+@pytest.fixture(scope="module")
+def translations(folder):
+    """What the reference makes of each line, 12 tokens at most: text."""
+    theirs, oracle = processor(folder), Reference(folder)
+    found = [oracle.translate([*theirs.encode(line), 0], 12) for line in LINES]
+    assert len({tuple(row) for row in found}) > 5  # else any wrong model would do
+    return [theirs.decode([i for i in row if i]) for row in found]
+
+
+def processor(folder):
+    return SentencePieceProcessor(model_file=str(folder / "vocab.pten.spm"))
+
+
+def source_ids(tokenizer, lines):
+    rows = [[*row, 3] for row in tokenizer.encode(lines)]
+    ids = np.zeros((len(rows), max(map(len, rows))), "int32")
+    for row, own in zip(ids, rows, strict=True):
+        row[: len(own)] = own
+    return ids
+
+
+def test_greedy_search_gives_the_strings_of_the_reference(loaded, translations):
+    model, tokenizer = loaded
+    found = SEARCH(model, source_ids(tokenizer, LINES), max_length=12)
+    assert tokenizer.decode(found.ids.numpy()[:, 0]) == translations
+
+
+def test_logits_are_those_of_the_reference(folder, loaded):
+    """Whole targets, not only the likeliest tokens."""
+    model, tokenizer = loaded
+    oracle, ids = Reference(folder), processor(folder).encode(LINES[7])
+    memory, states, x = oracle.encode([*ids, 0]), np.zeros((2, bergamot_model.D)), 0.0
+    expected = []
+    for position, token in enumerate(ids):
+        logits, states = oracle.step(x * np.ones(bergamot_model.D), position, memory, states)
+        expected.append(logits)
+        x = oracle.embed(token)
+    own = tokenizer.encode(LINES[7])
+    inputs = {"source_ids": np.array([[*own, 3]]), "target_ids": np.array([[2, *own[:-1]]])}
+    logits = np.asarray(model(inputs))[0]
+    expected = np.array(expected)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(logits[:, 4:], expected[:, 2:], rtol=0, atol=1e-5 * scale)
+    np.testing.assert_allclose(logits[:, 3], expected[:, 0], rtol=0, atol=1e-5 * scale)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert shares[:, [0, 2]].max() < 1e-40  # padding and begin tokens are never generated
+
+
+def test_the_model_trains_on(loaded):
+    model, tokenizer = loaded
+    copy = kt.Transformer.from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    batches = kt.translation_batches(LINES, LINES, tokenizer, tokens_per_batch=600)
+    copy.compile("adam", kt.SequenceCrossentropy(label_smoothing=0.1), run_eagerly=True)
+    losses = copy.fit(batches, epochs=3, verbose=0, shuffle=False).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_the_text_file_gives_the_strings_of_the_reference(loaded, translations, tmp_path):
+    from keras_transformer.export import export_onnx
+    from keras_transformer.export.runtime import Translator
+
+    model, tokenizer = loaded
+    export_onnx(model, tmp_path / "out", tokenizer, SEARCH, max_length=12, text=True, verbose=False)
+    assert list(Translator(tmp_path / "out").translate(LINES)) == translations
+
+
+def changed(folder, tmp_path, config=(), drop=(), more=()):
+    """A copy of the folder whose model says something else."""
+    size = processor(folder).get_piece_size()
+    arrays = {**bergamot_model.arrays(size), **dict(more)}
+    arrays = {name: array for name, array in arrays.items() if name not in drop}
+    (tmp_path / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
+    write_model(tmp_path / MODEL, arrays, {**CONFIG, **dict(config)})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"drop": ["encoder_l2_self_Wq"]}, "1 tensors.*encoder_l2_self_Wq is missing"),
+        ({"more": {"gate": np.ones((1, 3))}}, "gate is left over"),
+        (
+            {"more": {"decoder_l1_rnn_bf": np.ones((1, 5))}},
+            r"decoder_l1_rnn_bf has shape \(1, 5\), not \(12,\)",
+        ),
+        ({"more": {"Wemb": np.ones((7, 12))}}, r"Wemb has shape \(7, 12\), not \(\d\d, 12\)"),
+        ({"config": {"type": "s2s"}}, "another architecture: type is 's2s', not 'transformer'"),
+        ({"config": {"dec-cell": "gru"}}, "dec-cell is 'gru', not 'ssru'"),
+        ({"config": {"transformer-preprocess": "n"}}, "transformer-preprocess is 'n'"),
+        ({"config": {"dim-emb": "many"}}, "dim-emb is 'many', no positive number"),
+        ({"config": {"transformer-decoder-autoreg": "average-attention"}}, "neither rnn nor self"),
+        ({"config": {"transformer-ffn-activation": "glu"}}, "transformer-ffn-activation is 'glu'"),
+    ],
+)
+def test_a_model_that_is_another_is_named(folder, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        bergamot.load(changed(folder, tmp_path, **change))
+
+
+def test_missing_files_and_foreign_ones_are_named(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"one file model\*.bin, but there are 0: none"):
+        bergamot.load(tmp_path)
+    changed(folder, tmp_path)
+    (tmp_path / "model.bin").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="there are 2: model.bin, model.pten"):
+        bergamot.load(tmp_path)
+    (tmp_path / "model.bin").unlink()
+    (tmp_path / "vocab.pten.spm").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="8 bytes are no SentencePiece model"):
+        bergamot.load(tmp_path)
+    other = bergamot_model.vocabulary(eos_piece="<end>")
+    (tmp_path / "vocab.pten.spm").write_bytes(other)
+    with pytest.raises(ValueError, match="pieces lacks '</s>'"):
+        bergamot.load(tmp_path)
+
+
+def test_two_vocabularies_and_a_matrix_of_the_logits_alone(folder, tmp_path):
+    """Models of languages of other scripts have two vocabularies. Here both have the same pieces,
+    so that the tables can be told apart and the model must still be the same."""
+    arrays, config = read_model(folder / MODEL)
+    table = arrays.pop("Wemb")
+    arrays |= {"encoder_Wemb": table, "decoder_Wemb": table}
+    vocabulary = (folder / "vocab.pten.spm").read_bytes()
+    for side in ("src", "trg"):
+        (tmp_path / f"{side}vocab.pten.spm").write_bytes(vocabulary)
+    write_model(tmp_path / MODEL, arrays, config)
+    model, (source, target) = bergamot.load(tmp_path)
+    assert source == target == bergamot.load(folder)[1]
+    ids = source_ids(source, LINES[:4])
+    inputs = {"source_ids": ids, "target_ids": np.where(ids == 3, 0, ids)}
+    one, _ = bergamot.load(folder)
+    # Both files round to 8 bits: numbers of the second are multiples of the first's.
+    np.testing.assert_allclose(np.asarray(model(inputs)), np.asarray(one(inputs)), atol=1e-4)

@@ -1,0 +1,144 @@
+"""BERT's folders: the hidden states of `transformers`, in Keras and in ONNX Runtime.
+
+Shapes: B batch, S length, D d_model, U their vocabulary, V ours.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from support import exports, pretrained
+from support.pretrained import torch, transformers
+
+from keras_transformer.export import export_onnx
+from keras_transformer.importers import bert
+
+SIZES = {
+    "vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": 29,
+}  # fmt: skip
+SPECIAL = {"as BERT": (0, 5, 6, 7), "other ids": (9, 0, 3, 1)}
+ACTIVATIONS = ["gelu", "relu", "gelu_new"]
+
+
+def write(folder, special=(0, 5, 6, 7), **options):
+    """A random model of `transformers`, saved with a vocabulary of the given special ids."""
+    model = transformers.BertModel(transformers.BertConfig(**SIZES, **options))
+    pretrained.drawn(model).save_pretrained(folder)
+    pieces = [f"piece{id}" for id in range(37)]
+    for piece, id in zip(bert.SPECIAL, special, strict=True):
+        pieces[id] = piece
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", "utf-8")
+    return model
+
+
+def hidden_states(model, folder, ids, segment_ids=None):
+    order = bert.row_order(bert.read_config(folder), bert.read_vocabulary(folder))
+    types = None if segment_ids is None else torch.from_numpy(np.maximum(segment_ids - 1, 0))
+    with torch.no_grad():
+        return model(
+            input_ids=pretrained.theirs(order, ids),
+            attention_mask=pretrained.mask(ids),
+            token_type_ids=types,
+        ).last_hidden_state.numpy()
+
+
+def texts(**options):
+    ids = pretrained.ids(37, rows=7, **options)
+    ids[np.arange(7), (ids > 0).argmax(axis=1)] = 2  # [CLS]
+    return ids
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+def test_hidden_states_are_those_of_transformers(special, activation, side, tmp_path):
+    model, ids = write(tmp_path, special, hidden_act=activation), texts(side=side)
+    found = np.asarray(bert.load_model(tmp_path)(ids))
+    expected = hidden_states(model, tmp_path, ids)
+    assert pretrained.relative(found[ids > 0], expected[ids > 0]) <= 1e-5
+
+
+def test_two_texts_in_a_row_have_their_segments(tmp_path):
+    model, ids = write(tmp_path), texts()
+    segment_ids = np.where(ids > 0, 1 + (np.arange(10) > 3), 0).astype("int32")
+    encoder = bert.load_model(tmp_path, segments=True, dropout=0.0)
+    found = np.asarray(encoder({"source_ids": ids, "segment_ids": segment_ids}))
+    expected = hidden_states(model, tmp_path, ids, segment_ids)
+    assert pretrained.relative(found[ids > 0], expected[ids > 0]) <= 1e-5
+    first = np.asarray(encoder({"source_ids": ids, "segment_ids": (ids > 0).astype("int32")}))
+    alone = np.asarray(bert.load_model(tmp_path)(ids))
+    np.testing.assert_allclose(first[ids > 0], alone[ids > 0], atol=1e-5)
+
+
+def test_sentence_vectors_are_means_of_length_one_in_onnx_runtime_too(tmp_path):
+    model, ids = write(tmp_path), texts()
+    hidden, counted = hidden_states(model, tmp_path, ids), (ids > 0)[..., None]
+    expected = (hidden * counted).sum(axis=1) / counted.sum(axis=1)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    encoder = bert.load_sentence_encoder(tmp_path)
+    assert pretrained.relative(encoder(ids), expected) <= 1e-5
+    export_onnx(encoder, tmp_path / "onnx", verbose=False)
+    (found,) = exports.session(tmp_path / "onnx").run(None, {"source_ids": ids})
+    assert pretrained.relative(found, expected) <= 1e-5
+
+
+def test_another_pooling_is_refused(tmp_path):
+    write(tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
+    with pytest.raises(ValueError, match="asks for .*cls.*only the mean"):
+        bert.load_sentence_encoder(tmp_path)
+
+
+def test_heads_and_earlier_names_are_known(tmp_path):
+    """A file of BERT's first years: names of norms, and the heads of its training."""
+    model = write(tmp_path)
+    config = bert.read_config(tmp_path)
+    order = bert.row_order(config, bert.read_vocabulary(tmp_path))
+    state = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    expected = bert.mapped_weights(config, state, order)
+    earlier = {"cls.predictions.bias": np.zeros(37)}
+    for name, array in state.items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        earlier["bert." + name.replace("LayerNorm.bias", "LayerNorm.beta")] = array
+    arrays = bert.mapped_weights(config, earlier, order)
+    assert arrays.keys() == expected.keys()
+    for path, array in arrays.items():
+        np.testing.assert_array_equal(array, expected[path])
+
+
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path):
+    write(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n", "utf-8")
+    with pytest.raises(ValueError, match=r"lacks \['\[SEP\]'\]"):
+        bert.load_model(tmp_path)
+
+
+def test_a_vocabulary_may_stand_in_the_file_of_tokenizers(tmp_path):
+    write(tmp_path)
+    expected = bert.read_vocabulary(tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": expected}}), "utf-8")
+    assert bert.read_vocabulary(tmp_path) == expected
+
+
+def test_a_vocabulary_that_is_no_text_is_refused(tmp_path):
+    write(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="vocab.txt is no UTF-8 text"):
+        bert.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"hidden_act": "gelu_10"}, "hidden_act is 'gelu_10'"),
+    ],
+)
+def test_configurations_of_another_model_are_refused(options, message, tmp_path):
+    write(tmp_path, **options)
+    with pytest.raises(ValueError, match=message):
+        bert.load_model(tmp_path)

@@ -1,0 +1,122 @@
+"""GPT-2's folders: the model and the searches of `transformers`, in Keras and in ONNX Runtime.
+
+Shapes: B batch, T length, U their vocabulary, V ours.
+"""
+
+import keras
+import numpy as np
+import pytest
+from support import exports, pretrained
+from support.pretrained import torch, transformers
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx
+from keras_transformer.importers import gpt2
+from keras_transformer.importers.vocabulary import NEVER
+
+SIZES = {"vocab_size": 41, "n_positions": 29, "n_embd": 16, "n_layer": 2, "n_head": 2}
+VARIANTS = {
+    "as GPT-2": {"bos_token_id": 40, "eos_token_id": 40},
+    "other ids": {
+        "bos_token_id": 3, "eos_token_id": 0, "activation_function": "relu", "n_inner": 24,
+        "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+MAX_LENGTH = 12
+
+
+class Origin:
+    """A model of `transformers`, its folder, and what the importer makes of it."""
+
+    def __init__(self, folder, options):
+        self.folder, self.config = folder, transformers.GPT2Config(**SIZES, **options)
+        self.model = pretrained.drawn(transformers.GPT2LMHeadModel(self.config))
+        self.model.save_pretrained(folder)
+        self.ours = gpt2.load_model(folder)
+        self.order = gpt2.row_order(gpt2.read_config(folder))
+
+    def generate(self, prompts, beams):
+        """Our ids that `transformers` writes, a list a prompt. It wants padding on the left."""
+        left = np.array([np.roll(row, (row == 0).sum()) for row in prompts])
+        never = {self.config.bos_token_id} - {self.config.eos_token_id}
+        with torch.no_grad():
+            generated = self.model.generate(
+                input_ids=pretrained.theirs(self.order, left),
+                attention_mask=pretrained.mask(left),
+                max_new_tokens=MAX_LENGTH,
+                num_beams=beams,
+                do_sample=False,
+                pad_token_id=self.config.eos_token_id,
+                bad_words_ids=[[id] for id in never] or None,
+                **({"length_penalty": 0.0} if beams > 1 else {}),
+            )
+        return pretrained.tokens(self.order, generated[:, left.shape[1] :], end=3)
+
+
+@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
+def origin(request, tmp_path_factory):
+    return Origin(tmp_path_factory.mktemp("gpt2"), request.param)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_logits_are_those_of_transformers(origin, side):
+    target = pretrained.ids(len(origin.order), rows=7, side=side, end=False)
+    with torch.no_grad():
+        expected = origin.model(
+            input_ids=pretrained.theirs(origin.order, target),
+            attention_mask=pretrained.mask(target),
+            position_ids=torch.arange(target.shape[1])[None].expand(*target.shape),
+        ).logits.numpy()
+    logits = np.asarray(origin.ours(target))
+    counted = [row for row in range(logits.shape[2]) if logits[0, 0, row] > NEVER / 2]
+    assert sorted(origin.order[counted]) == list(range(41))  # each of theirs once
+    expected = expected[..., origin.order[counted]]
+    assert pretrained.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_searches_write_what_generate_writes(origin, beams):
+    prompts = pretrained.ids(len(origin.order), end=False)
+    search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
+    ours = pretrained.found(search(origin.ours, prompts, MAX_LENGTH).ids)
+    assert ours == origin.generate(prompts, beams)
+    assert len(set(map(tuple, ours))) > 5
+
+
+def test_it_comes_back_from_a_file_and_trains(origin, tmp_path):
+    prompts = pretrained.ids(len(origin.order), rows=7, end=False)
+    origin.ours.save(tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(model(prompts), origin.ours(prompts))
+    model.get_layer("token_embedding").trainable = False
+    model.compile("sgd", loss=kt.SequenceCrossentropy(label_smoothing=0.1), run_eagerly=True)
+    loss = model.fit(prompts, np.roll(prompts, -1, axis=1), verbose=0).history["loss"][0]
+    assert loss < 100  # a label that is smoothed over forbidden ids, too, costs little
+
+
+def test_onnx_runtime_writes_what_generate_writes(tmp_path):
+    origin = Origin(tmp_path, VARIANTS["as GPT-2"])
+    export_onnx(
+        origin.ours, tmp_path / "onnx", None, kt.GreedySearch(), max_length=MAX_LENGTH,
+        verbose=False,
+    )  # fmt: skip
+    prompts = pretrained.ids(len(origin.order), end=False)
+    token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": prompts})
+    assert pretrained.found(token_ids) == origin.generate(prompts, 1)
+
+
+def test_names_without_the_head_are_known(origin):
+    """A model that was saved alone, with the masks that old files hold."""
+    if not origin.config.tie_word_embeddings:
+        origin.model.lm_head.weight = None
+    config = {**gpt2.read_config(origin.folder), "tie_word_embeddings": True}
+    state = {name: w.numpy() for name, w in origin.model.transformer.state_dict().items()}
+    state |= {"h.1.attn.bias": np.ones((1, 1, 29, 29), "float32")}
+    arrays = gpt2.mapped_weights(config, state)
+    assert arrays["token_embedding/embeddings"].shape == (len(origin.order), 16)
+
+
+def test_a_missing_begin_token_is_named(tmp_path):
+    transformers.GPT2Config(**SIZES, bos_token_id=None, eos_token_id=3).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"lacks \['bos_token_id'\]"):
+        gpt2.load_model(tmp_path)

@@ -1,0 +1,122 @@
+"""Marian's binary files: what is written is read, and what is damaged is refused."""
+
+import numpy as np
+import pytest
+from support.checks import normal
+
+from keras_transformer.importers.marian_binary import (
+    SHORTLIST_MAGIC,
+    read_model,
+    read_settings,
+    read_shortlist,
+    write_model,
+)
+
+CONFIG = {"depth": 2, "rate": 0.5, "tied": True, "cell": "ssru", "none": "", "sizes": [3, 5]}
+
+
+@pytest.fixture
+def path(tmp_path):
+    arrays = {"Wemb": normal(7, 4), "l1_W": normal(4, 6), "l1_b": normal(1, 6)}
+    write_model(tmp_path / "model.bin", arrays, {**CONFIG, "empty": []})
+    return tmp_path / "model.bin"
+
+
+def test_matrices_are_rounded_to_eight_bits_and_the_rest_is_kept(path):
+    arrays, config = read_model(path)
+    assert config == {**CONFIG, "empty": []}
+    np.testing.assert_array_equal(arrays["l1_b"], normal(1, 6))
+    for name, array in (("Wemb", normal(7, 4)), ("l1_W", normal(4, 6))):
+        assert arrays[name].dtype == np.float32
+        step = np.abs(array).max() / 127
+        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=step / 2 * 1.001)
+
+
+def test_the_bytes_of_a_matrix_are_those_of_the_format(path):
+    """All but the embeddings lie with the outputs in rows, before their scale."""
+    data = path.read_bytes()
+    matrix = normal(4, 6)
+    scale = np.float32(127 / np.abs(matrix).max())
+    payload = np.rint(matrix * scale).astype("i1").T.tobytes() + scale.tobytes()
+    assert data.count(payload) == 1 and data.index(payload) % 256 == 0
+    headers = np.frombuffer(data, "<u8", 2 + 4 * 4)
+    assert headers[:2].tolist() == [1, 4]
+    assert headers[3::4].tolist() == [0x4101, 0x4101, 0x404, 0x101]
+
+
+def test_multipliers_of_activations_are_left_out(tmp_path):
+    arrays = {"W": normal(3, 2), "W_QuantMultA": np.ones((1, 1))}
+    write_model(tmp_path / "model.bin", arrays, CONFIG)
+    assert list(read_model(tmp_path / "model.bin")[0]) == ["W"]
+
+
+def test_a_damaged_model_is_refused(path):
+    data = path.read_bytes()
+
+    def refused(changed, message):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=message):
+            read_model(path)
+
+    for length in (0, 9, 100, 600, 1100, len(data) - 1):
+        refused(data[:length], "is cut off: .* ends at byte|more than its bytes can hold")
+    refused(b"\x1f\x8b" + data[2:], "no model in Marian's binary format of version 1")
+    refused(data[:24] + b"\x07" + data[25:], "'Wemb' holds numbers of type 0x4107|of type 0x7")
+    scale = data.index(normal(1, 6).astype("<f4").tobytes())
+    embeddings = np.float32(127 / np.abs(normal(7, 4)).max()).tobytes()
+    refused(data.replace(embeddings, b"\0\0\0\0", 1), "'Wemb' has the scale 0.0")
+    assert scale > 0
+    refused(data.replace(b"special:model.yml", b"special:nodel.yml"), "of type 0x101")
+
+
+def test_a_tensor_without_room_for_its_numbers_is_refused(path):
+    data = bytearray(path.read_bytes())
+    at = data.index(np.array([7, 4], "<i4").tobytes())
+    data[at : at + 4] = np.array([700], "<i4").tobytes()
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"'Wemb' has shape \(700, 4\), 2,804 bytes, but 256"):
+        read_model(path)
+
+
+def test_a_matrix_whose_order_is_not_known_is_refused(tmp_path):
+    write_model(tmp_path / "model.bin", {"out_Wt": normal(3, 2)}, CONFIG)
+    with pytest.raises(ValueError, match="'out_Wt': how intgemm8 orders a transposed matrix"):
+        read_model(tmp_path / "model.bin")
+
+
+def test_settings_are_read_as_they_are_written():
+    text = 'a: 1\nb:\n  - x\n  - 2\nc: ""\nd: []\ne: true\nf: 1e-6\n# comment\ng: "q"\n'
+    expected = {"a": 1, "b": ["x", 2], "c": "", "d": [], "e": True, "f": 1e-6, "g": "q"}
+    assert read_settings(text) == expected
+
+
+def shortlist_bytes(first=2, rows=((5, 9), (), (7,), *[()] * 17)):
+    offsets = np.cumsum([0, *map(len, rows)]).astype("<u8")
+    ids = np.array([i for row in rows for i in row], "<u4")
+    rest = np.array([first, first, len(offsets), len(ids)], "<u8").tobytes()
+    rest += offsets.tobytes() + ids.tobytes()
+    total = 0
+    for word in np.frombuffer(rest[: len(rest) // 8 * 8], "<u8").tolist():
+        total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
+    return np.array([SHORTLIST_MAGIC, total], "<u8").tobytes() + rest
+
+
+def test_a_shortlist_gives_the_candidates_of_a_sentence(tmp_path):
+    path = tmp_path / "lex.bin"
+    path.write_bytes(shortlist_bytes())
+    shortlist = read_shortlist(path)
+    assert shortlist.candidates([0]).tolist() == [0, 1, 2, 3, 4, 5, 6, 9]  # filled up to 8
+    assert shortlist.candidates([2, 0]).tolist() == [0, 1, 2, 3, 4, 5, 7, 9]
+
+
+def test_a_damaged_shortlist_is_refused(tmp_path):
+    path, data = tmp_path / "lex.bin", shortlist_bytes()
+    for changed, message in (
+        (b"\0" + data[1:], "is no lexical shortlist"),
+        (data[:-5], "is cut off"),
+        (data[:49] + b"\1" + data[50:], "another checksum"),
+        (shortlist_bytes(rows=((5, 90), ())), "beyond its vocabulary"),
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=message):
+            read_shortlist(path)

@@ -1,0 +1,103 @@
+"""SentencePiece models with our ids cut text as before, and give the ids of a vocabulary beside."""
+
+import numpy as np
+import pytest
+import sentencepiece
+from support.bergamot_model import vocabulary as trained
+
+from keras_transformer.importers.pieces import (
+    piece_ids,
+    piece_names,
+    renumbered,
+    special_id,
+    unknown_pieces,
+)
+from keras_transformer.importers.vocabulary import logit_bias, row_order, rows
+
+LINES = [
+    "Um homem de camisa azul está em pé numa escada, limpando uma janela.",
+    "Two young, white males are outside near many bushes!",
+    "Ein  Mann   schläft – „im“ Zimmer auf einem Sofa … ½ Ⅳ ﬁn",
+    "1 234 567,89 € <s> </s> <unk> <pad> ⁇ ▁ x", "Ωmega 漢字 😀 \u200d\u00a0end", " leading", "",
+]  # fmt: skip
+KINDS = [
+    {"model_type": "unigram"},
+    {"model_type": "bpe"},
+    {"model_type": "unigram", "byte_fallback": True},
+    {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"},
+    {"model_type": "unigram", "user_defined_symbols": ["<sep>", "homem"]},
+]
+
+
+def processor(model):
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+def order_of(ids, copies=0):
+    special = special_id(ids, "<unk>"), special_id(ids, "</s>")
+    return row_order(len(ids), None, special[0], None, special[1], copies)
+
+
+@pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())))
+def test_text_is_cut_as_before_and_every_id_is_the_other_one(options):
+    model = trained(LINES[:4] * 3, 420, **options)
+    ids = piece_ids(model)
+    order = order_of(ids)
+    tokenizer, before = renumbered(model, piece_names(ids, order)), processor(model)
+    assert tokenizer.vocab_size == len(ids) + 2
+    for line in LINES:
+        ours, theirs = tokenizer.encode(line), before.encode(line)
+        assert [int(order[i]) for i in ours] == theirs
+        assert tokenizer.decode(ours) == before.decode(theirs)
+
+
+def test_the_graph_cuts_as_python_does():
+    model = trained(LINES[:4] * 3, 420)
+    ids = piece_ids(model)
+    tokenizer = renumbered(model, piece_names(ids, order_of(ids)))
+    assert tokenizer.tf_encode(LINES).to_list() == tokenizer.encode(LINES)
+
+
+def beside(model, dropped=3):
+    """A vocabulary beside a model: other ids, some pieces fewer, a language token, padding last."""
+    pieces = [piece for piece in piece_ids(model) if piece not in ("</s>", "<unk>")]
+    names = ["</s>", "<unk>", *sorted(pieces[dropped:]), ">>fra<<", "zzz", "<pad>"]
+    return {piece: number for number, piece in enumerate(names)}
+
+
+def folder_ids(model, ids, text):
+    """What Marian's folders give: language token, pieces by the vocabulary, unknown ones as 1."""
+    code = ">>fra<<" if text.startswith(">>fra<<") else ""
+    pieces = processor(model).encode(text.removeprefix(code), out_type=str)
+    return [ids[piece] if piece in ids else 1 for piece in ([code] if code else []) + pieces]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_ids_come_from_the_vocabulary_and_unknown_pieces_are_copies_of_the_unknown(kind):
+    model = trained(LINES[:4] * 3, 200, model_type=kind)
+    ids = beside(model)
+    unknown = unknown_pieces(ids, model)
+    assert len(unknown) == 3
+    order = row_order(len(ids), ids["<pad>"], 1, ids["<pad>"], 0, len(unknown))
+    names = piece_names(ids, order, unknown)
+    for writes in (False, True):
+        tokenizer = renumbered(model, names, writes)
+        for line in [*LINES, ">>fra<< " + LINES[0], ">>fra<<" + LINES[1]]:
+            ours = [int(order[i]) for i in tokenizer.encode(line)]
+            assert ours == folder_ids(model, ids, line)
+    written = names.index("zzz")
+    assert tokenizer.decode([written, *tokenizer.encode("um")]) == "zzz um"
+    table = np.arange(len(ids))[:, None] * np.ones((1, 2))
+    assert rows(table, order)[-3:].tolist() == [[1, 1]] * 3
+    bias = logit_bias(order, np.zeros(len(ids)))
+    assert bias[-3:].max() == bias[0] == -100.0 and bias[1] == bias[4] == 0.0
+
+
+def test_what_is_no_vocabulary_is_refused():
+    model = trained(LINES[:4] * 3, 200)
+    with pytest.raises(ValueError, match="4 bytes are no SentencePiece model"):
+        piece_ids(b"none")
+    with pytest.raises(ValueError, match="2 pieces lacks '</s>'"):
+        special_id({"<unk>": 0, "a": 1}, "</s>")
+    with pytest.raises(ValueError, match=r"lacks \d+ pieces of the model"):
+        renumbered(model, ["<pad>", "<unk>", "<s>", "</s>"])

@@ -1,0 +1,172 @@
+"""The recurrent unit and the block around it against a loop in NumPy, and searches with its state.
+
+Shapes: B batch, T target length, S source length, W beam width, D d_model, F d_ff, V vocabulary.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support.checks import (
+    assert_close,
+    assert_rounding_only,
+    check_gradients,
+    check_layer,
+    gradients,
+    integers,
+    normal,
+    numpy64,
+    randomise,
+    weights_of,
+)
+
+from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
+from keras_transformer.models import Transformer
+
+B, T, S, W, D, F, V = 3, 11, 7, 5, 22, 19, 23
+
+
+def expected_states(weights, x, mask=None):
+    """The formula, one position after the other: states (B, T, D)."""
+    gates = 1.0 / (1.0 + np.exp(-(x @ weights["forget/kernel"] + weights["forget/bias"])))
+    updates = x @ weights["input/kernel"]
+    state, states = np.zeros((len(x), x.shape[2])), []
+    for t in range(x.shape[1]):
+        after = gates[:, t] * state + (1.0 - gates[:, t]) * updates[:, t]
+        state = after if mask is None else np.where(mask[:, t, None], after, state)
+        states.append(state)
+    return np.stack(states, axis=1)
+
+
+def expected(weights, x, mask=None):
+    return np.maximum(expected_states(weights, x, mask), 0.0)
+
+
+def unit(**options):
+    layer = SSRU(**options)
+    layer.build((B, T, D))
+    return randomise(layer)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("length", [1, 2, 3, 8, T])
+def test_it_is_the_formula_at_every_length(length):
+    layer, x = unit(), normal(B, length, D)
+    assert_close(layer(x), expected(weights_of(layer), x))
+
+
+@pytest.mark.numeric
+def test_its_gradient_is_that_of_the_formula():
+    layer, x, cotangent = unit(), normal(B, T, D), normal(B, T, D, seed=1)
+
+    def loss(weights):
+        return np.sum(expected(weights, x) * cotangent)
+
+    check_gradients(gradients(layer, cotangent, x), weights_of(layer), loss)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("side", ["left", "right", "middle"])
+def test_the_state_passes_a_masked_position_unchanged(side):
+    layer, x, mask = unit(), normal(B, T, D), np.ones((B, T), bool)
+    mask[0, {"left": slice(0, 4), "right": slice(7, T), "middle": slice(3, 6)}[side]] = False
+    whole = expected(weights_of(layer), x, mask)
+    assert_close(layer(x, attention_mask=ops.convert_to_tensor(mask)), whole)
+    zeroed = np.where(mask[..., None], x, 0.0).astype("float32")
+    masked = keras.layers.Masking()(zeroed)  # the same by a Keras mask
+    assert_close(layer(masked), whole)
+    alone = layer(x[:1, mask[0]])  # and as if it were not there
+    assert_close(alone, whole[:1, mask[0]])
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_low_precision_only_rounds(policy):
+    layer, x = unit(dtype=policy), normal(B, T, D)
+    assert_rounding_only(layer(x), expected(weights_of(layer), x), policy, roundings=8)
+
+
+@pytest.mark.numeric
+def test_steps_give_what_the_whole_gives():
+    layer, x = unit(), normal(B, T, D)
+    state, outputs = layer.initial_state(B, 1), []
+    for t in range(T):
+        output, state = layer.step(x[:, t : t + 1], state)
+        outputs.append(numpy64(output))
+    assert_close(layer(x), np.concatenate(outputs, axis=1))
+    assert_close(state[:, 0], expected_states(weights_of(layer), x)[:, -1])
+
+
+def test_a_mask_between_queries_and_keys_is_refused():
+    with pytest.raises(ValueError, match=r"which positions count, \(B, T\)"):
+        unit()(normal(B, T, D), attention_mask=np.ones((B, T, T), bool))
+    with pytest.raises(ValueError, match="inputs must have shape"):
+        SSRU().build((B, D))
+
+
+@pytest.mark.numeric
+def test_the_unit_keeps_what_layers_promise(tmp_path):
+    check_layer(SSRU, {}, [normal(B, T, D)], tmp_path)
+
+
+@pytest.mark.numeric
+def test_the_block_keeps_what_layers_promise(tmp_path):
+    config = {
+        "num_heads": 2, "d_ff": F, "dropout": 0.2, "activation": "gelu", "norm_first": True,
+        "key_dim": 3, "value_dim": 5, "attention_dropout": 0.3, "use_bias": True,
+        "positions": "rotary", "epsilon": 1e-6,
+    }  # fmt: skip
+    inputs = [normal(B, T, D), normal(B, S, D, seed=1)]
+    check_layer(RecurrentDecoderBlock, config, inputs, tmp_path)
+
+
+@pytest.mark.numeric
+def test_the_block_has_a_unit_in_the_place_of_self_attention():
+    block, x, memory = RecurrentDecoderBlock(2, F), normal(B, T, D), normal(B, S, D, seed=1)
+    block(x, memory)
+    randomise(block)
+    later = x.copy()
+    later[:, 6:] += 1.0
+    ours, changed = numpy64(block(x, memory)), numpy64(block(later, memory))
+    np.testing.assert_array_equal(ours[:, :6], changed[:, :6])  # it sees the past only
+    assert np.abs(ours[:, 6:] - changed[:, 6:]).max() > 0.1
+    paths = [path for path in weights_of(block) if path.startswith("self_attention/")]
+    names = ("input/kernel", "forget/kernel", "forget/bias")
+    assert paths == [f"self_attention/{name}" for name in names]
+
+
+def translator():
+    return randomise(Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True))
+
+
+def test_the_model_says_in_its_configuration_what_its_decoder_is():
+    model = translator()
+    copy = Transformer.from_config(model.get_config())
+    assert [w.path for w in copy.weights] == [w.path for w in model.weights]
+    assert all(isinstance(block, RecurrentDecoderBlock) for block in copy.decoder.blocks)
+    assert model.recurrent and not Transformer(V, 1, D, 2, F).recurrent
+
+
+@pytest.mark.numeric
+def test_cached_steps_of_reordered_hypotheses_give_the_logits_of_the_whole():
+    model = translator()
+    source, target = integers(4, V, B, S), integers(4, V, B, W, T, seed=1)
+    source[0, 4:] = 0
+    cache, memory, rng = model.initial_cache(B, W), model.encode(source), np.random.default_rng(2)
+    assert cache.by_sentence == ()
+    past = np.zeros((B, W, 0), "int32")
+    for t in range(T):
+        past = np.concatenate([past, target[:, :, t : t + 1]], axis=2)  # (B, W, t + 1)
+        logits, cache = model.decode_step(target[:, :, t], t, memory, cache)
+        whole = model({
+            "source_ids": np.repeat(source, W, axis=0), "target_ids": past.reshape(B * W, -1)
+        })  # fmt: skip
+        assert_close(logits, numpy64(whole)[:, -1].reshape(B, W, V), atol=2e-5)
+        parents = rng.integers(0, W, (B, W))
+        past = np.take_along_axis(past, parents[:, :, None], axis=1)
+        states = [
+            np.take_along_axis(numpy64(state), parents[:, :, None], axis=1)
+            for state in cache.by_hypothesis.blocks
+        ]
+        states = [ops.convert_to_tensor(state, "float32") for state in states]
+        cache = cache._replace(by_hypothesis=type(cache.by_hypothesis)(states))

@@ -1,0 +1,75 @@
+"""Random models of `transformers`, drawn anew and saved as their folders are, to be imported.
+
+Shapes: B batch, S length, U their vocabulary, V ours.
+"""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched
+
+import numpy as np
+import pytest
+
+REASON = "transformers, which this test compares with, is missing"
+torch = pytest.importorskip("torch", reason=REASON)
+transformers = pytest.importorskip("transformers", reason=REASON)
+transformers.utils.logging.disable_progress_bar()
+
+
+def drawn(model, seed=1):
+    """The model with random weights, biases and norms, too; tables of sinusoids stay what they are.
+
+    What a decoder reads of the source is enlarged, so that answers differ.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if "embed_positions" in name or not weight.is_floating_point():
+                continue
+            noise = torch.randn(weight.shape, generator=generator)
+            matrix = weight.ndim == 2 and min(weight.shape) > 2
+            size = 4.5 if "encoder_attn.v" in name or "encoder_attn.out" in name else 1.5
+            weight.copy_(noise * size * weight.shape[1] ** -0.5 if matrix else weight + 0.3 * noise)
+        model.tie_weights()
+    return model.eval()
+
+
+def ids(vocab_size, rows=200, longest=9, side="right", end=True, seed=0):
+    """Our ids (B, S) of `rows` texts of 1 to `longest` tokens, with the end token if `end`."""
+    random = np.random.default_rng(seed)
+    batch = np.zeros((rows, longest + end), "int32")
+    for row in range(rows):
+        tokens = random.integers(4, vocab_size, random.integers(1, longest + 1))
+        tokens = np.append(tokens, 3) if end else tokens
+        start = 0 if side == "right" else batch.shape[1] - len(tokens)
+        batch[row, start : start + len(tokens)] = tokens
+    return batch
+
+
+def theirs(order, ids):
+    """Their ids and mask for ours; what they read at padding does not matter."""
+    ids = np.where(ids > 0, np.maximum(np.asarray(order), 0)[ids], 0)
+    return torch.from_numpy(ids)
+
+
+def mask(ids):
+    return torch.from_numpy((ids > 0).astype("int64"))
+
+
+def tokens(order, generated, end):
+    """Our ids for those that `generate` wrote, up to the end token, a list a row."""
+    ours = {int(id): row for row, id in enumerate(order) if id >= 0}
+    lists = [[ours[int(id)] for id in row] for row in generated]
+    return [row[: row.index(end) + 1] if end in row else row for row in lists]
+
+
+def found(result):
+    """The best tokens of each row of a search of ours, without padding."""
+    return [[int(id) for id in row[0] if id > 0] for row in np.asarray(result)]
+
+
+def relative(ours, expected):
+    """The largest difference, relative to the largest number."""
+    ours, expected = np.asarray(ours, "float64"), np.asarray(expected, "float64")
+    assert ours.shape == expected.shape and np.isfinite(ours).all()
+    return np.abs(ours - expected).max() / np.abs(expected).max()
