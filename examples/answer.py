@@ -26,7 +26,7 @@ OUTPUTS = "start", "end"
 
 
 def parse_arguments(argv):
-    parser = task_run.make_parser("answer", __doc__, epochs=6, data=False)
+    parser = task_run.make_parser("answer", __doc__, epochs=5, data=False)
     add = parser.add_argument
     add("--passages", type=int, default=3000, help="to train on; default: 3000")
     add("--num-layers", type=int, default=3, help="default: 3")
