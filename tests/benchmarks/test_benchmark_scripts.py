@@ -20,6 +20,7 @@ COMMANDS = {
     "kinds_speed",
     "layers",
     "own_encoders",
+    "pretrained",
     "search",
     "serving",
     "training",
