@@ -40,7 +40,8 @@ def renumbered(config, order, begin=None):
         other = {"Sequence": {"id": "B", "type_id": 1}}
         template = {"type": "TemplateProcessing", "single": [first, text]}
         template |= {"pair": [first, text, other], "special_tokens": special}
-    numbers = {piece: ours[number] for piece, number in vocabulary.items()}
+    # Added tokens too: the library would number those that the vocabulary lacks by itself.
+    numbers = {piece: ours[number] for piece, number in known}
     changed = {
         **config,
         "model": {**config["model"], "vocab": numbers},
