@@ -94,8 +94,9 @@ def main(argv=None):
         }
         middle = len(after) // 2
         shown = {"Transformer": forecasts[middle], "linear": linear[middle]}
+        axes = {"unit": "hour", "value": "standard deviations of the training part"}
         figure = plots.plot_forecast(
-            before[middle, -4 * DAY :], after[middle], shown, sets.names, "hour"
+            before[middle, -4 * DAY :], after[middle], shown, sets.names, **axes
         )
         run.draw("forecast.png", figure)
         name = sets.names[-1]

@@ -26,12 +26,12 @@ from keras_transformer.training.recipes import learning_rate
 from keras_transformer.training.task_run import TaskRun, make_parser, parse
 from keras_transformer.training.word_errors import word_error_rate
 
-BANDS, D_MODEL = 24, 64  # of a frame; size of the vectors
+D_MODEL = 64  # size of the vectors
 LONGEST = 5  # digits in a sequence
 
 
-def make_model(vocab_size, blocks):
-    frames = keras.Input((None, BANDS), name="frames")
+def make_model(vocab_size, bands, blocks):
+    frames = keras.Input((None, bands), name="frames")
     x = keras.layers.Masking()(frames)  # frames of zeros are padding
     for _ in range(2):  # a vector for every 4 frames, 40 ms
         x = kt.MaskedConv1D(D_MODEL, 3, strides=2, activation="gelu")(x)
@@ -47,12 +47,13 @@ def make_model(vocab_size, blocks):
 def train(args, run, sets, tokenizer):
     def batches(recordings, count, **options):
         sounds, texts = joined(recordings, count, shortest=1, longest=LONGEST)
-        frames = [log_bands(sound, BANDS) for sound in sounds]
-        return kt.feature_batches(frames, texts, tokenizer, 4096, name="frames", **options)
+        frames = [log_bands(sound, args.bands) for sound in sounds]
+        size = 4096 if args.data else 1024  # frames of a batch; tones are short
+        return kt.feature_batches(frames, texts, tokenizer, size, name="frames", **options)
 
     data = batches(sets.train, args.limit or args.sequences, seed=args.seed)
     valid = batches(sets.valid, args.limit or 300, shuffle=False)
-    model = make_model(tokenizer.vocab_size, args.layers)
+    model = make_model(tokenizer.vocab_size, args.bands, args.layers)
     print(f"{model.count_params():,} parameters; {data.batches.report}")
     updates = args.epochs * len(data)
     rate = learning_rate(peak=2e-3, warmup_steps=updates // 10 + 1, anneal=True, updates=updates)
@@ -86,6 +87,7 @@ def main(argv=None):
     parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 1500")
     args = parse(parser, argv)
     args.sequences = args.sequences or (8000 if args.data else 1500)
+    args.bands = 24 if args.data else 64  # of a frame; the tones of keys lie close together
     with TaskRun(args) as run:
         sets = spoken_digits(args.data / "speech") if args.data else dialled_digits()
         texts = joined(sets.train, 1000, 1, LONGEST)[1]  # to learn what words there are
@@ -98,10 +100,10 @@ def main(argv=None):
         # From here on ONNX Runtime answers.
         transcriber = Transcriber(run.path / "onnx")
         single = sets.test[: args.limit]
-        heard = transcriber.transcribe([log_bands(one.samples, BANDS) for one in single])
+        heard = transcriber.transcribe([log_bands(one.samples, args.bands) for one in single])
         right = np.mean([one.word == text for one, text in zip(single, heard, strict=True)])
         sounds, texts = joined(sets.test, args.limit or 300, shortest=3, longest=LONGEST)
-        frames = [log_bands(sound, BANDS) for sound in sounds]
+        frames = [log_bands(sound, args.bands) for sound in sounds]
         heard = transcriber.transcribe(frames)
         for text, found in list(zip(texts, heard, strict=True))[:5]:
             print(f"  {text} -> {found}")

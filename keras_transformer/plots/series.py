@@ -10,7 +10,7 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 STYLES = ("-", "--", "-.", ":")
 
 
-def plot_forecast(past, truth, forecasts, names, unit="step", title=None):
+def plot_forecast(past, truth, forecasts, names, unit="step", value=None, title=None):
     """Draws series, and forecasts of them beside what then happened: one panel per series.
 
     Args:
@@ -19,6 +19,7 @@ def plot_forecast(past, truth, forecasts, names, unit="step", title=None):
         forecasts: dict from a model's name to (T, F); at most four.
         names: F strings, which label the panels' vertical axes.
         unit: str, what a step is, such as "hour".
+        value: str or `None`, what the vertical axes show, such as "kW".
         title: str or `None`.
 
     Returns:
@@ -54,6 +55,7 @@ def plot_forecast(past, truth, forecasts, names, unit="step", title=None):
     panels[-1].set_xlabel(f"{unit}s from the first that is forecast")
     lines, labels = panels[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=len(labels))
+    figure.supylabel(value)
     figure.suptitle(title)
     return figure
 

@@ -9,6 +9,8 @@ import numpy as np
 def plot_spectrogram(frames, seconds, hertz, weights=None, tokens=None, title=None):
     """Draws a spectrogram, and below it, if there are weights, when each token attends to what.
 
+    The weights' colours reach from 0 to the largest weight.
+
     Args:
         frames: (S, F), power of the bands, in logarithms; low frequencies first.
         seconds: float, how long the sound lasts.
@@ -48,8 +50,8 @@ def plot_spectrogram(frames, seconds, hertz, weights=None, tokens=None, title=No
     else:
         panels = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, lower))
         panels[1].imshow(
-            weights, vmin=0, vmax=1, cmap="Blues", aspect="auto", interpolation="nearest",
-            extent=(0, seconds, count - 0.5, -0.5),
+            weights, vmin=0, vmax=weights.max(), cmap="Blues", aspect="auto",
+            interpolation="nearest", extent=(0, seconds, count - 0.5, -0.5),
         )  # fmt: skip
         panels[1].set_yticks(range(count), [token.replace("$", r"\$") for token in tokens])
         panels[1].set_ylabel("token written")

@@ -17,8 +17,6 @@ SIZES = {
     "vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 24, "max_position_embeddings": 29,
 }  # fmt: skip
-SPECIAL = {"as BERT": (0, 5, 6, 7), "other ids": (9, 0, 3, 1)}
-ACTIVATIONS = ["gelu", "relu", "gelu_new"]
 
 
 def write(folder, special=(0, 5, 6, 7), **options):
@@ -49,14 +47,16 @@ def texts(**options):
     return ids
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
-def test_hidden_states_are_those_of_transformers(special, activation, side, tmp_path):
-    model, ids = write(tmp_path, special, hidden_act=activation), texts(side=side)
-    found = np.asarray(bert.load_model(tmp_path)(ids))
-    expected = hidden_states(model, tmp_path, ids)
-    assert pretrained.relative(found[ids > 0], expected[ids > 0]) <= 1e-5
+@pytest.mark.parametrize(
+    "special, activation",
+    [((0, 5, 6, 7), "gelu"), ((9, 0, 3, 1), "relu"), ((3, 2, 1, 0), "gelu_new")],
+)
+def test_hidden_states_are_those_of_transformers(special, activation, tmp_path):
+    model = write(tmp_path, special, hidden_act=activation)
+    ours = bert.load_model(tmp_path)
+    for ids in (texts(side="left"), texts(side="right")):
+        expected = hidden_states(model, tmp_path, ids)
+        assert pretrained.relative(np.asarray(ours(ids))[ids > 0], expected[ids > 0]) <= 1e-5
 
 
 def test_two_texts_in_a_row_have_their_segments(tmp_path):

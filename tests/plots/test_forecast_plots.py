@@ -13,9 +13,10 @@ PAST, TRUTH = np.arange(10.0).reshape(5, 2), np.arange(6.0).reshape(3, 2)
 
 def test_each_series_has_a_panel(tmp_path):
     forecasts = {"model": TRUTH + 1, "last value": TRUTH * 0}
-    figure = plots.plot_forecast(PAST, TRUTH, forecasts, ["load", "oil"], "hour", "title")
+    figure = plots.plot_forecast(PAST, TRUTH, forecasts, ["load", "oil"], "hour", "kW", "title")
     assert [panel.get_ylabel() for panel in figure.axes] == ["load", "oil"]
     assert figure.axes[-1].get_xlabel() == "hours from the first that is forecast"
+    assert (figure.get_supylabel(), figure.get_suptitle()) == ("kW", "title")
     for number, panel in enumerate(figure.axes):
         past, truth, model, last, _ = panel.lines
         np.testing.assert_array_equal(past.get_xdata(), [-5, -4, -3, -2, -1])
