@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_transformer import export, plots
-from keras_transformer.data.calendar import calendar_questions, word_overlap_answers
+from keras_transformer.data.sets.calendar import calendar_questions, word_overlap_answers
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.special_ids import END_ID
 from keras_transformer.training import task_run
