@@ -137,6 +137,32 @@ def own_encoders_table(report):
     return workers.table(heads, rows)
 
 
+def bergamot_table(report):
+    heads = ["direction", "what", "equal strings", "chrF", "MB", "ms a sentence", "in batches"]
+    rows = []
+    for name, part in report["directions"].items():
+        (on, off), engine = part["sentences"].values(), part["engine"]
+        size = sum(engine["bytes"].values()) / 1e6
+        times = [
+            1e3 * engine[f"seconds a sentence, {kind}"] for kind in ("shortlist", "no shortlist")
+        ]
+        both = f"{engine['equal with and without']} of {off}"
+        rows += [
+            [name, "engine, shortlist", both, None, size, times[0], None],
+            [name, "engine", None, None, size, times[1], None],
+            [name, "Keras, shortlist", f"{part['keras']['shortlist']} of {on}", *[None] * 4],
+            [name, "Keras", f"{part['keras']['no shortlist']} of {off}", *[None] * 4],
+        ]
+        for precision in ("float32", "int8"):
+            own = part[precision]
+            times = [1e3 * own[f"seconds a sentence{kind}"] for kind in ("", ", in batches")]
+            equal, size = f"{own['equal']} of {off}", own["bytes"] / 1e6
+            rows.append(
+                [name, f"ONNX, {precision}", equal, own["chrf beside the engine"], size, *times]
+            )
+    return workers.table(heads, rows)
+
+
 def scores(measures):
     return ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
 
@@ -179,6 +205,7 @@ TABLES = {
     "tasks": tasks_table,
     **{f"task {name}": lambda path=path: task_table(path) for name, path in TASKS.items()},
     "headline": headline,
+    "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),
     "kinds-speed": lambda: measured(

@@ -1,10 +1,10 @@
 """Answers to questions, found in a passage: the model says where an answer begins and ends.
 
-    python examples/answer.py                                  # about a minute
-    python examples/answer.py --passages 4000 --epochs 8       # what the documentation shows
+    python examples/answer.py                    # a few minutes
+    python examples/answer.py --passages 500     # a first look, too short to learn it
 
-The data is made: calendars of who does what, where and when. A question names two things, each of
-which stands in two of a passage's sentences, and says days in another way than the passage does.
+The data is made: calendars of who does what, where and when. Most questions name two things, each
+of which stands in two of a passage's sentences, and they say days in another way than the passage.
 """
 
 import os
@@ -16,8 +16,9 @@ import keras
 import numpy as np
 
 from keras_transformer import export, plots
-from keras_transformer.data.calendar import calendar_questions, word_overlap_answers
+from keras_transformer.data.sets.calendar import calendar_questions, word_overlap_answers
 from keras_transformer.export.runtime import Predictor
+from keras_transformer.special_ids import END_ID
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate
 
@@ -25,28 +26,36 @@ OUTPUTS = "start", "end"
 
 
 def parse_arguments(argv):
-    parser = task_run.make_parser("answer", __doc__, epochs=6, data=False)
+    parser = task_run.make_parser("answer", __doc__, epochs=5, data=False)
     add = parser.add_argument
-    add("--passages", type=int, default=2000, help="to train on; default: 2000")
+    add("--passages", type=int, default=3000, help="to train on; default: 3000")
     add("--num-layers", type=int, default=3, help="default: 3")
     add("--d-model", type=int, default=64, help="default: 64")
     return task_run.parse(parser, argv)
 
 
 def reader(args, vocab_size):
-    """Question and passage in one row; two logits for each of its tokens."""
-    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-    segment_ids = keras.Input((None,), dtype="int32", name="segment_ids")
-    x = kt.TokenEmbedding(vocab_size, args.d_model)(source_ids)
-    x = kt.SegmentEmbedding()(x, segment_ids)  # 1 in the question, 2 in the passage
+    """Question and passage in a row each; two logits for each token of the passage."""
+    question_ids = keras.Input((None,), dtype="int32", name="first_ids")
+    passage_ids = keras.Input((None,), dtype="int32", name="second_ids")
+    embedding = kt.TokenEmbedding(vocab_size, args.d_model)
+    question, passage = embedding(question_ids), embedding(passage_ids)
+    # What of the question is most like a word of the passage, and how much: equal words have large
+    # products from the start, so the model need not find out first that they belong together.
+    aligned = keras.layers.Attention()([passage, question])
+    product = keras.layers.Multiply()([passage, aligned])
+    x = keras.layers.Concatenate()([passage, aligned, product])
+    x = keras.layers.Dense(args.d_model)(x)
+
+    sizes = dict(num_heads=4, d_ff=2 * args.d_model, dropout=0.0, positions="rotary")
+    question = kt.EncoderBlock(**sizes)(question)
     for _ in range(args.num_layers):
-        # Each word of the passage looks at the question, and, by rotary positions, at the words
-        # beside it.
-        x = kt.EncoderBlock(
-            num_heads=4, d_ff=2 * args.d_model, dropout=0.0, norm_first=True, positions="rotary"
-        )(x)
-    logits = keras.layers.Dense(2)(keras.layers.LayerNormalization()(x))  # (B, S, 2)
-    inputs = {"source_ids": source_ids, "segment_ids": segment_ids}
+        # Each word of the passage looks at the question, then at the words beside it.
+        seen = kt.MultiHeadAttention(4, args.d_model // 4)(x, question)
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, seen]))
+        x = kt.EncoderBlock(**sizes)(x)
+    logits = keras.layers.Dense(2)(x)  # (B, S, 2)
+    inputs = {"first_ids": question_ids, "second_ids": passage_ids}
     return keras.Model(inputs, {"start": logits[..., 0], "end": logits[..., 1]})
 
 
@@ -54,7 +63,7 @@ def train(args, run, sets, tokenizer):
     batches, valid = (
         kt.answer_batches(
             some.questions, some.passages, some.answers, tokenizer, tokens_per_batch=2500,
-            shuffle=shuffle, seed=args.seed,
+            one_row=False, shuffle=shuffle, seed=args.seed,
         )
         for some, shuffle in zip(sets, (True, False), strict=True)
     )  # fmt: skip
@@ -78,17 +87,14 @@ def draw_answers(model, tokenizer, questions, passage):
     """For each question, how likely each piece of one passage is part of the answer."""
     rows = []
     for question in questions:
-        batch = kt.answer_batches([question], [passage], [(0, 1)], tokenizer)
-        ((inputs, _),) = batch
-        outputs = model.predict(inputs, verbose=0)
-        within = inputs["segment_ids"][0].numpy() == 2
-        start, end = (
-            np.exp(x - x.max()) / np.exp(x - x.max()).sum()
-            for x in (outputs[name][0][within] for name in OUTPUTS)
-        )
+        ids = [np.array([[*tokenizer.encode(text), END_ID]]) for text in (question, passage)]
+        outputs = model.predict(dict(zip(("first_ids", "second_ids"), ids, strict=True)), verbose=0)
+        start, end = (keras.activations.softmax(outputs[name])[0].numpy() for name in OUTPUTS)
         rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # begun, and not yet ended
-    labels = plots.token_labels(tokenizer, tokenizer.encode(passage)) + ["</s>"]
-    return plots.plot_matrix(rows, questions, labels, "probability of being in the answer")
+    labels = plots.token_labels(tokenizer, tokenizer.encode(passage))
+    ends = [i for i, label in enumerate(labels, 1) if label.endswith(".")]
+    parts = [(np.array(rows)[:, a:b], labels[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    return plots.plot_matrices(parts, questions, "probability of being in the answer")
 
 
 def main(argv=None):

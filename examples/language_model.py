@@ -18,8 +18,8 @@ import keras
 
 from keras_transformer import export, plots
 from keras_transformer.data.corpora import read_lines
-from keras_transformer.data.treebank import made_trees
-from keras_transformer.data.trees import tagged_words
+from keras_transformer.data.sets.treebank import made_trees
+from keras_transformer.data.sets.trees import tagged_words
 from keras_transformer.export.runtime import Generator
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate
@@ -47,7 +47,9 @@ def parts(text, seed):
 
     def batches(part, windows, **options):
         size = windows * WINDOW
-        return kt.language_model_batches([part], tokenizer, size, window=WINDOW, **options)
+        return kt.language_model_batches(
+            [part], tokenizer, size, window=WINDOW, static_shapes=True, **options
+        )
 
     train = batches(text[:valid], WINDOWS, seed=seed)
     # In the order of the text, so that each character is predicted once.
@@ -56,8 +58,9 @@ def parts(text, seed):
 
 
 def main(argv=None):
-    parser = task_run.make_parser("language_model", __doc__, epochs=10)
+    parser = task_run.make_parser("language_model", __doc__, epochs=None)
     args = task_run.parse(parser, argv)
+    args.epochs = args.epochs or (10 if args.data else 3)
     with task_run.TaskRun(args) as run:
         text, prompts = read_text(args.data, args.limit)
         tokenizer, train, valid, test = parts(text, args.seed)
@@ -73,6 +76,7 @@ def main(argv=None):
         model.compile(
             keras.optimizers.AdamW(rate, weight_decay=0.1, beta_2=0.99, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(),
+            jit_compile=True,  # all windows have one shape: XLA compiles once, and saves a third
         )
         history = run.fit(
             model, train.repeat(), validation_data=valid, epochs=args.epochs,

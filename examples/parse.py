@@ -19,21 +19,22 @@ import keras_transformer as kt  # isort: skip  # before Keras: it silences Tenso
 import keras
 
 from keras_transformer import export, plots
-from keras_transformer.data.treebank import made_trees, read_treebank
-from keras_transformer.data.trees import from_brackets, tagged_words, to_brackets
+from keras_transformer.data.sets.treebank import made_trees, read_treebank
+from keras_transformer.data.sets.trees import from_brackets, tagged_words, to_brackets
 from keras_transformer.export.runtime import Translator
 from keras_transformer.training import task_run
 from keras_transformer.training.bracket_score import bracket_score
 from keras_transformer.training.recipes import learning_rate
 
-SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
-LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2)
+# Of the model, tokens of a batch, and how many epochs.
+SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15
+LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 4096, 40
 
 
-def texts(trees):
+def texts(trees, tags):
     """Sentences, and their lines of brackets."""
     sentences = [" ".join(word for word, _ in tagged_words(tree)) for tree in trees]
-    return sentences, list(map(to_brackets, trees))
+    return sentences, [to_brackets(tree, tags) for tree in trees]
 
 
 def tree_of(line, words=None):
@@ -80,29 +81,28 @@ def flat_score(gold):
 def main(argv=None):
     parser = task_run.make_parser("parse", __doc__, epochs=None)
     parser.add_argument("--beam-width", type=int, default=8, help="default: 8")
+    parser.add_argument("--tags", action="store_true", help="write a word's tag in place of XX")
     args = task_run.parse(parser, argv)
-    args.epochs = args.epochs or (40 if args.data else 12)
+    sizes, tokens_per_batch, epochs = LARGE if args.data else SMALL
+    args.epochs = args.epochs or epochs
     with task_run.TaskRun(args) as run:
         if args.data:
             sets = read_treebank(args.data / "parsing" / "wsj-sample.zip", args.limit)
         else:
             sets = made_trees(args.limit)
-        train, valid, test = map(texts, sets)
+        train, valid, test = (texts(trees, args.tags) for trees in sets)
         words = kt.Tokenizer.train(train[0], 3000, hard_vocab_limit=False)
         brackets = kt.Tokenizer.train(
             train[1], 100, model_type="word", byte_fallback=False, hard_vocab_limit=False
         )
         batches = kt.translation_batches(
-            *train, words, 4096, target_tokenizer=brackets, seed=args.seed
+            *train, words, tokens_per_batch, target_tokenizer=brackets, seed=args.seed
         )
         measured = kt.translation_batches(
             *valid, words, 8192, target_tokenizer=brackets, shuffle=False
         )
         print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
-        model = kt.Transformer(
-            words.vocab_size, target_vocab_size=brackets.vocab_size,
-            **(LARGE if args.data else SMALL),
-        )  # fmt: skip
+        model = kt.Transformer(words.vocab_size, target_vocab_size=brackets.vocab_size, **sizes)
         updates = args.epochs * len(batches)
         rate = learning_rate(peak=0.002, warmup_steps=200, anneal=True, updates=updates)
         model.compile(

@@ -19,14 +19,20 @@ from collections import Counter
 import keras
 
 from keras_transformer import export, plots
-from keras_transformer.data.treebank import made_trees, read_treebank
-from keras_transformer.data.trees import tagged_words
+from keras_transformer.data.sets.treebank import made_trees, read_treebank
+from keras_transformer.data.sets.trees import tagged_words
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate
 
-SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1)
-LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.3)
+# Of the model, of the batches, and how many epochs.
+SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), {}, 15
+LARGE = (
+    dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
+    # Words are cut into other pieces in every epoch: so rare ones are learned by their parts.
+    dict(sampling_alpha=0.2),
+    20,
+)
 
 
 def words_and_tags(trees):
@@ -55,7 +61,8 @@ def share(found, true):
 def main(argv=None):
     parser = task_run.make_parser("tag", __doc__, epochs=None)
     args = task_run.parse(parser, argv)
-    args.epochs = args.epochs or (30 if args.data else 6)
+    sizes, drawn, epochs = LARGE if args.data else SMALL
+    args.epochs = args.epochs or epochs
     with task_run.TaskRun(args) as run:
         if args.data:
             sets = read_treebank(args.data / "parsing" / "wsj-sample.zip", args.limit)
@@ -65,13 +72,12 @@ def main(argv=None):
         tokenizer = kt.Tokenizer.train(map(" ".join, train[0]), 3000, hard_vocab_limit=False)
         names = sorted({*flat(train[1]), *flat(valid[1]), *flat(test[1])})
         batches = kt.tagging_batches(
-            *train, tokenizer, 2048, label_names=names, seed=args.seed, sampling_alpha=0.2
+            *train, tokenizer, 1024, label_names=names, seed=args.seed, **drawn
         )
         measured = kt.tagging_batches(*valid, tokenizer, label_names=names, shuffle=False)
         print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
 
         source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        sizes = LARGE if args.data else SMALL
         vectors = kt.TransformerEncoder(tokenizer.vocab_size, **sizes)(source_ids)  # (B, S, D)
         model = keras.Model(source_ids, keras.layers.Dense(len(names))(vectors))  # (B, S, tags)
         updates = args.epochs * len(batches)

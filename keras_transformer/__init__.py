@@ -35,7 +35,9 @@ __all__ = [
     "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
+    "RecurrentDecoderBlock",
     "RotaryPositionEncoding",
+    "SSRU",
     "Sampling",
     "SearchResult",
     "SegmentEmbedding",
@@ -111,6 +113,7 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
+    from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.losses import SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy

@@ -28,7 +28,7 @@ from keras_transformer.export.graph.fuse_projections import (
     product_rules,
 )
 from keras_transformer.export.graph.fuse_selections import condition_rules, index_rules
-from keras_transformer.export.graph.nodes import MICROSOFT
+from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes
 from keras_transformer.export.graph.simplify import simplify
 
 
@@ -48,15 +48,15 @@ def fuse_blocks(model, skip_norms=False):
     if skip_norms:
         steps.append(residual_rules)
     steps.append(logits_rules)
+    known = simplify(model, hoisting=False)
     for rules in steps:
-        changed = True
-        while changed:
-            # Each set of rules sees what the one before has left, with fresh knowledge of shapes.
+        # Each set of rules sees what the one before has left, with fresh knowledge of shapes.
+        while pattern.RewriteRuleSet(rules(known)).apply_to_model(model):
             known = simplify(model, hoisting=False)
-            changed = pattern.RewriteRuleSet(rules(known)).apply_to_model(model)
     pack_projections(model.graph)
-    keep_channels_first(model.graph, simplify(model, hoisting=False))
-    fuse_convolutions(model, simplify(model, hoisting=False))
+    if any(node.op_type == "Conv" for node in all_nodes(model.graph)):
+        keep_channels_first(model.graph, simplify(model, hoisting=False))
+        fuse_convolutions(model, simplify(model, hoisting=False))
     if not skip_norms:
         sum_residuals(model.graph)
     model.graph.opset_imports.setdefault(MICROSOFT, 1)

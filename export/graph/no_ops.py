@@ -76,9 +76,10 @@ def positive_axes(graph, known):
     after    y = ReduceSum(x, [3])
     """
     for node in all_nodes(graph):
-        axes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-        dims = known.dims.get(node.inputs[0]) if node.inputs else None
-        if node.op_type == "ReduceSum" and dims and axes and min(axes) < 0:
+        if node.op_type != "ReduceSum" or len(node.inputs) < 2:
+            continue
+        axes, dims = known.constant(node.inputs[1]), known.dims.get(node.inputs[0])
+        if dims and axes and min(axes) < 0:
             axes = np.array([axis % len(dims) for axis in axes])
             node.replace_input_with(1, add_initializer(graph, f"{node.name}/axes", axes))
 

@@ -11,7 +11,13 @@ RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLik
 
 def all_nodes(graph):
     """Nodes of a graph and of all graphs inside, in order, as a list that survives changes."""
-    return list(ir.traversal.RecursiveGraphIterator(graph))
+    found = []
+    for node in graph:
+        found.append(node)
+        for item in node.attributes.values():
+            if item.type == ir.AttributeType.GRAPH:
+                found += all_nodes(item.value)
+    return found
 
 
 def attribute(node, name, default):

@@ -23,14 +23,21 @@ from keras_transformer.export.graph.no_ops import (
 from keras_transformer.export.graph.nodes import RANDOM, has_graphs
 from keras_transformer.export.graph.shapes import Known
 
+# Attributes that Python can compare.
+PLAIN = (
+    ir.AttributeType.FLOAT, ir.AttributeType.FLOATS, ir.AttributeType.INT, ir.AttributeType.INTS,
+    ir.AttributeType.STRING,
+)  # fmt: skip
+
 
 def simplify(model, hoisting=True):
     """Applies all passes to an `onnx_ir.Model` in place, until nothing changes.
 
     Args:
         model: as converted, or changed since by another pass.
-        hoisting: whether loops hand out what could be done before them. Patterns are easier to find
-            while all of their nodes are in one graph, so fusion asks for `False`.
+        hoisting: whether loops hand out what could be done before them, and the graph is to be
+            written. Patterns are easier to find while all of their nodes are in one graph, so
+            fusion asks for `False`.
 
     Returns:
         What is then known of its shapes, a `shapes.Known`.
@@ -50,10 +57,12 @@ def simplify(model, hoisting=True):
         changed += remove_no_ops(model.graph, known)
         changed += hoist(model.graph) if hoisting else 0
         if not changed:
-            positive_axes(model.graph, known)
-            common.NameFixPass()(model)  # hoisting puts names of two graphs into one
-            common.RemoveUnusedOpsetsPass()(model)
-            return known
+            break
+    positive_axes(model.graph, known)
+    if hoisting:
+        common.NameFixPass()(model)  # hoisting puts names of two graphs into one
+        common.RemoveUnusedOpsetsPass()(model)
+    return known
 
 
 def clean(model):
@@ -96,9 +105,15 @@ def merge_equal(model):
             graph.remove(node, safe=True)
 
 
-def _have_equal_attributes(*nodes):
-    """Whether two nodes of one operator do the same. It is slow: few nodes are asked."""
-    one, other = (
-        sorted(str(ir.to_proto(item)) for item in node.attributes.values()) for node in nodes
+def _have_equal_attributes(one, other):
+    """Whether two nodes of one operator do the same."""
+    return one.attributes.keys() == other.attributes.keys() and all(
+        _is_same(item, other.attributes[name]) for name, item in one.attributes.items()
     )
-    return one == other
+
+
+def _is_same(one, other):
+    """Whether two attributes of one name have the same value. Tensors are slow to compare."""
+    if one.type != other.type or one.type not in PLAIN:
+        return str(ir.to_proto(one)) == str(ir.to_proto(other))
+    return one.value == other.value

@@ -8,6 +8,7 @@ and mix-ups; it is no signature against someone who can rewrite all the files.
 import pathlib
 from typing import NamedTuple
 
+from keras_transformer.data.json_tokenizer import load_tokenizer
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, unseal
@@ -90,7 +91,7 @@ def read_task(folder):
 def _read_tokenizer(path, known):
     """The tokenizer in a file; raises where the model knows fewer ids, `known`, than it has."""
     try:
-        tokenizer = Tokenizer.load(path)
+        tokenizer = load_tokenizer(path)
     except ValueError as error:
         raise ArtefactError(f"{path}: {error}") from error
     if known is not None and tokenizer.vocab_size > known:

@@ -182,7 +182,7 @@ class SearchTask:
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
         # A token that a bias forbids has a log-probability that is no measure of the others'.
-        spread = logits.std(axis=-1, where=logits > -1e3)
+        spread = logits.std(axis=-1, where=logits > -verify.LARGE)
         column = np.arange(chosen.shape[1])[None]
         pad = signature.SPECIAL_IDS["pad"]
         generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)

@@ -3,7 +3,8 @@
 The one-file layout holds the loop in the graph, and its cache grows. Here the loop is outside, in
 `runtime.steps`, and every tensor keeps its shape from the first step to the last: the cache has
 slots for all tokens from the start, and a step writes its keys and values into its own slots. An
-attention bias hides the slots that are not filled yet. So the caches can be updated in place.
+attention bias hides the slots that are not filled yet. So the caches can be updated in place. The
+states of a recurrent decoder have one size from the start.
 
 Sentences that are over stay in the batch until all are, for the shapes may not change.
 
@@ -16,12 +17,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.export.runtime import signature
-from keras_transformer.layers.cache import Cache
+from keras_transformer.layers.cache import Cache, States
 from keras_transformer.layers.dot_product import FORBIDDEN
 from keras_transformer.search.loop import Plan, State, add_token
 
 # What a step changes. The rest is read only.
-CHANGING = ("position", *State._fields, "blocks", "key_places", "bias_places", "past_bias")
+CHANGING = ("position", *State._fields, "states")
+CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
 
 
 class FixedSlots(NamedTuple):
@@ -116,7 +118,8 @@ class StepsTask:
         )
         # A window: the oldest column goes, so that the last one is always the newest token.
         state = state._replace(history=state.history[:, :, 1:])
-        cache = cache._replace(by_sentence=cache.by_sentence.moved())
+        if not self.model.recurrent:
+            cache = cache._replace(by_sentence=cache.by_sentence.moved())
         after = self._divided(memory, plan, position, state, cache)
         changed = _tensors({name: after[name] for name in CHANGING if name in after})
         unfinished = tf.reduce_any(state.running > float("-inf"))
@@ -138,7 +141,10 @@ class StepsTask:
     def _fixed_cache(self, batch_size, length):
         """The empty cache with slots for `length` steps."""
         width = self.search._width
-        slots, _ = self.model.initial_cache(batch_size, width)
+        cache = self.model.initial_cache(batch_size, width)
+        if self.model.recurrent:
+            return cache
+        slots = cache.by_sentence
         blocks = [
             tuple(
                 tf.zeros([batch_size, past.shape[1], length * width, past.shape[3]], past.dtype)
@@ -155,22 +161,32 @@ class StepsTask:
     def _divided(self, memory, plan, position, state, cache):
         """All that `first` and a step hand on, as a dict of nests."""
         slots, past_bias = cache
-        return {
+        parts = {
             "memory": _cast(memory, self.dtype),
             **plan._asdict(),
             "position": position,
             **state._asdict(),
+        }
+        if self.model.recurrent:
+            return {**parts, "states": cache.by_hypothesis.blocks}
+        return {
+            **parts,
             **slots._replace(blocks=_cast(slots.blocks, self.dtype))._asdict(),
             "past_bias": past_bias,
         }
 
     def _joined(self, parts):
         """The inverse of `_divided`."""
-        plan, state, slots = (
-            kind(*[parts[name] for name in kind._fields]) for kind in (Plan, State, FixedSlots)
-        )
+
+        def joined(kind):
+            return kind(*[parts[name] for name in kind._fields])
+
+        if self.model.recurrent:
+            cache = Cache(by_hypothesis=States(parts["states"]))
+        else:
+            cache = Cache(joined(FixedSlots), parts["past_bias"])
         memory = _cast(parts["memory"], self.model.compute_dtype)
-        return memory, plan, parts["position"], state, Cache(slots, parts["past_bias"])
+        return memory, joined(Plan), parts["position"], joined(State), cache
 
 
 def _places(batch_size, rows, width):

@@ -12,16 +12,20 @@ from keras_transformer.data.checks import checked_strings
 from keras_transformer.data.dataset import choose, make_dataset
 from keras_transformer.data.encoding import encode_rows, lengths_of
 from keras_transformer.data.labels import check_counts_agree, pad_labels
-from keras_transformer.data.pairs import joined
+from keras_transformer.data.pairs import joined, two_rows
 
 
-def answer_batches(questions, passages, answers, tokenizer, tokens_per_batch=8192, **batching):
+def answer_batches(
+    questions, passages, answers, tokenizer, tokens_per_batch=8192, *, one_row=True, **batching
+):
     """Makes a `tf.data.Dataset` of padded batches from answers that stand in a passage.
 
     Each element is `({"source_ids": (B, S), "segment_ids": (B, S)}, {"start": (B,), "end": (B,)})`,
     int32. A row is question, end token, passage, end token; the segment is 1 in the question, 2 in
     the passage, 0 in padding. The labels are positions in the row: of the first and of the last
-    piece that have a part of the answer.
+    piece that have a part of the answer. Without `one_row` the inputs are
+    `{"first_ids": (B, S), "second_ids": (B, S')}`, question and passage, each with its end token,
+    and the labels are positions in the passage.
 
     Rows that fill up a batch (`static_shapes`, `batch_multiple`) have the labels -1. Train a model
     with the outputs "start" and "end", logits (B, S), with
@@ -32,7 +36,8 @@ def answer_batches(questions, passages, answers, tokenizer, tokens_per_batch=819
         answers: sequence of N pairs of int: where the answer begins in the passage and where it
             ends, in characters; the end is not included, as in `passage[begin:end]`.
         tokenizer: `Tokenizer`.
-        tokens_per_batch: int, limit of `B * S`.
+        tokens_per_batch: int, limit of B times the length of a row.
+        one_row: bool, whether question and passage come in one row. Defaults to `True`.
         **batching: see `classification_batches`.
 
     Returns:
@@ -60,7 +65,7 @@ def answer_batches(questions, passages, answers, tokenizer, tokens_per_batch=819
     keys = list(zip(questions, passages, map(tuple, answers), strict=True))
     keep, counts = choose(
         "question",
-        np.add(*map(lengths_of, rows)),
+        (np.add if one_row else np.maximum)(*map(lengths_of, rows)),
         batching.longest,
         empty=[not (q.strip() and p.strip()) for q, p, _ in keys],
         keys=keys,
@@ -68,12 +73,12 @@ def answer_batches(questions, passages, answers, tokenizer, tokens_per_batch=819
     )
     spans = [piece_span(tokenizer, passages[i], answers[i], f"answer {i}") for i in keep]
     question, passage = (Ragged([side[i] for i in keep]) for side in rows)
-    positions = np.array(spans) + question.lengths[:, None]
+    positions = np.array(spans) + (question.lengths[:, None] if one_row else 0)
     counts["tokens"] = {
         "question": int(question.lengths.sum()),
         "passage": int(passage.lengths.sum()),
     }
-    return make_dataset(Answers(question, passage, positions), batching, counts)
+    return make_dataset(Answers(question, passage, positions, one_row), batching, counts)
 
 
 def piece_span(tokenizer, text, answer, name="answer"):
@@ -106,17 +111,20 @@ def piece_span(tokenizer, text, answer, name="answer"):
 
 @dataclass
 class Answers:
-    """Questions and passages with their end tokens, and positions of start and end in the row."""
+    """Questions and passages with their end tokens, and positions of start and end in their row."""
 
     question: Ragged
     passage: Ragged
     positions: np.ndarray  # (N, 2)
+    one_row: bool
 
     @property
     def lengths(self):
-        return self.question.lengths + self.passage.lengths
+        join = np.add if self.one_row else np.maximum
+        return join(self.question.lengths, self.passage.lengths)
 
     def batch(self, rows, size, length):
-        inputs = joined(self.question.take(rows), self.passage.take(rows), size, length)
+        pair = joined if self.one_row else two_rows
+        inputs = pair(self.question.take(rows), self.passage.take(rows), size, length)
         start, end = self.positions[rows].T
         return inputs, {"start": pad_labels(start, size), "end": pad_labels(end, size)}

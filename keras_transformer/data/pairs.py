@@ -114,15 +114,17 @@ class TextPairs:
 
     def batch(self, rows, size, length):
         labels = np.arange(len(rows)) if self.labels is None else self.labels[rows]
-        first, second = self.first.take(rows), self.second.take(rows)
-        if self.one_row:
-            inputs = joined(first, second, size, length)
-        else:
-            inputs = {
-                "first_ids": pad_rows(first, size, length),
-                "second_ids": pad_rows(second, size, length),
-            }
+        pair = joined if self.one_row else two_rows
+        inputs = pair(self.first.take(rows), self.second.take(rows), size, length)
         return inputs, pad_labels(labels, size)
+
+
+def two_rows(first, second, size, length):
+    """Two texts in a row each: ids, (B, S) and (B, S')."""
+    return {
+        "first_ids": pad_rows(first, size, length),
+        "second_ids": pad_rows(second, size, length),
+    }
 
 
 def joined(first, second, size, length):

@@ -3,7 +3,8 @@
 What lives here: what every importer ends with, weights assigned by their documented paths
 (`assignment`); what several begin with, files (`checkpoint`, `marian_binary`), names and shapes of
 tensors (`mapping`), the order of ids (`vocabulary`) and the tokenizers that give them (`pieces`);
-and one file an origin: `bergamot`, `bert`, `gpt2`, `marian`, `torch_transformer`.
+and one file an origin: `bergamot`, `bert`, `fairseq`, `gpt2`, `marian`, `opennmt`,
+`torch_transformer`.
 
 What may be imported: NumPy, Keras, and models, layers and data of this package; `safetensors` when
 a file is read. The origin's own library is not needed, but for PyTorch where its own files are
@@ -11,7 +12,24 @@ read. A new importer is one file that maps the origin's names to our paths and c
 `assign_weights`, and its name below.
 """
 
-from keras_transformer.importers import bergamot, bert, gpt2, marian, torch_transformer
+from keras_transformer.importers import (
+    bergamot,
+    bert,
+    fairseq,
+    gpt2,
+    marian,
+    opennmt,
+    torch_transformer,
+)
 from keras_transformer.importers.assignment import assign_weights
 
-__all__ = ["assign_weights", "bergamot", "bert", "gpt2", "marian", "torch_transformer"]
+__all__ = [
+    "assign_weights",
+    "bergamot",
+    "bert",
+    "fairseq",
+    "gpt2",
+    "marian",
+    "opennmt",
+    "torch_transformer",
+]

@@ -10,7 +10,7 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_transformer.importers import checkpoint, mapping, vocabulary
+from keras_transformer.importers import checkpoint, json_pieces, mapping, vocabulary
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.layers.pooling import SequencePooling
 from keras_transformer.layers.positions import LearnedPositionEncoding
@@ -33,15 +33,17 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # our ids 0 to 3
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # not the encoder's
 
 
-def load_model(folder, segments=False, **options):
+def load_model(folder, order=None, segments=False, **options):
     """A `TransformerEncoder` with the weights of a BERT folder of Hugging Face's.
 
-    Its ids are in our order: `row_order` says which of theirs each is. A row of one text is
-    `[CLS]`, which is our begin token 2, its tokens and `[SEP]`, our end token 3.
+    Its ids are in our order. A row of one text is `[CLS]`, which is our begin token 2, its tokens
+    and `[SEP]`, our end token 3.
 
     Args:
         folder: str or path, with `config.json`, `vocab.txt` or `tokenizer.json`, and
             `model.safetensors` (or `pytorch_model.bin`).
+        order: their id of each of our rows. Defaults to `row_order` of the configuration and the
+            vocabulary; with it the folder needs none.
         segments: whether the model reads `segment_ids`, for two texts in a row. `False`: one text,
             whose segment is added to the positions. Defaults to `False`.
         **options: arguments of `TransformerEncoder` that do not change weights, such as `dropout`,
@@ -60,7 +62,7 @@ def load_model(folder, segments=False, **options):
     >>> encoder = load_model("all-MiniLM-L6-v2")  # doctest: +SKIP
     """
     config = read_config(folder)
-    order = row_order(config, read_vocabulary(folder))
+    order = row_order(config, read_vocabulary(folder)) if order is None else order
     model = TransformerEncoder(
         len(order),
         config["num_hidden_layers"],
@@ -82,6 +84,25 @@ def load_model(folder, segments=False, **options):
     arrays = mapped_weights(config, checkpoint.read_tensors(folder), order, segments)
     assign_weights(model, arrays)
     return model
+
+
+def load(folder, **options):
+    """As `load_model`, and the tokenizer of the folder, with our ids.
+
+    Its rows begin with `[CLS]`, so that a row of one text is what it gives and the end token.
+
+    Args:
+        folder: str or path; `tokenizer.json` in it is read, or `vocab.txt`.
+        **options: as in `load_model`.
+
+    Returns:
+        `(model, tokenizer)`, the second a `JsonTokenizer`.
+    """
+    path, pieces = pathlib.Path(folder) / "tokenizer.json", read_vocabulary(folder)
+    order = row_order(read_config(folder), pieces)
+    known = checkpoint.read_json(path) if path.exists() else json_pieces.word_pieces(folder, pieces)
+    tokenizer = json_pieces.renumbered(known, order, SPECIAL[2])
+    return load_model(folder, **options), tokenizer
 
 
 def load_sentence_encoder(folder, **options):
@@ -125,7 +146,7 @@ def read_vocabulary(folder):
         pieces = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text: {error}.") from error
-    return {piece: id for id, piece in enumerate(pieces)}
+    return {piece: id for id, piece in enumerate(pieces) if piece}
 
 
 def row_order(config, pieces):

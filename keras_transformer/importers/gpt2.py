@@ -6,7 +6,9 @@ the last norm larger; queries, keys and values are cut out of one matrix. It has
 an unknown token, and one token, `<|endoftext|>`, begins and ends a text.
 """
 
-from keras_transformer.importers import checkpoint, mapping, vocabulary
+import pathlib
+
+from keras_transformer.importers import checkpoint, json_pieces, mapping, vocabulary
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import CausalTransformer
@@ -24,6 +26,8 @@ DEFAULTS = {
     "resid_pdrop": 0.1,
     "tie_word_embeddings": True,
 }
+# The bias of rows that GPT-2 does not have. Its logits are about -100, so it must be far below.
+NEVER = -1e4
 FIXED = {
     "add_cross_attention": False,
     "scale_attn_by_inverse_layer_idx": False,
@@ -31,13 +35,14 @@ FIXED = {
 }
 
 
-def load_model(folder, **options):
+def load_model(folder, order=None, **options):
     """A `CausalTransformer` with the weights of a GPT-2 folder of Hugging Face's.
 
-    Its ids are in our order: `row_order` says which of theirs each is.
+    Its ids are in our order.
 
     Args:
         folder: str or path, with `config.json` and `model.safetensors` (or `pytorch_model.bin`).
+        order: their id of each of our rows. Defaults to `row_order` of the configuration.
         **options: arguments of `CausalTransformer` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
@@ -54,8 +59,9 @@ def load_model(folder, **options):
     >>> model = load_model("gpt2")  # doctest: +SKIP
     """
     config = read_config(folder)
+    order = row_order(config) if order is None else order
     model = CausalTransformer(
-        len(row_order(config)),
+        len(order),
         config["n_layer"],
         config["n_embd"],
         config["n_head"],
@@ -73,8 +79,19 @@ def load_model(folder, **options):
             **options,
         },
     )
-    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder)))
+    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder), order))
     return model
+
+
+def load(folder, **options):
+    """As `load_model`, and the tokenizer of the folder's `tokenizer.json`, with our ids.
+
+    Returns:
+        `(model, tokenizer)`, the second a `JsonTokenizer`.
+    """
+    known = checkpoint.read_json(pathlib.Path(folder) / "tokenizer.json")
+    tokenizer = json_pieces.renumbered(known, row_order(read_config(folder)))
+    return load_model(folder, **options), tokenizer
 
 
 def read_config(folder):
@@ -94,7 +111,7 @@ def row_order(config):
     return vocabulary.row_order(config["vocab_size"], None, None, begin, end)
 
 
-def mapped_weights(config, tensors):
+def mapped_weights(config, tensors, order):
     """`{our path: array}` of GPT-2's tensors, after a check of their names and shapes."""
     prefix, d_model = "transformer.", config["n_embd"]
     if "wte.weight" in tensors:  # saved without its head
@@ -116,9 +133,9 @@ def mapped_weights(config, tensors):
     ]
     tensors = mapping.checked(tensors, targets, copies, masks)
 
-    arrays, order, scale = mapping.mapped(tensors, targets), row_order(config), d_model**0.5
+    arrays, scale = mapping.mapped(tensors, targets), d_model**0.5
     arrays["token_embedding/embeddings"] = vocabulary.rows(tensors[table], order) / scale
-    arrays["token_embedding/output_bias"] = vocabulary.logit_bias(order)
+    arrays["token_embedding/output_bias"] = vocabulary.logit_bias(order, never=NEVER)
     if config["tie_word_embeddings"]:  # the logits need what was taken from their matrix
         for name in ("decoder_norm/gamma", "decoder_norm/beta"):
             arrays[name] = arrays[name] * scale

@@ -29,13 +29,15 @@ FIXED = {"normalize_before": False, "normalize_embedding": False, "add_final_lay
 EPSILON = 1e-5
 
 
-def load_model(folder, **options):
+def load_model(folder, orders=None, **options):
     """A `Transformer` with the weights of a Marian folder of Hugging Face's.
 
-    Its ids are in our order: `row_orders` says which of theirs each is.
+    Its ids are in our order.
 
     Args:
         folder: str or path, with `config.json` and `model.safetensors` (or `pytorch_model.bin`).
+        orders: their id of each of our rows, of the source and of the target. Defaults to
+            `row_orders` of the configuration.
         **options: arguments of `Transformer` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
@@ -51,7 +53,32 @@ def load_model(folder, **options):
 
     >>> model = load_model("opus-mt-en-de")  # doctest: +SKIP
     """
-    return _made(read_config(folder), folder, options)
+    config = read_config(folder)
+    shared = config["share_encoder_decoder_embeddings"]
+    orders = row_orders(config) if orders is None else orders
+    model = Transformer(
+        len(orders[0]),
+        (config["encoder_layers"], config["decoder_layers"]),
+        config["d_model"],
+        config["encoder_attention_heads"],
+        config["encoder_ffn_dim"],
+        **{
+            "dropout": config["dropout"],
+            "attention_dropout": config["attention_dropout"],
+            "activation": checkpoint.activation(config, "activation_function"),
+            "positions": LearnedPositionEncoding(
+                config["max_position_embeddings"], trainable=False
+            ),
+            "target_vocab_size": None if shared else len(orders[1]),
+            "use_bias": True,
+            "epsilon": EPSILON,
+            "tie_output": config["tie_word_embeddings"],
+            "output_bias": True,
+            **options,
+        },
+    )
+    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder), orders))
+    return model
 
 
 def load(folder, **options):
@@ -84,9 +111,9 @@ def load(folder, **options):
         names = ("vocab.json", "target_vocab.json")
         ids = [_read_vocabulary(folder / name, config) for name in names]
         unknown = [pieces.unknown_pieces(*own) for own in zip(ids, models, strict=True)]
-    config["unknown_pieces"] = [len(own) for own in unknown]
-    model = _made(config, folder, options)
-    names = [pieces.piece_names(*own) for own in zip(ids, row_orders(config), unknown, strict=True)]
+    orders = row_orders(config, [len(own) for own in unknown])
+    model = load_model(folder, orders, **options)
+    names = [pieces.piece_names(*own) for own in zip(ids, orders, unknown, strict=True)]
     if models[0] == models[1] and names[0] == names[1]:
         return model, pieces.renumbered(models[0], names[0])
     source = pieces.renumbered(models[0], names[0], writes=False)
@@ -103,35 +130,6 @@ def _read_vocabulary(path, config):
                 f"{name}={config[name]}. Are the files of one model?"
             )
     return ids
-
-
-def _made(config, folder, options):
-    """The model of a configuration, with the weights of a folder."""
-    shared = config["share_encoder_decoder_embeddings"]
-    orders = row_orders(config)
-    model = Transformer(
-        len(orders[0]),
-        (config["encoder_layers"], config["decoder_layers"]),
-        config["d_model"],
-        config["encoder_attention_heads"],
-        config["encoder_ffn_dim"],
-        **{
-            "dropout": config["dropout"],
-            "attention_dropout": config["attention_dropout"],
-            "activation": checkpoint.activation(config, "activation_function"),
-            "positions": LearnedPositionEncoding(
-                config["max_position_embeddings"], trainable=False
-            ),
-            "target_vocab_size": None if shared else len(orders[1]),
-            "use_bias": True,
-            "epsilon": EPSILON,
-            "tie_output": config["tie_word_embeddings"],
-            "output_bias": True,
-            **options,
-        },
-    )
-    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder)))
-    return model
 
 
 def read_config(folder):
@@ -152,15 +150,18 @@ def read_config(folder):
     return config
 
 
-def row_orders(config):
-    """Their ids of our rows, of the source and of the target, (V,) each."""
+def row_orders(config, copies=(0, 0)):
+    """Their ids of our rows, of the source and of the target, (V,) each.
+
+    So many `copies` of the unknown token follow, for pieces that the tokenizers know and the
+    vocabularies lack, see `pieces`.
+    """
     special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
     sizes = config["vocab_size"], config["decoder_vocab_size"]
-    copies = config.get("unknown_pieces", (0, 0))  # see `pieces`
     return [vocabulary.row_order(n, *special, more) for n, more in zip(sizes, copies, strict=True)]
 
 
-def mapped_weights(config, tensors):
+def mapped_weights(config, tensors, orders):
     """`{our path: array}` of a Marian model's tensors, after a check of their names and shapes."""
     d_model, length = config["d_model"], config["max_position_embeddings"]
     depths = config["encoder_layers"], config["decoder_layers"]
@@ -178,7 +179,7 @@ def mapped_weights(config, tensors):
     sinusoids = half_sinusoids(length, d_model)
     for side, name in zip(("source", "target"), tables, strict=True):
         arrays[f"{side}_positions/embeddings"] = tensors.get(name, sinusoids)
-    return {**arrays, **_embeddings(config, tensors, arrays)}
+    return {**arrays, **_embeddings(config, tensors, orders, arrays)}
 
 
 def _tables(config):
@@ -198,9 +199,9 @@ def _tables(config):
     return {**shapes, "final_logits_bias": (1, sizes["decoder"])}, copies
 
 
-def _embeddings(config, tensors, arrays):
+def _embeddings(config, tensors, orders, arrays):
     """`{our path: array}` of embeddings and logits, and of the norm that may have to scale them."""
-    source, target = row_orders(config)
+    source, target = orders
     scale = 1.0 if config["scale_embedding"] else config["d_model"] ** -0.5
     bias = vocabulary.logit_bias(target, tensors["final_logits_bias"][0])
     if config["share_encoder_decoder_embeddings"]:

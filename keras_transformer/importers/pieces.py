@@ -54,8 +54,8 @@ def piece_names(ids, order, unknown=()):
 def renumbered(model, names, writes=True):
     """A `Tokenizer` that segments as a SentencePiece model does and gives our ids.
 
-    Language tokens of the vocabulary, such as ">>fra<<", are one token where they stand in front of
-    a word.
+    Language tokens of the vocabulary, such as ">>fra<<", are one token where they begin a text or
+    follow a space; a space must follow them, too.
 
     Args:
         model: serialised SentencePiece model, bytes.

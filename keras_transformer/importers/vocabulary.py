@@ -57,19 +57,14 @@ def rows(array, order):
     return extended[order]
 
 
-def logit_bias(order, bias=None):
+def logit_bias(order, bias=None, never=NEVER):
     """The bias (V,) of our logits from the origin's (U,), or from none.
 
-    Softmax over ours is then softmax over the origin's: each of its ids counts once.
+    Softmax over ours is then softmax over the origin's: each of its ids counts once, and a row that
+    does not count gets the bias `never`.
     """
     bias = np.zeros(len(order), np.float32) if bias is None else rows(bias, order)
     kept = set(our_ids(order).values())
     silent = [row for row in range(len(order)) if row not in kept]
-    bias[silent] = NEVER
+    bias[silent] = never
     return bias
-
-
-def check_begin(order, begin):
-    """Refuses a vocabulary without a begin token; our searches start with one."""
-    if order[BEGIN_ID] == NONE:
-        raise ValueError(f"The configuration names no begin token ({begin} is missing).")

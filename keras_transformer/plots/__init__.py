@@ -16,7 +16,7 @@ from keras_transformer.plots.attention import (
 )
 from keras_transformer.plots.confusion import plot_confusion
 from keras_transformer.plots.curves import plot_learning_curve
-from keras_transformer.plots.matrix import plot_matrix
+from keras_transformer.plots.matrix import plot_matrices, plot_matrix
 from keras_transformer.plots.panels import Panel, plot_panels
 from keras_transformer.plots.pictures import plot_picture_attention
 from keras_transformer.plots.series import plot_forecast
@@ -32,6 +32,7 @@ __all__ = [
     "plot_confusion",
     "plot_forecast",
     "plot_learning_curve",
+    "plot_matrices",
     "plot_matrix",
     "plot_panels",
     "plot_picture_attention",

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.ssru import RecurrentDecoderBlock
 from keras_transformer.layers.stack import encoded
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
@@ -28,7 +29,8 @@ def attention_maps(model, source_ids=None, target_ids=None):
         Dict of float32 arrays, one for each use of attention that the model has (section 3.2.3):
         "encoder" (N, H, S, S), "decoder" (N, H, T, T), "cross" (N, H, T, S). Row i holds the
         weights of query i, and they sum to 1. The weights of padded keys are 0. What happens inside
-        an encoder of the caller's is not known, so that "encoder" is missing there.
+        an encoder of the caller's is not known, so that "encoder" is missing there; a recurrent
+        decoder has no "decoder".
 
     Raises:
         ValueError: if ids are missing that the model needs, or are not one sentence.
@@ -63,7 +65,7 @@ def attention_maps(model, source_ids=None, target_ids=None):
             x = _attending(
                 block, x, maps["decoder"], maps.get("cross"), memory, memory_mask, **masks
             )
-    return {name: np.concatenate(weights) for name, weights in maps.items()}
+    return {name: np.concatenate(weights) for name, weights in maps.items() if weights}
 
 
 def block_attention(model, inputs):
@@ -113,6 +115,8 @@ def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks
     """One block's output (B, T, D); adds its weights (B, H, T, S) to the lists."""
 
     def attend_self(x):
+        if isinstance(block, RecurrentDecoderBlock):
+            return block.self_attention(x, attention_mask=masks["attention_mask"])
         own.append(_as_float32(block.self_attention.attention_weights(x, x, **masks)))
         return block.self_attention(x, x, **masks)
 

@@ -32,7 +32,7 @@ def make_parser(name, description, epochs, data=True):
     Args:
         name: str, the script's name without ".py"; `--output` is then "runs/NAME" by default.
         description: str; its first line is shown.
-        epochs: int, the default of `--epochs`.
+        epochs: int, the default of `--epochs`; `None` if the script finds it by the data.
         data: bool, whether there is real data to read, and so an argument `--data`.
     """
     parser = argparse.ArgumentParser(
@@ -43,7 +43,8 @@ def make_parser(name, description, epochs, data=True):
     if data:
         add("--data", type=Path, help="folder of real data; default: small data, made or shipped")
     add("--limit", type=int, help="use the first LIMIT examples of each set only")
-    add("--epochs", type=int, default=epochs, help=f"default: {epochs}")
+    usual = "by the data" if epochs is None else epochs
+    add("--epochs", type=int, default=epochs, help=f"default: {usual}")
     add("--seed", type=int, default=1, help="default: 1")
     add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
     return parser

@@ -40,6 +40,19 @@ def test_positions_are_those_of_the_row(tokenizer):
     assert texts == {"red", "hat"}
 
 
+def test_in_two_rows_positions_are_those_of_the_passage(tokenizer):
+    passages, answers = [PASSAGE, "the hat"], [(11, 14), (4, 7)]
+    data = answer_batches(["who?", "what?"], passages, answers, tokenizer, one_row=False)
+    ((inputs, labels),) = data
+    assert sorted(inputs) == ["first_ids", "second_ids"]
+    found = {}
+    for i, row in enumerate(inputs["second_ids"].numpy()):
+        start, end = (int(labels[name][i]) for name in ("start", "end"))
+        question = tokenizer.decode(inputs["first_ids"].numpy()[i])
+        found[question] = tokenizer.decode(row[start : end + 1]).strip()
+    assert sorted(found.values()) == ["hat", "red"] and len(found) == 2
+
+
 @pytest.mark.parametrize("answer", [(3, 3), (-1, 2), (5, 1000), (4, 2)])
 def test_an_answer_outside_is_named(tokenizer, answer):
     with pytest.raises(ValueError, match=rf"answer 1 is \({answer[0]}, {answer[1]}\), which is no"):

@@ -110,7 +110,7 @@ def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
 @pytest.mark.parametrize(
     "cls, config",
     [
-        (positions.SinusoidalPositionEncoding, {}),
+        (positions.SinusoidalPositionEncoding, {"base": 50.0}),
         (positions.LearnedPositionEncoding, {"max_length": 11}),
         (positions.RotaryPositionEncoding, {}),
     ],
@@ -125,6 +125,15 @@ def test_layer_promises(cls, config, tmp_path):
 def test_an_odd_size_is_refused(cls):
     with pytest.raises(ValueError, match=f"{cls.__name__}.*even.*13.*Choose"):
         cls()(np.zeros((B, T, 13), "float32"))
+
+
+@pytest.mark.numeric
+def test_another_base_gives_other_wavelengths():
+    layer = positions.SinusoidalPositionEncoding(base=16.0)
+    row = numpy64(layer(np.zeros((1, 3, 4), "float32")))[0, 2]
+    assert_close(row, [np.sin(2.0), np.cos(2.0), np.sin(0.5), np.cos(0.5)])
+    with pytest.raises(ValueError, match="base must be above 1, but 1 was passed"):
+        positions.SinusoidalPositionEncoding(base=1)
 
 
 def test_learned_positions_refuse_what_is_longer_than_the_table():

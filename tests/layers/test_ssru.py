@@ -170,3 +170,12 @@ def test_cached_steps_of_reordered_hypotheses_give_the_logits_of_the_whole():
         ]
         states = [ops.convert_to_tensor(state, "float32") for state in states]
         cache = cache._replace(by_hypothesis=type(cache.by_hypothesis)(states))
+
+
+def test_attention_maps_leave_the_decoder_out():
+    from keras_transformer.plots import attention_maps
+
+    maps = attention_maps(translator(), integers(4, V, S), np.array([2, 5, 7]))
+    assert {name: array.shape for name, array in maps.items()} == {
+        "encoder": (1, 2, S, S), "cross": (2, 2, 3, S),
+    }  # fmt: skip

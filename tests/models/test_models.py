@@ -374,6 +374,7 @@ def test_every_documented_weight_exists():
     options |= VARIANTS["own output"]
     paths = set(weights_of(make(Transformer, **options)[0]))
     paths |= set(weights_of(make(Transformer, target_vocab_size=29, **options)[0]))
+    paths |= set(weights_of(make(Transformer, recurrent_decoder=True)[0]))
     paths |= set(weights_of(layers_that_stand_alone()))
     for pattern, _ in documented_weights():
         assert any(re.fullmatch(pattern, path) for path in paths), pattern
@@ -414,7 +415,7 @@ ARGUMENTS = {
 CAUSAL = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
 ENCODER = {name: value for name, value in CAUSAL.items() if "output" not in name}
 CLASSES = [
-    (Transformer, ARGUMENTS),
+    (Transformer, {**ARGUMENTS, "recurrent_decoder": True}),
     (TransformerEncoder, {**ENCODER, "num_segments": 3}),
     (CausalTransformer, CAUSAL),
 ]

@@ -37,6 +37,7 @@ FLOORS = (
         "data.tokenizer",
         "data.tokenizer_graph",
         "data.tokenizer_training",
+        "data.json_tokenizer",
         "data.corpora",
         "data.batches",
         "data.encoding",
@@ -63,6 +64,7 @@ FLOORS = (
     {PACKAGE},
     {"export.staging", "export.verify", "export.probe", "export.graph"},
     {"export"},
+    {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:3] for name in floor}

@@ -87,6 +87,15 @@ def write_folder(folder, seed=9):
     return folder
 
 
+def translated(folder, lines, limit):
+    """The strings that the reference makes of lines; enough of them differ to tell models apart."""
+    path = str(folder / "vocab.pten.spm")
+    theirs, oracle = sentencepiece.SentencePieceProcessor(model_file=path), Reference(folder)
+    found = [oracle.translate([*theirs.encode(line), 0], limit) for line in lines]
+    assert len({tuple(row) for row in found}) > 5
+    return [theirs.decode([i for i in row if i]) for row in found]
+
+
 class Reference:
     """Marian's forward pass in float64, one sentence, with its own ids."""
 

@@ -114,8 +114,13 @@ def cleaned(tree):
     return Tree(re.split(r"[-=|]", tree.label)[0], children)
 
 
-def to_brackets(tree):
+def to_brackets(tree, tags=False):
     """A tree as a line of brackets, its words as XX.
+
+    Args:
+        tree: `Tree`.
+        tags: bool, whether words are their tags instead. It is more to learn; but which word it is
+            that comes next is then learned with it.
 
     Example:
 
@@ -123,8 +128,8 @@ def to_brackets(tree):
     '(S (NP XX ) (VP XX ) )'
     """
     if is_word(tree):
-        return WORD
-    return f"({tree.label} {' '.join(map(to_brackets, tree.children))} )"
+        return tree.label if tags else WORD
+    return f"({tree.label} {' '.join(to_brackets(child, tags) for child in tree.children)} )"
 
 
 def from_brackets(line, words=None):
@@ -132,8 +137,8 @@ def from_brackets(line, words=None):
 
     Args:
         line: str, as `to_brackets` writes it.
-        words: list of pairs (word, tag), what stands for the XX. Defaults to `None`: any number of
-            XX, which are words and tags of the tree.
+        words: list of pairs (word, tag), which take the places of XX or tags. Defaults to `None`:
+            any number of them, which are words and tags of the tree.
 
     Returns:
         `Tree`.
@@ -146,17 +151,15 @@ def from_brackets(line, words=None):
     >>> str(from_brackets("(S (NP XX ) XX )", [("Anna", "NNP"), (".", ".")]))
     '(S (NP (NNP Anna)) (. .))'
     """
-    count = sum(token == WORD for token in line.split())
-    if words is not None and count != len(words):
-        raise ValueError(f"{count} words are in brackets, but there are {len(words)}: {line}")
-    pairs = iter([(WORD, WORD)] * count if words is None else words)
-    spelled = []
-    for token in line.split():
-        if token == WORD:
-            word, tag = next(pairs)
-            spelled.append(f"({tag} {word})")
-        else:
-            spelled.append(token)
+    tokens = line.split()
+    places = [token for token in tokens if not token.startswith("(") and token != ")"]
+    if words is not None and len(places) != len(words):
+        raise ValueError(f"{len(places)} words are in brackets, but there are {len(words)}: {line}")
+    pairs = iter(zip(places, places, strict=True) if words is None else words)
+    spelled = [
+        token if token.startswith("(") or token == ")" else "({1} {0})".format(*next(pairs))
+        for token in tokens
+    ]
     trees = read_trees(" ".join(spelled))
     if len(trees) != 1:
         raise ValueError(f"{len(trees)} trees are in this line: {line}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.trees import (
+from keras_transformer.data.sets.trees import (
     Tree,
     cleaned,
     from_brackets,
@@ -55,6 +55,14 @@ def test_brackets_and_back():
     assert tagged_words(from_brackets(line)) == [("XX", "XX")] * 8
 
 
+def test_tags_in_place_of_xx_and_back():
+    tree = cleaned(read_trees(TEXT)[0])
+    line = to_brackets(tree, tags=True)
+    assert line == ("(S (NP (NP NNP ) , ) (VP VBZ (ADVP RB ) (PP IN (NP -LRB- CD ) ) ) . )")
+    assert from_brackets(line, tagged_words(tree)) == tree
+    assert tagged_words(from_brackets(line))[:2] == [("NNP", "NNP"), (",", ",")]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -63,7 +71,6 @@ def test_brackets_and_back():
         "(S (NP ) XX )",  # without word
         "(S XX ) (S XX )",  # two trees
         "XX (S XX )",  # a word outside
-        "(S XX a )",  # a word that is none
         "",
     ],
 )

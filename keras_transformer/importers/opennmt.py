@@ -1,0 +1,133 @@
+"""OpenNMT-py's translation models, from the state dicts of a checkpoint ("model" and "generator").
+
+They are the paper's model, pre-norm, with biases in attention and on the logits, and its sinusoids.
+Only names and the order of special ids differ. Sources end without an end token in OpenNMT-py,
+unless a model was trained on data that has one.
+
+The states are dicts of arrays, `{name: tensor.numpy() for name, tensor in state.items()}`.
+
+Shapes: D d_model, F d_ff, U their vocabulary, V ours.
+"""
+
+import re
+
+import numpy as np
+
+from keras_transformer.importers import mapping, vocabulary
+from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.models import Transformer
+
+UNKNOWN, PAD, BEGIN, END = range(4)  # ids of every vocabulary of OpenNMT-py
+EPSILON = 1e-6
+TABLE = "{}.embeddings.make_embedding.emb_luts.0.weight"
+SPARE = re.compile(r"(encoder|decoder)\.embeddings\.make_embedding\.pe\.pe")
+ATTENTION = {
+    "linear_query": "query",
+    "linear_keys": "key",
+    "linear_values": "value",
+    "final_linear": "output",
+}
+# Their name of a block's part: ours.
+SIDES = {
+    "encoder": ("encoder.transformer", {"self_attn": "layer_norm"}),
+    "decoder": (
+        "decoder.transformer_layers",
+        {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
+    ),
+}
+OURS = {"self_attn": "self_attention", "context_attn": "cross_attention"}
+
+
+def load_model(state, generator, num_heads, **options):
+    """A `Transformer` with the weights of an OpenNMT-py translation model.
+
+    Sizes and tied matrices are read off the states. Ids are in our order: `row_order` says which of
+    theirs each is.
+
+    Args:
+        state: dict from name to array, "model" in the checkpoint.
+        generator: dict from name to array, "generator" in the checkpoint: `weight` and `bias`, or
+            `0.weight` and `0.bias`.
+        num_heads: heads of each attention ("heads"), which no shape tells.
+        **options: other arguments of `Transformer` that do not change weights, such as
+            `activation`, `dropout` or `dtype`.
+
+    Raises:
+        ValueError: a weight is missing, left over or misshapen.
+
+    Example:
+
+    >>> model = load_model(state, generator, num_heads=8)  # doctest: +SKIP
+    """
+    tables = [TABLE.format(side) for side in ("encoder", "decoder")]
+    hidden = "encoder.transformer.0.feed_forward.w_1.weight"
+    generator = {f"generator.{name.removeprefix('0.')}": w for name, w in generator.items()}
+    state = {_today(name): array for name, array in {**state, **generator}.items()}
+    for name in (*tables, hidden, "generator.weight"):
+        if name not in state or state[name].ndim != 2:
+            raise ValueError(f"{name} is missing or no matrix: is it a model of OpenNMT-py?")
+    source, target = (state[name] for name in tables)
+    shared = np.array_equal(source, target)
+    tied = np.array_equal(state["generator.weight"], target)
+    orders = [row_order(len(table)) for table in (source, target)]
+    d_model, d_ff = source.shape[1], len(state[hidden])
+    layers = [_count(state, prefix) for prefix, _ in SIDES.values()]
+    model = Transformer(
+        len(orders[0]), tuple(layers), d_model, num_heads, d_ff,
+        **{
+            "norm_first": True, "use_bias": True, "epsilon": EPSILON, "tie_output": tied,
+            "output_bias": True, "target_vocab_size": None if shared else len(orders[1]), **options,
+        },
+    )  # fmt: skip
+    targets = _targets(layers, d_model, d_ff)
+    shapes = {tables[0]: source.shape, tables[1]: (len(target), d_model)}
+    shapes |= {"generator.weight": target.shape, "generator.bias": (len(target),)}
+    targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
+    mapping.checked(state, targets, spare=[name for name in state if SPARE.fullmatch(name)])
+
+    own = "token_embedding" if shared else "target_embedding"
+    arrays = mapping.mapped(state, targets)
+    arrays[f"{own}/embeddings"] = vocabulary.rows(target, orders[1])
+    if not shared:
+        arrays["source_embedding/embeddings"] = vocabulary.rows(source, orders[0])
+    arrays[f"{own}/output_bias"] = vocabulary.logit_bias(orders[1], state["generator.bias"])
+    if not tied:
+        kernel = vocabulary.rows(state["generator.weight"], orders[1])
+        arrays[f"{own}/output_kernel"] = kernel.T
+    assign_weights(model, arrays)
+    return model
+
+
+def row_order(size):
+    """Their ids of our rows, (V,)."""
+    return vocabulary.row_order(size, PAD, UNKNOWN, BEGIN, END)
+
+
+def _today(name):
+    """A name as it is written today; norms were called otherwise at first."""
+    return re.sub(r"\.b_2$", ".bias", re.sub(r"\.a_2$", ".weight", name))
+
+
+def _count(state, prefix):
+    found = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state]
+    return 1 + max((int(match[1]) for match in found if match), default=0)
+
+
+def _targets(layers, d_model, d_ff):
+    """`{their name: Target}` of blocks and norms."""
+    targets = {}
+    for (side, (prefix, attentions)), count in zip(SIDES.items(), layers, strict=True):
+        targets |= mapping.norm(f"{side}.layer_norm", d_model, f"{side}_norm")
+        for i in range(count):
+            theirs, ours = f"{prefix}.{i}", f"{side}_block_{i}"
+            for part, norm in attentions.items():
+                name = f"{ours}/{OURS[part]}"
+                for linear, projection in ATTENTION.items():
+                    path = f"{name}/{projection}"
+                    targets |= mapping.linear(f"{theirs}.{part}.{linear}", d_model, d_model, path)
+                targets |= mapping.norm(f"{theirs}.{norm}", d_model, f"{name}_norm")
+            block, path = f"{theirs}.feed_forward", f"{ours}/feed_forward"
+            targets |= mapping.linear(f"{block}.w_1", d_model, d_ff, f"{path}/hidden")
+            targets |= mapping.linear(f"{block}.w_2", d_ff, d_model, f"{path}/output")
+            targets |= mapping.norm(f"{block}.layer_norm", d_model, f"{path}_norm")
+    return targets

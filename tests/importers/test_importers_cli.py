@@ -1,0 +1,64 @@
+"""`python -m keras_transformer.importers`: a published model in one command, or why not."""
+
+import keras
+import pytest
+from support import bergamot_model
+from support.bergamot_model import LINES, translated
+
+import keras_transformer as kt
+from keras_transformer.export.runtime import Translator
+from keras_transformer.importers.__main__ import main, parse
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return bergamot_model.write_folder(tmp_path_factory.mktemp("models") / "pten")
+
+
+def test_the_model_and_its_tokenizer_are_written_to_train_on(folder, tmp_path):
+    assert main(["bergamot", str(folder), str(tmp_path / "out")]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "model.keras", "tokenizer.model",
+    ]  # fmt: skip
+    model = keras.saving.load_model(tmp_path / "out" / "model.keras")
+    tokenizer = kt.Tokenizer.load(tmp_path / "out" / "tokenizer.model")
+    assert model.recurrent and model.vocab_size == tokenizer.vocab_size
+
+
+def test_the_export_gives_the_strings_of_the_reference(folder, tmp_path):
+    out = tmp_path / "out"
+    command = ["bergamot", str(folder), str(out), "--export", "onnx", "--text", "--quiet"]
+    assert main([*command, "--max-length", "12"]) == 0
+    translator = Translator(out)  # the file from text to text was held to the other one
+    assert list(translator.translate(LINES)) == translated(folder, LINES, 12)
+    assert translator.manifest["text"] and translator.manifest["precision"] == "float32"
+    assert translator.manifest["search"]["config"]["allow_unknown"] is False
+
+
+def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in folder.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes()[:-3000])
+    (broken / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
+    for origin, source, message in (
+        ("bergamot", broken, "is cut off"),
+        ("bergamot", tmp_path / "nowhere", "must hold one file model*.bin"),
+        ("marian", folder, "config.json"),
+    ):
+        assert main([origin, str(source), str(tmp_path / "out")]) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--precision", "int8"], "--precision: only with --export onnx"),
+        (["--export", "saved_model", "--text"], "--text: only with --export onnx"),
+    ],
+)
+def test_arguments_that_do_not_apply_are_refused(flags, message, capsys):
+    with pytest.raises(SystemExit):
+        parse(["bergamot", "in", "out", *flags])
+    assert message in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""Tokenizers of the `tokenizers` library: the pieces of `transformers` at our ids, served, too."""
+
+import json
+
+import numpy as np
+import pytest
+from support import published
+from support.published import transformers
+
+from keras_transformer.data.json_tokenizer import JsonTokenizer, load_tokenizer
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.importers import bert, gpt2, json_pieces
+
+PIECES = ["[PAD]", "the", "##ing", "cat", "sleep", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##s"]
+PIECES += [".", "!", "a", "##t"]
+TEXTS = ["The cats sleeping.", "uncat [MASK] sleep", "Ça sleep ½!", "a  at\tthe", "catings"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A BERT folder with `vocab.txt` and random weights."""
+    folder = tmp_path_factory.mktemp("bert")
+    config = transformers.BertConfig(
+        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=29,
+    )  # fmt: skip
+    published.drawn(transformers.BertModel(config)).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return bert.load(folder)[1]
+
+
+def test_rows_are_those_of_transformers(folder, tokenizer):
+    theirs = transformers.BertTokenizer.from_pretrained(folder)
+    order = bert.row_order(bert.read_config(folder), bert.read_vocabulary(folder))
+    assert tokenizer.vocab_size == len(PIECES)
+    for text, ours in zip(TEXTS, tokenizer.encode(TEXTS), strict=True):
+        assert [int(order[i]) for i in [*ours, 3]] == theirs(text)["input_ids"]
+        assert tokenizer.encode(text) == ours
+        spans = tokenizer.encode_with_spans(text)
+        assert spans[0] == ours and spans[1][0] == (0, 0)
+    rows = tokenizer.encode(TEXTS[:2])
+    assert tokenizer.decode([[*row, 3, 4] for row in rows])[0] == "the cats sleeping."
+
+
+def test_its_own_json_is_preferred_and_one_of_other_rows_refused(folder, tokenizer, tmp_path):
+    known = json_pieces.word_pieces(folder, bert.read_vocabulary(folder))
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(known), "utf-8")
+    assert bert.load(tmp_path)[1] == tokenizer
+    known["model"]["vocab"]["more"] = 99
+    (tmp_path / "tokenizer.json").write_text(json.dumps(known), "utf-8")
+    with pytest.raises(ValueError, match=r"1 pieces that the model has no row for: \['more'\]"):
+        bert.load(tmp_path)
+
+
+def test_it_is_saved_and_told_from_a_sentencepiece_model(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer.model")
+    assert load_tokenizer(tmp_path / "tokenizer.model") == tokenizer
+    other = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
+    other.save(tmp_path / "other.model")
+    assert load_tokenizer(tmp_path / "other.model") == other
+    with pytest.raises(ValueError, match="no tokenizer of the package tokenizers"):
+        JsonTokenizer("{}")
+
+
+def test_a_language_model_has_byte_pairs(tmp_path):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    made = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "Ġ": 3}, [("a", "b")]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|endoftext|>"])
+    config = transformers.GPT2Config(
+        vocab_size=5, n_embd=8, n_layer=1, n_head=2, n_positions=11, bos_token_id=4, eos_token_id=4
+    )
+    published.drawn(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(made.to_str(), "utf-8")
+    model, tokenizer = gpt2.load(tmp_path)
+    order = gpt2.row_order(gpt2.read_config(tmp_path))
+    assert [int(order[i]) for i in tokenizer.encode("ab ba")] == made.encode("ab ba").ids
+    assert tokenizer.decode([2, *tokenizer.encode("ab ba"), 3, 5]) == "ab ba"
+    assert tokenizer.encode("<|endoftext|>") == [3]
+    assert model.vocab_size >= tokenizer.vocab_size
+
+
+def test_an_exported_encoder_reads_text(folder, tmp_path):
+    from keras_transformer import export
+    from keras_transformer.export.runtime import Predictor
+
+    model, tokenizer = bert.load(folder)
+    head = export.FeatureExtraction()
+    vectors = bert.load_sentence_encoder(folder)
+    export.export_onnx(vectors, tmp_path / "out", tokenizer, head=head, verbose=False)
+    results = Predictor(tmp_path / "out").predict(TEXTS)
+    for text, result in zip(TEXTS, results, strict=True):
+        expected = vectors(np.array([[*tokenizer.encode(text), 3]], "int32"))[0]
+        np.testing.assert_allclose(result.vector, expected, atol=1e-5)
