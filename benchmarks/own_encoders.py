@@ -24,9 +24,9 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import export
-from keras_transformer.data.idx import read_idx
-from keras_transformer.data.sound import log_bands
-from keras_transformer.data.spoken_digits import WORDS, spoken_digits
+from keras_transformer.data.sets.idx import read_idx
+from keras_transformer.data.sets.sound import log_bands
+from keras_transformer.data.sets.spoken_digits import WORDS, spoken_digits
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 

@@ -1,10 +1,10 @@
 """Answers to questions, found in a passage: the model says where an answer begins and ends.
 
-    python examples/answer.py                    # some three minutes; the documentation shows it
-    python examples/answer.py --passages 500     # a first look
+    python examples/answer.py                    # a few minutes
+    python examples/answer.py --passages 500     # a first look, too short to learn it
 
-The data is made: calendars of who does what, where and when. A question names two things, each of
-which stands in two of a passage's sentences, and says days in another way than the passage does.
+The data is made: calendars of who does what, where and when. Most questions name two things, each
+of which stands in two of a passage's sentences, and they say days in another way than the passage.
 """
 
 import os
@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_transformer import export, plots
-from keras_transformer.data.calendar import calendar_questions, word_overlap_answers
+from keras_transformer.data.sets.calendar import calendar_questions, word_overlap_answers
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.special_ids import END_ID
 from keras_transformer.training import task_run

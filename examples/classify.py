@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from keras_transformer import export, plots
-from keras_transformer.data import labelled_texts
+from keras_transformer.data.sets import labelled_texts
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate

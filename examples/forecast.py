@@ -20,8 +20,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import export, plots
-from keras_transformer.data.linear_forecast import LinearForecast
-from keras_transformer.data.series import electricity_transformer, made_series
+from keras_transformer.data.sets.linear_forecast import LinearForecast
+from keras_transformer.data.sets.series import electricity_transformer, made_series
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.training.recipes import learning_rate
 from keras_transformer.training.task_run import TaskRun, make_parser, parse

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import export, plots
-from keras_transformer.data.pictures import fashion_mnist, made_pictures
+from keras_transformer.data.sets.pictures import fashion_mnist, made_pictures
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.training.recipes import learning_rate
 from keras_transformer.training.task_run import TaskRun, make_parser, parse

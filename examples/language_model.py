@@ -18,8 +18,8 @@ import keras
 
 from keras_transformer import export, plots
 from keras_transformer.data.corpora import read_lines
-from keras_transformer.data.treebank import made_trees
-from keras_transformer.data.trees import tagged_words
+from keras_transformer.data.sets.treebank import made_trees
+from keras_transformer.data.sets.trees import tagged_words
 from keras_transformer.export.runtime import Generator
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate

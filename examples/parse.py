@@ -19,8 +19,8 @@ import keras_transformer as kt  # isort: skip  # before Keras: it silences Tenso
 import keras
 
 from keras_transformer import export, plots
-from keras_transformer.data.treebank import made_trees, read_treebank
-from keras_transformer.data.trees import from_brackets, tagged_words, to_brackets
+from keras_transformer.data.sets.treebank import made_trees, read_treebank
+from keras_transformer.data.sets.trees import from_brackets, tagged_words, to_brackets
 from keras_transformer.export.runtime import Translator
 from keras_transformer.training import task_run
 from keras_transformer.training.bracket_score import bracket_score

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 from keras_transformer import export, plots
-from keras_transformer.data.sound import log_bands
-from keras_transformer.data.spoken_digits import RATE, dialled_digits, joined, spoken_digits
+from keras_transformer.data.sets.sound import log_bands
+from keras_transformer.data.sets.spoken_digits import RATE, dialled_digits, joined, spoken_digits
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.training.recipes import learning_rate

@@ -15,8 +15,8 @@ import keras_transformer as kt  # isort: skip  # before Keras: it silences Tenso
 import keras
 
 from keras_transformer import export, plots
-from keras_transformer.data.calendar import calendar_summaries
-from keras_transformer.data.debian import read_synopses
+from keras_transformer.data.sets.calendar import calendar_summaries
+from keras_transformer.data.sets.debian import read_synopses
 from keras_transformer.export.runtime import Translator
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate

@@ -19,8 +19,8 @@ from collections import Counter
 import keras
 
 from keras_transformer import export, plots
-from keras_transformer.data.treebank import made_trees, read_treebank
-from keras_transformer.data.trees import tagged_words
+from keras_transformer.data.sets.treebank import made_trees, read_treebank
+from keras_transformer.data.sets.trees import tagged_words
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate

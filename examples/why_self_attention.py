@@ -16,7 +16,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_transformer import export
-from keras_transformer.data.recall import recall_rows
+from keras_transformer.data.sets.recall import recall_rows
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.plots import Panel, plot_panels
 from keras_transformer.training import task_run

@@ -1,6 +1,6 @@
 """Trees of sentences."""
 
-from keras_transformer.data.trees import is_word
+from keras_transformer.data.sets.trees import is_word
 
 WIDTH = 0.75  # of a word, in inches
 HEIGHT = 0.42  # of a level, in inches

@@ -16,7 +16,7 @@ their brackets is found.
 
 from collections import Counter
 
-from keras_transformer.data.trees import TOP, TRACE, is_word, tagged_words
+from keras_transformer.data.sets.trees import TOP, TRACE, is_word, tagged_words
 
 LEFT_OUT = {",", ":", "``", "''", ".", TRACE}  # tags
 EQUAL = {"PRT": "ADVP"}

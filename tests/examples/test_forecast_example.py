@@ -31,7 +31,7 @@ def test_the_score_stands_beside_simpler_forecasts(run):
 
 
 def test_the_score_is_the_artefacts(run):
-    from keras_transformer.data.series import made_series
+    from keras_transformer.data.sets.series import made_series
     from keras_transformer.export.runtime import Predictor
 
     before, after = made_series().windows(**SIZES, limit=20)["test"]

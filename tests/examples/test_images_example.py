@@ -27,7 +27,7 @@ def test_the_score_and_pictures_are_there(run):
 
 
 def test_the_artefact_answers(run):
-    from keras_transformer.data.pictures import made_pictures
+    from keras_transformer.data.sets.pictures import made_pictures
     from keras_transformer.export.runtime import Predictor
 
     sets = made_pictures(limit=20)

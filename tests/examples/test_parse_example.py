@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
 
-from keras_transformer.data.trees import read_trees  # noqa: E402
+from keras_transformer.data.sets.trees import read_trees  # noqa: E402
 from keras_transformer.export.runtime import Translator  # noqa: E402
 
 

@@ -7,8 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from support import exports, pretrained
-from support.pretrained import torch, transformers
+from support import exports, published
+from support.published import torch, transformers
 
 from keras_transformer.export import export_onnx
 from keras_transformer.importers import bert
@@ -22,7 +22,7 @@ SIZES = {
 def write(folder, special=(0, 5, 6, 7), **options):
     """A random model of `transformers`, saved with a vocabulary of the given special ids."""
     model = transformers.BertModel(transformers.BertConfig(**SIZES, **options))
-    pretrained.drawn(model).save_pretrained(folder)
+    published.drawn(model).save_pretrained(folder)
     pieces = [f"piece{id}" for id in range(37)]
     for piece, id in zip(bert.SPECIAL, special, strict=True):
         pieces[id] = piece
@@ -35,14 +35,14 @@ def hidden_states(model, folder, ids, segment_ids=None):
     types = None if segment_ids is None else torch.from_numpy(np.maximum(segment_ids - 1, 0))
     with torch.no_grad():
         return model(
-            input_ids=pretrained.theirs(order, ids),
-            attention_mask=pretrained.mask(ids),
+            input_ids=published.theirs(order, ids),
+            attention_mask=published.mask(ids),
             token_type_ids=types,
         ).last_hidden_state.numpy()
 
 
 def texts(**options):
-    ids = pretrained.ids(37, rows=7, **options)
+    ids = published.ids(37, rows=7, **options)
     ids[np.arange(7), (ids > 0).argmax(axis=1)] = 2  # [CLS]
     return ids
 
@@ -56,7 +56,7 @@ def test_hidden_states_are_those_of_transformers(special, activation, tmp_path):
     ours = bert.load_model(tmp_path)
     for ids in (texts(side="left"), texts(side="right")):
         expected = hidden_states(model, tmp_path, ids)
-        assert pretrained.relative(np.asarray(ours(ids))[ids > 0], expected[ids > 0]) <= 1e-5
+        assert published.relative(np.asarray(ours(ids))[ids > 0], expected[ids > 0]) <= 1e-5
 
 
 def test_two_texts_in_a_row_have_their_segments(tmp_path):
@@ -65,7 +65,7 @@ def test_two_texts_in_a_row_have_their_segments(tmp_path):
     encoder = bert.load_model(tmp_path, segments=True, dropout=0.0)
     found = np.asarray(encoder({"source_ids": ids, "segment_ids": segment_ids}))
     expected = hidden_states(model, tmp_path, ids, segment_ids)
-    assert pretrained.relative(found[ids > 0], expected[ids > 0]) <= 1e-5
+    assert published.relative(found[ids > 0], expected[ids > 0]) <= 1e-5
     first = np.asarray(encoder({"source_ids": ids, "segment_ids": (ids > 0).astype("int32")}))
     alone = np.asarray(bert.load_model(tmp_path)(ids))
     np.testing.assert_allclose(first[ids > 0], alone[ids > 0], atol=1e-5)
@@ -77,10 +77,10 @@ def test_sentence_vectors_are_means_of_length_one_in_onnx_runtime_too(tmp_path):
     expected = (hidden * counted).sum(axis=1) / counted.sum(axis=1)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     encoder = bert.load_sentence_encoder(tmp_path)
-    assert pretrained.relative(encoder(ids), expected) <= 1e-5
+    assert published.relative(encoder(ids), expected) <= 1e-5
     export_onnx(encoder, tmp_path / "onnx", verbose=False)
     (found,) = exports.session(tmp_path / "onnx").run(None, {"source_ids": ids})
-    assert pretrained.relative(found, expected) <= 1e-5
+    assert published.relative(found, expected) <= 1e-5
 
 
 def test_another_pooling_is_refused(tmp_path):

@@ -6,8 +6,8 @@ Shapes: B batch, S source length, T target length, V ours.
 
 import numpy as np
 import pytest
-from support import pretrained
-from support.pretrained import torch, transformers
+from support import published
+from support.published import torch, transformers
 
 from keras_transformer.importers import fairseq
 from keras_transformer.importers.vocabulary import NEVER
@@ -22,14 +22,14 @@ SIZES = {
 
 def m2m100():
     config = transformers.M2M100Config(**SIZES, scale_embedding=True)
-    model = pretrained.drawn(transformers.M2M100ForConditionalGeneration(config))
+    model = published.drawn(transformers.M2M100ForConditionalGeneration(config))
     return model, state_of(model)
 
 
 def marian(scale_embedding, **options):
     """Post-norm; its table of positions, behind two unused rows, is what fairseq learns."""
     config = transformers.MarianConfig(**SIZES, scale_embedding=scale_embedding, **options)
-    model = pretrained.drawn(transformers.MarianMTModel(config))
+    model = published.drawn(transformers.MarianMTModel(config))
     model.final_logits_bias.zero_()
     state = state_of(model)
     for side in ("encoder", "decoder"):
@@ -69,21 +69,21 @@ def test_logits_are_those_of_the_origin(make):
     model = fairseq.load_model(state, 2, max_length=29, **options)
     size = len(state["decoder.embed_tokens.weight"])
     orders = fairseq.row_order(37), fairseq.row_order(size)
-    source = pretrained.ids(len(orders[0]), rows=7)
-    target = pretrained.ids(len(orders[1]), rows=7, end=False, seed=1)
+    source = published.ids(len(orders[0]), rows=7)
+    target = published.ids(len(orders[1]), rows=7, end=False, seed=1)
     target[:, 0] = 2
     with torch.no_grad():
         expected = origin(
-            input_ids=torch.where(pretrained.mask(source) > 0, pretrained.theirs(orders[0], source),
+            input_ids=torch.where(published.mask(source) > 0, published.theirs(orders[0], source),
                                   1),
-            attention_mask=pretrained.mask(source),
-            decoder_input_ids=pretrained.theirs(orders[1], target),
+            attention_mask=published.mask(source),
+            decoder_input_ids=published.theirs(orders[1], target),
         ).logits.numpy()  # fmt: skip
     logits = np.asarray(model({"source_ids": source, "target_ids": target}))
     counted = [row for row in range(logits.shape[2]) if logits[0, 0, row] > NEVER / 2]
     assert sorted(orders[1][counted]) == list(range(size))
     expected = expected[..., orders[1][counted]]
-    assert pretrained.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
+    assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
 
 
 @pytest.mark.parametrize(

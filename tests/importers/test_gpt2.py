@@ -6,8 +6,8 @@ Shapes: B batch, T length, U their vocabulary, V ours.
 import keras
 import numpy as np
 import pytest
-from support import exports, pretrained
-from support.pretrained import torch, transformers
+from support import exports, published
+from support.published import torch, transformers
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
@@ -29,7 +29,7 @@ class Origin:
 
     def __init__(self, folder, options):
         self.folder, self.config = folder, transformers.GPT2Config(**SIZES, **options)
-        self.model = pretrained.drawn(transformers.GPT2LMHeadModel(self.config))
+        self.model = published.drawn(transformers.GPT2LMHeadModel(self.config))
         self.model.save_pretrained(folder)
         self.ours = gpt2.load_model(folder)
         self.order = gpt2.row_order(gpt2.read_config(folder))
@@ -40,8 +40,8 @@ class Origin:
         never = {self.config.bos_token_id} - {self.config.eos_token_id}
         with torch.no_grad():
             generated = self.model.generate(
-                input_ids=pretrained.theirs(self.order, left),
-                attention_mask=pretrained.mask(left),
+                input_ids=published.theirs(self.order, left),
+                attention_mask=published.mask(left),
                 max_new_tokens=MAX_LENGTH,
                 num_beams=beams,
                 do_sample=False,
@@ -49,7 +49,7 @@ class Origin:
                 bad_words_ids=[[id] for id in never] or None,
                 **({"length_penalty": 0.0} if beams > 1 else {}),
             )
-        return pretrained.tokens(self.order, generated[:, left.shape[1] :], end=3)
+        return published.tokens(self.order, generated[:, left.shape[1] :], end=3)
 
 
 @pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
@@ -59,32 +59,32 @@ def origin(request, tmp_path_factory):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_logits_are_those_of_transformers(origin, side):
-    target = pretrained.ids(len(origin.order), rows=7, side=side, end=False)
+    target = published.ids(len(origin.order), rows=7, side=side, end=False)
     with torch.no_grad():
         expected = origin.model(
-            input_ids=pretrained.theirs(origin.order, target),
-            attention_mask=pretrained.mask(target),
+            input_ids=published.theirs(origin.order, target),
+            attention_mask=published.mask(target),
             position_ids=torch.arange(target.shape[1])[None].expand(*target.shape),
         ).logits.numpy()
     logits = np.asarray(origin.ours(target))
     counted = [row for row in range(logits.shape[2]) if logits[0, 0, row] > gpt2.NEVER / 2]
     assert sorted(origin.order[counted]) == list(range(41))  # each of theirs once
     expected = expected[..., origin.order[counted]]
-    assert pretrained.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
+    assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_searches_write_what_generate_writes(origin, beams):
-    prompts = pretrained.ids(len(origin.order), end=False)
+    prompts = published.ids(len(origin.order), end=False)
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
-    ours = pretrained.found(search(origin.ours, prompts, MAX_LENGTH).ids)
+    ours = published.found(search(origin.ours, prompts, MAX_LENGTH).ids)
     assert ours == origin.generate(prompts, beams)
     assert len(set(map(tuple, ours))) > 5
 
 
 def test_it_comes_back_from_a_file_and_trains(tmp_path):
     origin = Origin(tmp_path, VARIANTS["as GPT-2"])
-    prompts = pretrained.ids(len(origin.order), rows=7, end=False)
+    prompts = published.ids(len(origin.order), rows=7, end=False)
     origin.ours.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(model(prompts), origin.ours(prompts))
@@ -100,9 +100,9 @@ def test_onnx_runtime_writes_what_generate_writes(tmp_path):
         origin.ours, tmp_path / "onnx", None, kt.GreedySearch(), max_length=MAX_LENGTH,
         verbose=False,
     )  # fmt: skip
-    prompts = pretrained.ids(len(origin.order), end=False)
+    prompts = published.ids(len(origin.order), end=False)
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": prompts})
-    assert pretrained.found(token_ids) == origin.generate(prompts, 1)
+    assert published.found(token_ids) == origin.generate(prompts, 1)
 
 
 def test_names_without_the_head_are_known(origin):

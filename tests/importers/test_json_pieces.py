@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from support import pretrained
-from support.pretrained import transformers
+from support import published
+from support.published import transformers
 
 from keras_transformer.data.json_tokenizer import JsonTokenizer, load_tokenizer
 from keras_transformer.data.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
         vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=24, max_position_embeddings=29,
     )  # fmt: skip
-    pretrained.drawn(transformers.BertModel(config)).save_pretrained(folder)
+    published.drawn(transformers.BertModel(config)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
     return folder
 
@@ -79,7 +79,7 @@ def test_a_language_model_has_byte_pairs(tmp_path):
     config = transformers.GPT2Config(
         vocab_size=5, n_embd=8, n_layer=1, n_head=2, n_positions=11, bos_token_id=4, eos_token_id=4
     )
-    pretrained.drawn(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path)
+    published.drawn(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text(made.to_str(), "utf-8")
     model, tokenizer = gpt2.load(tmp_path)
     order = gpt2.row_order(gpt2.read_config(tmp_path))

@@ -9,8 +9,8 @@ import shutil
 
 import numpy as np
 import pytest
-from support import exports, pretrained
-from support.pretrained import torch, transformers
+from support import exports, published
+from support.published import torch, transformers
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
@@ -50,7 +50,7 @@ class Origin:
 
     def __init__(self, folder, options):
         self.folder, config = folder, transformers.MarianConfig(**SIZES, **options)
-        self.model = pretrained.drawn(transformers.MarianMTModel(config))
+        self.model = published.drawn(transformers.MarianMTModel(config))
         self.model.final_logits_bias[0, config.eos_token_id] += 2.0  # so that some texts end
         self.model.save_pretrained(folder)
         self.ours = marian.load_model(folder)
@@ -62,15 +62,15 @@ class Origin:
         """Our ids that `transformers` writes, a list a sentence."""
         with torch.no_grad():
             generated = self.model.generate(
-                input_ids=pretrained.theirs(self.source, source),
-                attention_mask=pretrained.mask(source),
+                input_ids=published.theirs(self.source, source),
+                attention_mask=published.mask(source),
                 max_new_tokens=MAX_LENGTH,
                 num_beams=beams,
                 do_sample=False,
                 **({"length_penalty": 0.0} if beams > 1 else {}),
                 bad_words_ids=self.never,
             )
-        return pretrained.tokens(self.target, generated[:, 1:], end=3)
+        return published.tokens(self.target, generated[:, 1:], end=3)
 
 
 @pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
@@ -85,30 +85,30 @@ def opus(tmp_path_factory):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_hidden_states_and_logits_are_those_of_transformers(origin, side):
-    source = pretrained.ids(len(origin.source), rows=7, side=side)
-    target = pretrained.ids(len(origin.target), rows=7, end=False, seed=1)
+    source = published.ids(len(origin.source), rows=7, side=side)
+    target = published.ids(len(origin.target), rows=7, end=False, seed=1)
     target[:, 0] = 2
     with torch.no_grad():
         expected = origin.model(
-            input_ids=pretrained.theirs(origin.source, source),
-            attention_mask=pretrained.mask(source),
-            decoder_input_ids=pretrained.theirs(origin.target, target),
+            input_ids=published.theirs(origin.source, source),
+            attention_mask=published.mask(source),
+            decoder_input_ids=published.theirs(origin.target, target),
         )
     memory = origin.ours.encoder(source)
     hidden = expected.encoder_last_hidden_state.numpy()
-    assert pretrained.relative(memory[source > 0], hidden[source > 0]) <= 1e-5
+    assert published.relative(memory[source > 0], hidden[source > 0]) <= 1e-5
     logits = np.asarray(origin.ours({"source_ids": source, "target_ids": target}))
     counted = [row for row in range(logits.shape[2]) if logits[0, 0, row] > NEVER / 2]
     assert sorted(origin.target[counted]) == list(range(expected.logits.shape[2]))  # each once
     expected = expected.logits.numpy()[..., origin.target[counted]]
-    assert pretrained.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
+    assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_searches_write_what_generate_writes(origin, beams):
-    source = pretrained.ids(len(origin.source))
+    source = published.ids(len(origin.source))
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
-    ours = pretrained.found(search(origin.ours, source, MAX_LENGTH).ids)
+    ours = published.found(search(origin.ours, source, MAX_LENGTH).ids)
     assert ours == origin.generate(source, beams)
     assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1  # no model of one text
 
@@ -116,14 +116,14 @@ def test_searches_write_what_generate_writes(origin, beams):
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
     """int8 with float logits: close enough for most of such short texts."""
-    source = pretrained.ids(len(opus.source))
+    source = published.ids(len(opus.source))
     reduced = {} if precision == "float32" else {"keep_float": ["token_embedding"]}
     export_onnx(
         opus.ours, tmp_path / "onnx", None, kt.BeamSearch(4, length_penalty=0.0),
         max_length=MAX_LENGTH, precision=precision, verbose=False, **reduced,
     )  # fmt: skip
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": source})
-    pairs = zip(pretrained.found(token_ids), opus.generate(source, 4), strict=True)
+    pairs = zip(published.found(token_ids), opus.generate(source, 4), strict=True)
     same = [ours == theirs for ours, theirs in pairs]
     assert np.mean(same) == 1.0 if precision == "float32" else np.mean(same) > 0.5
 
@@ -133,7 +133,7 @@ def test_an_imported_model_trains_with_frozen_positions_in_mixed_precision(opus,
     assert model.encoder.blocks[0].compute_dtype == "bfloat16"
     tables = [w for w in model.non_trainable_weights if "positions" in w.path]
     assert len(tables) == 2
-    source, target = pretrained.ids(38, rows=8), pretrained.ids(38, rows=8, end=False)
+    source, target = published.ids(38, rows=8), published.ids(38, rows=8, end=False)
     model.compile("adam", kt.SequenceCrossentropy(label_smoothing=0.1), run_eagerly=True)
     inputs = {"source_ids": source, "target_ids": target}
     loss = model.fit(inputs, np.roll(target, -1, axis=1), verbose=0).history["loss"]
@@ -247,7 +247,7 @@ def test_a_folder_without_tensors_is_refused(copy):
 def test_a_file_of_pytorch_is_read_as_weights(copy, opus):
     (copy / "model.safetensors").unlink()
     torch.save(opus.model.state_dict(), copy / "pytorch_model.bin")
-    source = pretrained.ids(38, rows=3)
+    source = published.ids(38, rows=3)
     inputs = {"source_ids": source, "target_ids": source}
     np.testing.assert_array_equal(marian.load_model(copy)(inputs), opus.ours(inputs))
 

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from support import pretrained
+from support import published
 from support.bergamot_model import vocabulary as trained
-from support.pretrained import torch, transformers
+from support.published import torch, transformers
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
@@ -40,7 +40,7 @@ def write_folder(folder):
         decoder_start_token_id=ids["<pad>"], activation_function="swish", scale_embedding=True,
         forced_eos_token_id=None,
     )  # fmt: skip
-    model = pretrained.drawn(transformers.MarianMTModel(config))
+    model = published.drawn(transformers.MarianMTModel(config))
     model.save_pretrained(folder)
     return model, ids
 

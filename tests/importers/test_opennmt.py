@@ -5,8 +5,8 @@ Shapes: B batch, S source length, T target length, D d_model, V ours.
 
 import numpy as np
 import pytest
-from support import pretrained, reference
-from support.pretrained import torch
+from support import published, reference
+from support.published import torch
 
 from keras_transformer.importers import opennmt
 from keras_transformer.importers.vocabulary import NEVER
@@ -34,7 +34,7 @@ def origin():
     encoder = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
     model = nn.Transformer(D, H, 2, 1, F, custom_encoder=encoder, **options)
     state = {}
-    for name, weight in pretrained.drawn(model).state_dict().items():
+    for name, weight in published.drawn(model).state_dict().items():
         side, *inside, kind = name.split(".")
         array = weight.numpy()
         if inside == ["norm"]:
@@ -81,8 +81,8 @@ def test_logits_are_those_of_pytorch(shared, tied, earlier):
     ours = opennmt.load_model(state, generator, H)
 
     order = opennmt.row_order(U)
-    source = pretrained.ids(len(order), rows=7)
-    target = pretrained.ids(len(order), rows=7, end=False, seed=1)
+    source = published.ids(len(order), rows=7)
+    target = published.ids(len(order), rows=7, end=False, seed=1)
     target[:, 0] = 2
     hidden = torch.from_numpy(source == 0)
     length = target.shape[1]
@@ -97,7 +97,7 @@ def test_logits_are_those_of_pytorch(shared, tied, earlier):
     logits = np.asarray(ours({"source_ids": source, "target_ids": target}))
     assert logits[0, 0].min() > NEVER / 2 and logits.shape[2] == U  # each of theirs once
     expected = (x @ kernel.T + bias)[..., order]
-    assert pretrained.relative(logits[target > 0], expected[target > 0]) <= 1e-5
+    assert published.relative(logits[target > 0], expected[target > 0]) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["decoder.transformer_layers.0.context_attn.linear_keys.bias",

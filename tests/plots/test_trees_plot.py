@@ -6,7 +6,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 
 from keras_transformer import plots  # noqa: E402
-from keras_transformer.data.trees import read_trees  # noqa: E402
+from keras_transformer.data.sets.trees import read_trees  # noqa: E402
 
 
 def test_words_from_left_to_right_and_phrases_above(tmp_path):

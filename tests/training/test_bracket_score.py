@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.trees import from_brackets, read_trees, tagged_words
+from keras_transformer.data.sets.trees import from_brackets, read_trees, tagged_words
 from keras_transformer.training.bracket_score import bracket_score, brackets
 
 

@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from keras_transformer.data.treebank import PHRASES, WORDS, made_trees, read_treebank
-from keras_transformer.data.trees import is_word, tagged_words
+from keras_transformer.data.sets.treebank import PHRASES, WORDS, made_trees, read_treebank
+from keras_transformer.data.sets.trees import is_word, tagged_words
 
 
 def write(path, numbers):

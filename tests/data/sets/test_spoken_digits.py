@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_sound import wav
 
-from keras_transformer.data.spoken_digits import WORDS, dialled_digits, joined, spoken_digits
+from keras_transformer.data.sets.spoken_digits import WORDS, dialled_digits, joined, spoken_digits
 
 
 def archive(folder, files):

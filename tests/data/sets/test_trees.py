@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.data.trees import (
+from keras_transformer.data.sets.trees import (
     Tree,
     cleaned,
     from_brackets,

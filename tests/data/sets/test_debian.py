@@ -5,7 +5,7 @@ import lzma
 
 import pytest
 
-from keras_transformer.data.debian import read_synopses
+from keras_transformer.data.sets.debian import read_synopses
 
 ENTRY = """Package: {name}
 Description-md5: 0123456789abcdef0123456789abcdef

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_transformer.data.idx import read_idx
+from keras_transformer.data.sets.idx import read_idx
 
 
 def idx(array, code):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from keras_transformer.data import labelled_texts
+from keras_transformer.data.sets import labelled_texts
 
 
 def write_trec(folder, train, test):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.sound import read_wav
+from keras_transformer.data.sets.sound import read_wav
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 RATE = 8000  # samples a second

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.data.recall import recall_rows
+from keras_transformer.data.sets.recall import recall_rows
 
 
 def test_one_token_is_marked_at_its_distance_and_is_the_label():

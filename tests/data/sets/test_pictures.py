@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_transformer.data import pictures
-from keras_transformer.data.pictures import fashion_mnist, made_pictures
+from keras_transformer.data.sets import pictures
+from keras_transformer.data.sets.pictures import fashion_mnist, made_pictures
 
 TRAIN, TEST = pictures.VALID + 3, 7
 

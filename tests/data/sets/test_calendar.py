@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_transformer.data.calendar import (
+from keras_transformer.data.sets.calendar import (
     MONTHS,
     ORDINALS,
     PEOPLE,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.data.idx import read_idx
+from keras_transformer.data.sets.idx import read_idx
 
 CLOTHES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",

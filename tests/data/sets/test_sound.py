@@ -6,7 +6,7 @@ import wave
 import numpy as np
 import pytest
 
-from keras_transformer.data.sound import log_bands, read_wav
+from keras_transformer.data.sets.sound import log_bands, read_wav
 
 
 def wav(samples, channels=1, width=2, rate=8000):

@@ -5,7 +5,7 @@ import re
 import zipfile
 from typing import NamedTuple
 
-from keras_transformer.data.trees import Tree, cleaned, read_trees, tagged_words
+from keras_transformer.data.sets.trees import Tree, cleaned, read_trees, tagged_words
 
 # The files of the sample by number. Whole articles, so that no article is in two sets.
 TRAIN, VALID, TEST = range(1, 151), range(151, 171), range(171, 200)

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_transformer.data import series
-from keras_transformer.data.series import electricity_transformer, made_series, split, windows
+from keras_transformer.data.sets import series
+from keras_transformer.data.sets.series import electricity_transformer, made_series, split, windows
 
 ROWS = np.arange(60.0).reshape(20, 3) ** 2
 

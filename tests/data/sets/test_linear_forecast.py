@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_transformer.data.linear_forecast import LinearForecast
-from keras_transformer.data.series import windows
+from keras_transformer.data.sets.linear_forecast import LinearForecast
+from keras_transformer.data.sets.series import windows
 
 
 def test_what_repeats_is_forecast_at_any_level():
