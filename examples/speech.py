@@ -48,7 +48,7 @@ def train(args, run, sets, tokenizer):
     def batches(recordings, count, **options):
         sounds, texts = joined(recordings, count, shortest=1, longest=LONGEST)
         frames = [log_bands(sound, args.bands) for sound in sounds]
-        size = 4096 if args.data else 1024  # frames of a batch; tones are short
+        size = 4096 if args.data else 2048  # frames of a batch; tones are short
         return kt.feature_batches(frames, texts, tokenizer, size, name="frames", **options)
 
     data = batches(sets.train, args.limit or args.sequences, seed=args.seed)
@@ -56,7 +56,9 @@ def train(args, run, sets, tokenizer):
     model = make_model(tokenizer.vocab_size, args.bands, args.layers)
     print(f"{model.count_params():,} parameters; {data.batches.report}")
     updates = args.epochs * len(data)
-    rate = learning_rate(peak=2e-3, warmup_steps=updates // 10 + 1, anneal=True, updates=updates)
+    # A slow start: else the decoder never finds out where to listen.
+    warmup = max(300, updates // 10 + 1)
+    rate = learning_rate(peak=2e-3, warmup_steps=warmup, anneal=True, updates=updates)
     model.compile(
         keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9),
         loss=kt.SequenceCrossentropy(label_smoothing=0.1),
@@ -84,9 +86,9 @@ def draw(run, model, tokenizer, sound, frames, text):
 def main(argv=None):
     parser = make_parser("speech", __doc__, epochs=10)
     parser.add_argument("--layers", type=int, default=3, help="encoder blocks; default: 3")
-    parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 1500")
+    parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 3000")
     args = parse(parser, argv)
-    args.sequences = args.sequences or (8000 if args.data else 1500)
+    args.sequences = args.sequences or (8000 if args.data else 3000)
     args.bands = 24 if args.data else 64  # of a frame; the tones of keys lie close together
     with TaskRun(args) as run:
         sets = spoken_digits(args.data / "speech") if args.data else dialled_digits()

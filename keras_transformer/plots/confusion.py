@@ -46,7 +46,7 @@ def plot_confusion(true, predicted, labels, title=None):
     panel.set_yticks(range(count), labels, fontsize=size)
     panel.set(xlabel="predicted class", ylabel="true class")
     if count <= LEGIBLE:
-        for row, column in zip(*np.nonzero(shares >= 0.005), strict=True):
+        for row, column in zip(*np.nonzero(shares > 0.005), strict=True):
             share = shares[row, column]
             colour = "white" if share > 0.5 else "black"
             panel.text(column, row, f"{share:.0%}"[:-1], color=colour, fontsize=8,

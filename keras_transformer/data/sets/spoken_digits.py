@@ -99,7 +99,7 @@ def dialled_digits():
         `RecordingSets`; each "speaker" is a line with a level of noise.
     """
     draw, numbered = np.random.default_rng(0), []
-    for line, noise in enumerate((0.02, 0.1, 0.2)):
+    for line, noise in enumerate((0.01, 0.03, 0.1)):
         for digit, word in enumerate(WORDS):
             row, column = divmod(digit - 1, 3) if digit else (3, 1)
             for number in range(20):
