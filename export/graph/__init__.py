@@ -6,7 +6,8 @@ What lives here, in the order of an export; in brackets the nodes of a beam sear
 - `simplify`: repeats the passes that change no number, which are `folding` (constants), `no_ops`
   (reshapes and nodes that do nothing) and `loops` (what a step need not do) [588];
 - `fuse`: blocks into single operators, by the rules of `fuse_attention`, `fuse_norms`,
-  `fuse_projections` and `fuse_selections` [322];
+  `fuse_projections` and `fuse_selections` [322]; where there are convolutions, `channels_first` and
+  `fuse_convolutions`;
 - `fuse_self_attention` and `flat_rows`, in float32: attention that projects its own inputs, and
   feed-forward networks on matrices, which are faster on CPUs;
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.

@@ -3,9 +3,9 @@
 tf2onnx writes a Transpose before and after every convolution and pooling. Those between two of them
 cancel, once all that stands between reads numbers with the channels first.
 
-Why not a library: the optimizer of tf2onnx 1.17 moves Transposes of attention too, which the rules
-of `fuse` then do not find, and takes three quarters of a conversion. ONNX Runtime moves them when
-it loads a file, but does not always find the norms behind convolutions then.
+Why not a library: the optimizer of tf2onnx 1.17 works on the whole graph, attention included,
+before the rules of `fuse` have seen it. ONNX Runtime moves them when it loads a file, but does not
+always find the norms behind convolutions then.
 
 Shapes: B batch, S all axes of space, C channels.
 """
