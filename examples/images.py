@@ -38,8 +38,9 @@ def batches(pixels, classes, seed):
 def make_model(classes, num_layers):
     """(B, 28, 28, 1) -> (B, classes)."""
     pixels = keras.Input((28, 28, 1), name="pixels")
-    # One convolution in front: edges are learned sooner than from patches of plain pixels.
+    # Convolutions in front: edges are learned sooner than from patches of plain pixels.
     x = keras.layers.Conv2D(32, 3, strides=2, padding="same", activation="relu")(pixels)
+    x = keras.layers.Conv2D(D_MODEL, 3, padding="same", activation="relu")(x)
     x = kt.PatchEmbedding(D_MODEL, patch_size=2)(x)  # 2 x 2 of them: 4 x 4 pixels, (B, 49, D)
     x = kt.ClassToken()(x)  # (B, 50, D)
     x = kt.LearnedPositionEncoding(GRID**2 + 1)(x)
@@ -75,7 +76,7 @@ def draw_attention(run, model, pixels, captions):
 
 
 def main(argv=None):
-    parser = make_parser("images", __doc__, epochs=10)
+    parser = make_parser("images", __doc__, epochs=12)
     parser.add_argument("--layers", type=int, default=2, help="encoder blocks; default: 2")
     args = parse(parser, argv)
     with TaskRun(args) as run:
