@@ -111,8 +111,9 @@ def load_sentence_encoder(folder, **options):
     The mean of the encoder's vectors, padding left out, divided by its length.
 
     Args:
-        folder, **options: as in `load_model`. `1_Pooling/config.json`, if there is one, must ask
-            for the mean.
+        folder: as in `load_model`; its `1_Pooling/config.json`, if there is one, must ask for the
+            mean.
+        **options: as in `load_model`.
 
     Returns:
         Functional model from `source_ids` (B, S) to (B, D).

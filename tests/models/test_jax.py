@@ -29,8 +29,9 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
     names = [f"test_{name}" for name in FILES]
     report = tmp_path / "report.xml"
     # One process: what is compiled once for a shape serves all tests.
-    command = [sys.executable, "-m", "pytest", "-qn0", "-m", "numeric", "-p", "no:cacheprovider"]
-    command += ["--junitxml", str(report), *(str(*TESTS.rglob(f"{name}.py")) for name in names)]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "numeric"]
+    command += ["-p", "no:cacheprovider", "--junitxml", str(report)]
+    command += [*(str(*TESTS.rglob(f"{name}.py")) for name in names)]
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": COMPILE_QUICKLY}
     result = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=900
