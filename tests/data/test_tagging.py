@@ -53,8 +53,9 @@ def test_words_and_tags_must_agree(tokenizer):
 def test_pieces_are_drawn_anew_in_each_epoch_and_tags_stay_at_their_words():
     lines = ["unbelievable table hat", "believe able hats", "a stable label"] * 9
     tokenizer = Tokenizer.train(lines, 320, hard_vocab_limit=False)
-    options = dict(sampling_alpha=0.1, seed=3)
-    data = tagging_batches([["unbelievable", "hat"]], [["A", "N"]], tokenizer, **options)
+    data = tagging_batches(
+        [["unbelievable", "hat"]], [["A", "N"]], tokenizer, sampling_alpha=0.1, seed=3
+    )
     seen = set()
     for _ in range(4):
         ((source_ids, labels),) = data
@@ -65,8 +66,6 @@ def test_pieces_are_drawn_anew_in_each_epoch_and_tags_stay_at_their_words():
         assert tokenizer.decode(row[first[1] :]) == "hat"
         seen.add(tuple(row))
     assert len(seen) > 1
-    again = tagging_batches([["unbelievable", "hat"]], [["A", "N"]], tokenizer, **options)
-    assert tuple(next(iter(again))[0].numpy()[0].tolist()) in seen
 
 
 def test_a_draw_that_is_too_long_is_not_taken(tokenizer):
