@@ -87,15 +87,15 @@ def learn_recall(args, run, train, valid, test):
     return found, model
 
 
-def slopes(rng, sizes, n=32):
+def slopes(rng, sizes, rows=16, n=32):
     """How much a softmax over keys changes with its scores: the mean norm of diag(p) - p p^T."""
     norms = {"scaled dot product": [], "dot product, no scale": [], "additive": []}
     for d_k in sizes:
-        q, k = rng.normal(size=(2, 1, n, d_k)).astype("float32")
+        q, k = rng.normal(size=(2, rows, n, d_k)).astype("float32")
         weights = (
             kt.scaled_dot_product_attention(q, k, k)[1],
             kt.scaled_dot_product_attention(q * d_k**0.5, k, k)[1],
-            kt.AdditiveAttention(d_k)(q, np.eye(n)[None], k),  # values that show the weights
+            kt.AdditiveAttention(d_k)(q, np.tile(np.eye(n), (rows, 1, 1)), k),  # shows weights
         )
         for norm, p in zip(norms.values(), map(ops.convert_to_numpy, weights), strict=True):
             jacobian = np.eye(n) * p[..., None] - p[..., None] * p[..., None, :]
