@@ -53,11 +53,10 @@ def test_words_and_tags_must_agree(tokenizer):
 def test_pieces_are_drawn_anew_in_each_epoch_and_tags_stay_at_their_words():
     lines = ["unbelievable table hat", "believe able hats", "a stable label"] * 9
     tokenizer = Tokenizer.train(lines, 320, hard_vocab_limit=False)
-    data = tagging_batches(
-        [["unbelievable", "hat"]], [["A", "N"]], tokenizer, sampling_alpha=0.1, seed=3
-    )
+    options = dict(sampling_alpha=0.1, seed=3, bucket_boundaries=[32])  # so that any draw fits
+    data = tagging_batches([["unbelievable", "hat"]], [["A", "N"]], tokenizer, **options)
     seen = set()
-    for _ in range(4):
+    for _ in range(20):
         ((source_ids, labels),) = data
         row, marks = source_ids.numpy()[0].tolist(), labels.numpy()[0]
         first = np.flatnonzero(marks != -1).tolist()
