@@ -36,10 +36,11 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
     result = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=900
     )
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-
+    # Not its exit status: JAX was seen to crash while a process ended that had passed all tests.
+    told = result.stdout[-5000:] + result.stderr[-2000:]
+    assert report.exists(), told
     suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")
-    assert [suite.get(kind) for kind in ("failures", "errors", "skipped")] == ["0", "0", "0"]
+    assert [suite.get(kind) for kind in ("failures", "errors", "skipped")] == ["0", "0", "0"], told
     ran = collections.Counter(
         case.get("classname").rpartition(".")[2] for case in suite.iter("testcase")
     )
