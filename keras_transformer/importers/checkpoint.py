@@ -143,5 +143,5 @@ def _read_pickle(path):
     except Exception as error:  # PyTorch raises many kinds, by what is wrong with the file
         raise ValueError(
             f"{path} could not be read as a dict of tensors and nothing else: "
-            f"{str(error).splitlines()[0]}"
+            f"{(str(error).splitlines() or [type(error).__name__])[0]}"
         ) from error
