@@ -88,6 +88,11 @@ def test_serve(run):
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
 
 
+def test_browser(run):
+    folder = run("browser", starts_from=["model.keras", "tokenizer.model"])
+    assert (folder / "site/models/en-de/artefact.json").exists()
+
+
 def test_cuda(run):
     folder = run("cuda", blocked=FRAMEWORKS, starts_from=["out/onnx"])
     report = json.loads((folder / "check.json").read_text("utf-8"))

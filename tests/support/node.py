@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "export" / "web"
 DRIVERS = ROOT / "tests" / "node"
 MADE = ("node_modules", "vendor", "types")  # not copied: the cached folder has its own
+OLDEST_NODE = (20, 16)  # as package.json says
 # In a container nobody can set up Chromium's sandbox; the rest keeps it from the network.
 CHROMIUM_ARGUMENTS = [
     "--headless",
@@ -34,6 +35,9 @@ def installed(folder):
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
+    if tuple(map(int, version.removeprefix("v").split(".")[:2])) < OLDEST_NODE:
+        pytest.skip(f"node {version} is older than {'.'.join(map(str, OLDEST_NODE))}")
     with _alone(folder):
         shutil.copytree(PACKAGE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*MADE))
         shutil.copytree(DRIVERS, folder / "drivers", dirs_exist_ok=True)

@@ -1,0 +1,163 @@
+"""The npm package: bytes over the wire, time to the first translation, time of a translation.
+
+    python benchmarks/browser.py --data DATA --output benchmarks/results/web.json
+
+The translator has the shape of the README's (Multi30k, 5,000 pieces, beam 5), and random weights:
+neither size nor time depends on what they are, because each translation is made 20 tokens long. It
+is exported in every precision. Node.js and Chromium then run it with ONNX Runtime's WebAssembly
+build, and the engines take turns.
+
+Needs Node.js, `npm ci --ignore-scripts` and `npm run vendor` in `export/web`, and Chromium.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import common
+import workers
+
+PACKAGE = common.RESULTS.parents[1] / "export" / "web"
+DRIVER = Path(__file__).with_name("browser.js")
+PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")
+TOKENS = 20
+# What the page loads beside the model, for whoever opens it for the first time.
+PAGE = ("index.html", "page", "src", "vendor/ort-wasm-simd-threaded.mjs", "vendor/ort.wasm.min.mjs")
+PAGE += ("vendor/runtime.js", "vendor/sentencepiece.mjs", "vendor/ort-wasm-simd-threaded.wasm")
+
+
+def export_all(data, folder):
+    """Exports the translator in every precision and search; returns sentences of 13 pieces."""
+    import keras
+
+    import keras_transformer as kt
+    from keras_transformer import export
+    from keras_transformer.data.corpora import read_lines
+
+    files = [data / "multi30k" / f"train.{language}.gz" for language in ("en", "de")]
+    lines = [line for file in files for line in read_lines(file)]
+    tokenizer = kt.Tokenizer.train(lines, vocab_size=common.SHAPES["tiny"]["vocab_size"])
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(**common.SHAPES["tiny"])
+    exact = {"min_length": TOKENS}
+    searches = {
+        "beam 5": kt.BeamSearch(beam_width=5, length_penalty=1.4, **exact),
+        "greedy": kt.GreedySearch(**exact),
+    }
+    for name, search in searches.items():
+        for precision in PRECISIONS:
+            export.export_onnx(
+                model,
+                folder / name.replace(" ", "") / precision,
+                tokenizer,
+                search,
+                precision,
+                max_length=TOKENS,
+                tolerance=None if precision == "float32" else 100.0,  # weights mean nothing
+                verbose=False,
+            )
+    sources = [line for line in lines[:29000] if len(tokenizer.encode(line)) == 13]
+    return random.Random(0).sample(sources, 32)
+
+
+def files_of(folder, names):
+    paths = [folder / name for name in names]
+    return [file for path in paths for file in ([path] if path.is_file() else path.iterdir())]
+
+
+def sizes(files):
+    """Bytes of files, and of the same compressed one by one as a server does."""
+    data = [file.read_bytes() for file in files]
+    brotli = subprocess.run(
+        ["node", str(DRIVER), "brotli", *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {
+        "bytes": sum(map(len, data)),
+        "gzip": sum(len(gzip.compress(part)) for part in data),
+        "brotli": int(brotli.stdout),
+    }
+
+
+def driven(command, request, cwd):
+    done = subprocess.run(
+        ["node", str(DRIVER), command],
+        input=json.dumps(request),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=cwd,
+    )
+    return json.loads(done.stdout)
+
+
+def measure(args, folder):
+    lines = export_all(args.data, folder)
+    names = [f"{search}/{precision}" for search in ("beam5", "greedy") for precision in PRECISIONS]
+    request = {"package": str(PACKAGE), "folder": str(folder), "names": names, "lines": lines}
+    request |= {"rounds": args.rounds, "chromium": args.chromium}
+    node = driven("node", request, PACKAGE)
+    for name in ("index.html", "page", "service_worker.js", "src", "vendor"):
+        os.symlink(PACKAGE / name, folder / name)
+    browser = {}
+    for name in names[: len(PRECISIONS)]:
+        models = [{"name": name, "url": name, "source": "en", "target": "de"}]
+        (folder / "models.json").write_text(json.dumps({"models": models}))
+        browser[name] = driven("page", request | {"name": name}, PACKAGE)
+    rows = [
+        {"name": name, **sizes(files_of(folder, [name])), **node[name], **browser.get(name, {})}
+        for name in names
+    ]
+    return {"page": sizes(files_of(PACKAGE, PAGE)), "rows": rows}
+
+
+def table(report):
+    """Rows of the page's table: one for each precision."""
+    page, rows = report["page"], {row["name"]: row for row in report["rows"]}
+    heads = ["precision", "model, MB", "with runtime and page, gzip, MB", "brotli, MB"]
+    heads += ["first translation, s", "beam 5, ms", "greedy, ms", "32 sentences, beam 5, ms"]
+    lines = []
+    for precision in PRECISIONS:
+        beam, greedy = rows[f"beam5/{precision}"], rows[f"greedy/{precision}"]
+        wire = [(beam[kind] + page[kind]) / 1e6 for kind in ("gzip", "brotli")]
+        seconds = [1000 * statistics.median(row["one"]) for row in (beam, greedy)]
+        batch = 1000 * statistics.median(beam["batch"])
+        first = min(beam["first"])
+        lines.append([precision, beam["bytes"] / 1e6, *wire, first, *seconds, batch])
+    return workers.table(heads, lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--chromium", default=shutil.which("chromium"))
+    parser.add_argument("--rounds", type=int, default=9)
+    args = parser.parse_args()
+    if args.data is None:
+        parser.error("no data folder: pass --data or set KERAS_TRANSFORMER_DATA")
+    args.data = Path(args.data)
+    with tempfile.TemporaryDirectory() as folder:
+        report = common.head(args) | measure(args, Path(folder))
+    version = json.loads((PACKAGE / "package.json").read_text())["devDependencies"]
+    report["versions"] |= {"onnxruntime-web": version["onnxruntime-web"]}
+    report["chromium"] = subprocess.run(
+        [args.chromium, "--version"], capture_output=True, text=True
+    ).stdout.strip()
+    print(table(report))
+    if args.output:
+        common.write(report, args.output)
+
+
+if __name__ == "__main__":
+    main()
