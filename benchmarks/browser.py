@@ -29,6 +29,7 @@ import workers
 PACKAGE = common.RESULTS.parents[1] / "export" / "web"
 DRIVER = Path(__file__).with_name("browser.js")
 PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")
+NAMES = [f"beam5/{precision}" for precision in PRECISIONS] + ["greedy/float32", "greedy/int8"]
 TOKENS = 20
 # What the page loads beside the model, for whoever opens it for the first time.
 PAGE = ("index.html", "page", "src", "vendor/ort-wasm-simd-threaded.mjs", "vendor/ort.wasm.min.mjs")
@@ -36,7 +37,7 @@ PAGE += ("vendor/runtime.js", "vendor/sentencepiece.mjs", "vendor/ort-wasm-simd-
 
 
 def export_all(data, folder):
-    """Exports the translator in every precision and search; returns sentences of 13 pieces."""
+    """Exports the translators that `folder` has not; returns sentences of 13 pieces."""
     import keras
 
     import keras_transformer as kt
@@ -48,18 +49,18 @@ def export_all(data, folder):
     tokenizer = kt.Tokenizer.train(lines, vocab_size=common.SHAPES["tiny"]["vocab_size"])
     keras.utils.set_random_seed(1)
     model = kt.Transformer(**common.SHAPES["tiny"])
-    exact = {"min_length": TOKENS}
     searches = {
-        "beam 5": kt.BeamSearch(beam_width=5, length_penalty=1.4, **exact),
-        "greedy": kt.GreedySearch(**exact),
+        "beam5": kt.BeamSearch(beam_width=5, length_penalty=1.4, min_length=TOKENS),
+        "greedy": kt.GreedySearch(min_length=TOKENS),
     }
-    for name, search in searches.items():
-        for precision in PRECISIONS:
+    for name in NAMES:
+        search, precision = name.split("/")
+        if not (folder / name).exists():
             export.export_onnx(
                 model,
-                folder / name.replace(" ", "") / precision,
+                folder / name,
                 tokenizer,
-                search,
+                searches[search],
                 precision,
                 max_length=TOKENS,
                 tolerance=None if precision == "float32" else 100.0,  # weights mean nothing
@@ -104,38 +105,33 @@ def driven(command, request, cwd):
 
 def measure(args, folder):
     lines = export_all(args.data, folder)
-    names = [f"{search}/{precision}" for search in ("beam5", "greedy") for precision in PRECISIONS]
-    request = {"package": str(PACKAGE), "folder": str(folder), "names": names, "lines": lines}
+    request = {"package": str(PACKAGE), "folder": str(folder), "names": NAMES, "lines": lines}
     request |= {"rounds": args.rounds, "chromium": args.chromium}
     node = driven("node", request, PACKAGE)
     for name in ("index.html", "page", "service_worker.js", "src", "vendor"):
-        os.symlink(PACKAGE / name, folder / name)
-    browser = {}
-    for name in names[: len(PRECISIONS)]:
+        if not (folder / name).exists():
+            os.symlink(PACKAGE / name, folder / name)
+    rows = []
+    for name in NAMES:
         models = [{"name": name, "url": name, "source": "en", "target": "de"}]
         (folder / "models.json").write_text(json.dumps({"models": models}))
-        browser[name] = driven("page", request | {"name": name}, PACKAGE)
-    rows = [
-        {"name": name, **sizes(files_of(folder, [name])), **node[name], **browser.get(name, {})}
-        for name in names
-    ]
-    return {"page": sizes(files_of(PACKAGE, PAGE)), "rows": rows}
+        page = driven("page", request | {"name": name}, PACKAGE)
+        rows.append({"name": name, **sizes(files_of(folder, [name])), **node[name], **page})
+    return {"page": sizes(files_of(PACKAGE, PAGE)), "load": os.getloadavg(), "rows": rows}
 
 
 def table(report):
     """Rows of the page's table: one for each precision."""
-    page, rows = report["page"], {row["name"]: row for row in report["rows"]}
-    heads = ["precision", "model, MB", "with runtime and page, gzip, MB", "brotli, MB"]
-    heads += ["first translation, s", "beam 5, ms", "greedy, ms", "32 sentences, beam 5, ms"]
-    lines = []
-    for precision in PRECISIONS:
-        beam, greedy = rows[f"beam5/{precision}"], rows[f"greedy/{precision}"]
-        wire = [(beam[kind] + page[kind]) / 1e6 for kind in ("gzip", "brotli")]
-        seconds = [1000 * statistics.median(row["one"]) for row in (beam, greedy)]
-        batch = 1000 * statistics.median(beam["batch"])
-        first = min(beam["first"])
-        lines.append([precision, beam["bytes"] / 1e6, *wire, first, *seconds, batch])
-    return workers.table(heads, lines)
+    page = report["page"]
+    heads = ["search", "precision", "model, MB", "all, MB", "gzip, MB", "brotli, MB"]
+    heads += ["first translation, s", "a sentence, ms", "32 sentences, ms"]
+    rows = []
+    for row in report["rows"]:
+        wire = [(row[kind] + page[kind]) / 1e6 for kind in ("bytes", "gzip", "brotli")]
+        times = [1000 * statistics.median(row[kind]) for kind in ("one", "batch")]
+        name = row["name"].replace("beam5", "beam 5").split("/")
+        rows.append([*name, row["bytes"] / 1e6, *wire, min(row["first"]), *times])
+    return workers.table(heads, rows)
 
 
 def main():
@@ -143,12 +139,13 @@ def main():
     common.add_arguments(parser)
     parser.add_argument("--chromium", default=shutil.which("chromium"))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--work", type=Path, help="folder that keeps the exports for another run")
     args = parser.parse_args()
     if args.data is None:
         parser.error("no data folder: pass --data or set KERAS_TRANSFORMER_DATA")
     args.data = Path(args.data)
     with tempfile.TemporaryDirectory() as folder:
-        report = common.head(args) | measure(args, Path(folder))
+        report = common.head(args) | measure(args, args.work or Path(folder))
     version = json.loads((PACKAGE / "package.json").read_text())["devDependencies"]
     report["versions"] |= {"onnxruntime-web": version["onnxruntime-web"]}
     report["chromium"] = subprocess.run(

@@ -9,9 +9,10 @@ const CACHE = "keras-transformer-onnx-page";
 const FILES = [
   "./",
   "models.json",
+  "page/attention.js",
   "page/page.js",
   "page/style.css",
-  ...["batches", "cache", "download", "engine", "errors", "index", "lines", "manifest", "node"].map(source),
+  ...["artefact", "batches", "cache", "download", "engine", "errors", "index", "lines", "manifest", "node"].map(source),
   ...["remote", "tokenizer", "translator", "worker"].map(source),
   "vendor/ort-wasm-simd-threaded.mjs",
   "vendor/ort.wasm.min.mjs",

@@ -1,6 +1,7 @@
 /** The page: a model is picked and loaded, text is typed, and the translation appears. */
 
 import { Translator } from "../src/index.js";
+import { attentionTable } from "./attention.js";
 
 const PAUSE = 500; // milliseconds without a key, after which text is translated
 
@@ -13,6 +14,7 @@ const PAUSE = 500; // milliseconds without a key, after which text is translated
  * @property {string} [source] language of the text, such as "en", for the browser and screen readers
  * @property {string} [target] language of the translation
  * @property {string[]} [examples] sentences to try
+ * @property {string} [attention] url of the folder that `export_attention` wrote for it
  */
 
 const element = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
@@ -29,6 +31,10 @@ let loading = null;
 let running = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let timer;
+/** @type {import("../src/index.js").Translation | null} the only line, where it has a translation */
+let sentence = null;
+/** @type {Promise<void> | null} */
+let attention = null;
 
 /** @param {string} text @param {boolean} [error] */
 function say(text, error = false) {
@@ -80,6 +86,7 @@ async function loadModel() {
 
 /** @param {Model} model */
 function showModel(model) {
+  attention = null;
   source.lang = model.source ?? "";
   result.lang = model.target ?? "";
   showResults([], 0);
@@ -135,16 +142,15 @@ function showResults(results, time) {
     : "";
   copy.hidden = !results.some(({ texts }) => texts[0]);
   copy.textContent = "Copy";
-  showOthers(results.filter(({ texts }) => texts.some(Boolean)));
+  const [one] = results.filter(({ texts }) => texts.some(Boolean));
+  sentence = results.length === 1 ? (one ?? null) : null;
+  showOthers();
+  showAttention();
 }
 
-/**
- * The other hypotheses, where the text is one sentence.
- *
- * @param {import("../src/index.js").Translation[]} results
- */
-function showOthers(results) {
-  const [{ texts, scores }] = results.length === 1 ? results : [{ texts: [], scores: [] }];
+/** The other hypotheses, where the text is one sentence. */
+function showOthers() {
+  const { texts, scores } = sentence ?? { texts: [], scores: [] };
   const items = texts.map((text, index) => {
     const item = document.createElement("li");
     const score = document.createElement("small");
@@ -156,6 +162,29 @@ function showOthers(results) {
   });
   element("hypotheses").replaceChildren(...items);
   element("others").hidden = items.length < 2;
+}
+
+/** The attention, where the text is one sentence and the model has it; it is loaded when first looked at. */
+async function showAttention() {
+  const { attention: url, source, target } = models[picker.selectedIndex] ?? {};
+  const [box, map, shown, used] = [element("attention"), element("attention-map"), sentence, translator];
+  box.hidden = !url;
+  if (!url || !box.open || !used) return;
+  map.textContent = shown ? "Loading" : "It is shown for one sentence.";
+  if (!shown) return;
+  try {
+    await (attention ??= used.loadAttention(url));
+    const { sourceIds, ids } = shown;
+    const [weights, from, to] = await Promise.all([
+      used.attention(sourceIds, ids[0]),
+      used.labels(sourceIds, "source"),
+      used.labels(ids[0], "target"),
+    ]);
+    if (shown === sentence) map.replaceChildren(attentionTable(weights, from, to, source, target));
+  } catch (error) {
+    attention = null;
+    if (shown === sentence) map.textContent = /** @type {Error} */ (error).message;
+  }
 }
 
 /** Keeps the page itself for the time without a network; the model's files are kept already. */
@@ -181,6 +210,7 @@ source.onkeydown = (/** @type {KeyboardEvent} */ event) => {
   event.preventDefault();
   translate();
 };
+element("attention").ontoggle = showAttention;
 copy.onclick = async () => {
   await navigator.clipboard.writeText(result.textContent);
   copy.textContent = "Copied";

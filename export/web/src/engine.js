@@ -14,6 +14,7 @@ import { Tokenizer } from "./tokenizer.js";
 /** @typedef {import("./manifest.js").Manifest} Manifest */
 /** @typedef {import("./translator.js").Translation} Translation */
 
+const BEGIN_ID = 2;
 const REPLACEMENT = "\ufffd";
 const MOST_THREADS = 4; // more gain nothing on models of this size, and phones grow hot
 
@@ -29,6 +30,8 @@ export class Engine {
     this.source = source;
     this.target = target;
     this.sourceLimit = sourceLimit;
+    /** @type {ort.InferenceSession | null} */
+    this.attentionSession = null;
   }
 
   /**
@@ -44,19 +47,7 @@ export class Engine {
     const source = await Tokenizer.load(files["tokenizer.model"], "tokenizer.model", sizes.source);
     const own = "target_tokenizer.model";
     const target = files[own] ? await Tokenizer.load(files[own], own, sizes.target) : source;
-    let session;
-    try {
-      session = await ort.InferenceSession.create(files["model.onnx"], {
-        executionProviders: ["wasm"],
-        enableMemPattern: false, // a pattern is kept for each shape, and almost every batch has a new one
-        logSeverityLevel: 4,
-      });
-    } catch (error) {
-      throw new ArtefactError(
-        `onnxruntime-web ${ort.env.versions.web} cannot run model.onnx: ${error}. It was exported with ` +
-          `${JSON.stringify(manifest.versions)}.`,
-      );
-    }
+    const session = await openSession(files["model.onnx"]);
     return new Engine(session, source, target, manifest.limits.source_length);
   }
 
@@ -90,6 +81,27 @@ export class Engine {
       });
     }
     return results;
+  }
+
+  /** @param {Uint8Array} model what gives attention */
+  async openAttention(model) {
+    this.attentionSession = await openSession(model);
+  }
+
+  /**
+   * The attention of the steps that wrote `ids`, T rows of S weights.
+   *
+   * @param {number[]} sourceIds
+   * @param {number[]} ids
+   */
+  async attention(sourceIds, ids) {
+    if (!this.attentionSession) throw new Error("No attention is loaded: call loadAttention(url) first.");
+    const row = (/** @type {number[]} */ some) => new ort.Tensor("int32", Int32Array.from(some), [1, some.length]);
+    const target_ids = row([BEGIN_ID, ...ids.slice(0, -1)]);
+    const { attention } = await this.attentionSession.run({ source_ids: row(sourceIds), target_ids });
+    const weights = Array.from(/** @type {Float32Array} */ (attention.data));
+    const width = sourceIds.length;
+    return ids.map((_, step) => weights.slice(step * width, (step + 1) * width));
   }
 
   /**
@@ -157,6 +169,19 @@ const EMPTY = { texts: [""], scores: [0], ids: [[]], sourceIds: [], error: null 
 /** @param {string} reason @returns {Translation} */
 function failed(reason) {
   return { texts: [], scores: [], ids: [], sourceIds: [], error: reason };
+}
+
+/** @param {Uint8Array} model what an ONNX file holds */
+async function openSession(model) {
+  try {
+    return await ort.InferenceSession.create(model, {
+      executionProviders: ["wasm"],
+      enableMemPattern: false, // a pattern is kept for each shape, and almost every batch has a new one
+      logSeverityLevel: 4,
+    });
+  } catch (error) {
+    throw new ArtefactError(`onnxruntime-web ${ort.env.versions.web} cannot run model.onnx: ${error}`);
+  }
 }
 
 /**

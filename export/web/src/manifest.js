@@ -16,6 +16,7 @@ const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
  * @typedef {object} Manifest
  * @property {string} task
  * @property {{name: string}[]} inputs
+ * @property {{name: string}[]} outputs
  * @property {{source: number, target: number}} vocab_size
  * @property {{source_length: number}} limits
  * @property {string} precision
@@ -96,15 +97,43 @@ function canonical(value) {
  * @param {Manifest} manifest
  * @param {string} url of the folder
  */
-export function checkServed(manifest, url) {
+export function checkTranslation(manifest, url) {
   const names = manifest.inputs.map(({ name }) => name);
-  if (manifest.task !== "translate" || names.length !== 1 || names[0] !== "source_ids") {
+  if (manifest.task !== "translate" || names.join() !== "source_ids") {
     throw new ArtefactError(
       `${url} was exported for the task '${manifest.task}' with the inputs [${names}], and this package ` +
         "serves 'translate' from [source_ids]: greedy or beam search of an encoder-decoder model. Serve it " +
         "with Python.",
     );
   }
+  checkLayout(manifest, url);
+  if (!("tokenizer.model" in manifest.files)) {
+    throw new ArtefactError(
+      `${url} holds no tokenizer.model. Export the model with its tokenizer: ` +
+        "export_onnx(model, path, tokenizer, search).",
+    );
+  }
+}
+
+/**
+ * The same for what `export_attention` wrote.
+ *
+ * @param {Manifest} manifest
+ * @param {string} url of the folder
+ */
+export function checkAttention(manifest, url) {
+  const [inputs, outputs] = [manifest.inputs, manifest.outputs].map((values) => values.map(({ name }) => name));
+  if ([...inputs].sort().join() !== "source_ids,target_ids" || outputs.join() !== "attention") {
+    throw new ArtefactError(
+      `${url} has the inputs [${inputs}] and the outputs [${outputs}], and attention is had from ` +
+        "[source_ids,target_ids] as [attention]. Write it with export_attention(model, path).",
+    );
+  }
+  checkLayout(manifest, url);
+}
+
+/** @param {Manifest} manifest @param {string} url */
+function checkLayout(manifest, url) {
   if ((manifest.layout ?? "loop") !== "loop") {
     throw new ArtefactError(
       `${url} has the layout '${manifest.layout}', which is for GPUs. Export the model with layout='loop'.`,
@@ -113,12 +142,6 @@ export function checkServed(manifest, url) {
   if ("model.onnx.data" in manifest.files) {
     throw new ArtefactError(
       `${url} has weights past 2 GB (model.onnx.data), more than WebAssembly holds. Serve it with Python.`,
-    );
-  }
-  if (!("tokenizer.model" in manifest.files)) {
-    throw new ArtefactError(
-      `${url} holds no tokenizer.model. Export the model with its tokenizer: ` +
-        "export_onnx(model, path, tokenizer, search).",
     );
   }
 }

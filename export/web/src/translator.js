@@ -1,11 +1,9 @@
 /** `Translator`: an exported artefact by URL, in a browser or in Node. */
 
 import { RUNTIME } from "../vendor/runtime.js";
-import { openStore } from "./cache.js";
-import { known, latest } from "./download.js";
+import { fetchArtefact } from "./artefact.js";
 import { checkedLines } from "./lines.js";
-import { checkServed, readManifest } from "./manifest.js";
-import { builtin, inNode } from "./node.js";
+import { checkAttention, checkTranslation } from "./manifest.js";
 import { Remote } from "./remote.js";
 
 /**
@@ -43,7 +41,8 @@ import { Remote } from "./remote.js";
  * @property {AbortSignal} [signal] the promise is rejected at once; the batch that runs is finished unseen
  */
 
-const TOKENIZERS = ["tokenizer.model", "target_tokenizer.model"];
+const MODEL = "model.onnx";
+const FILES = [MODEL, "tokenizer.model", "target_tokenizer.model"];
 
 export class Translator {
   #remote;
@@ -73,26 +72,14 @@ export class Translator {
    * @throws {ArtefactError} the folder is missing, damaged, foreign, of a newer format, or holds no
    *   translation search with its tokenizer
    */
-  static async load(url, { onProgress, signal, cache = true, threads } = {}) {
-    const folder = folderUrl(url);
-    const store = await openStore(folder.startsWith("file:") ? false : cache);
-    const place = new URL("artefact.json", folder).href;
-    const manifest = await readManifest(await latest(place, store, { signal }), place);
-    checkServed(manifest, folder);
-
-    const names = ["model.onnx", ...TOKENIZERS.filter((name) => name in manifest.files)];
-    const entries = names.map((name) => manifest.files[name]);
-    const total = entries.reduce((sum, { bytes }) => sum + bytes, RUNTIME.bytes);
-    let loaded = 0;
-    const onBytes = (/** @type {number} */ count) => onProgress?.({ loaded: (loaded += count), total });
-    onBytes(0);
-    const [runtime, ...data] = await Promise.all([
-      known(new URL(`../vendor/${RUNTIME.file}`, import.meta.url).href, RUNTIME, store, { signal, onBytes }),
-      ...names.map((name, i) => known(new URL(name, folder).href, entries[i], store, { signal, onBytes })),
-    ]);
-
-    const files = Object.fromEntries(names.map((name, i) => [name, data[i]]));
-    const transfer = [runtime, ...data].map(({ buffer }) => buffer);
+  static async load(url, options = {}) {
+    const { signal, threads } = options;
+    const runtimeUrl = new URL(`../vendor/${RUNTIME.file}`, import.meta.url).href;
+    const extra = { ...RUNTIME, url: runtimeUrl };
+    const fetched = await fetchArtefact(url, checkTranslation, FILES, options, [extra]);
+    const { manifest, files } = fetched;
+    const [runtime] = fetched.extras;
+    const transfer = [runtime, ...Object.values(files)].map(({ buffer }) => buffer);
     const remote = new Remote();
     try {
       const parts = { manifest, files, runtime, threads };
@@ -146,17 +133,34 @@ export class Translator {
     return this.#remote.ask("labels", { ids, side });
   }
 
+  /**
+   * Loads what `attention` needs: the folder that `keras_transformer.export.export_attention` wrote for the
+   * same model.
+   *
+   * @param {string | URL} url of the folder; in Node also its path
+   * @param {LoadOptions} [options]
+   */
+  async loadAttention(url, options = {}) {
+    const { files } = await fetchArtefact(url, checkAttention, [MODEL], options);
+    const model = files[MODEL];
+    const transfer = [model.buffer];
+    await this.#remote.ask("openAttention", { model }, { signal: options.signal, transfer });
+  }
+
+  /**
+   * Where the model looked: for each token of a translation the weights of the tokens of its source, which
+   * sum to 1.
+   *
+   * @param {number[]} sourceIds of a `Translation`
+   * @param {number[]} ids one of its hypotheses
+   * @returns {Promise<number[][]>}
+   */
+  attention(sourceIds, ids) {
+    return this.#remote.ask("attention", { sourceIds, ids });
+  }
+
   /** Ends the worker and frees its memory. */
   close() {
     this.#remote.close();
   }
-}
-
-/** @param {string | URL} url @returns {string} with a slash at the end */
-function folderUrl(url) {
-  const path = String(url);
-  let whole = path;
-  if (inNode && !/^[a-z][a-z\d+.-]+:/i.test(path)) whole = builtin("node:url").pathToFileURL(path).href;
-  else if (!inNode) whole = new URL(path, globalThis.document?.baseURI ?? globalThis.location.href).href;
-  return whole.endsWith("/") ? whole : `${whole}/`;
 }

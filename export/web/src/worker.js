@@ -22,6 +22,8 @@ const calls = {
     return { threads: engine.threads };
   },
   nBest: ({ id, lines, batchTokens }) => engine.nBest(lines, batchTokens, () => pause(id)),
+  openAttention: ({ model }) => engine.openAttention(model),
+  attention: ({ sourceIds, ids }) => engine.attention(sourceIds, ids),
   labels: async ({ ids, side }) => engine.labels(ids, side),
 };
 
