@@ -90,7 +90,8 @@ def test_serve(run):
 
 def test_browser(run):
     folder = run("browser", starts_from=["model.keras", "tokenizer.model"])
-    assert (folder / "site/models/en-de/artefact.json").exists()
+    written = {path.parent.name for path in folder.glob("site/models/*/artefact.json")}
+    assert written == {"en-de", "en-de-attention"}
 
 
 def test_cuda(run):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import exports
+from support import exports, node
 
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
@@ -35,6 +35,16 @@ def test_padding_of_the_source_is_not_attended_to(folder):
     assert weights.shape == (1, 2, 5)
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(weights[..., 3:], 0, atol=1e-6)
+
+
+def test_the_package_for_browsers_gives_it_too(folder, node_folder):
+    request = {"translator": str(exports.shared_artefact()), "attention": str(folder)}
+    found = node.run(node_folder, "attention.js", {**request, "line": exports.LINES[0]})
+    ids = [2, *found["ids"][:-1]]
+    cross = attention_maps(exports.shared_model(), found["sourceIds"], ids)["cross"]
+    np.testing.assert_allclose(found["weights"], cross[-1].mean(0), atol=1e-5)
+    assert "No attention is loaded" in found["before"]
+    assert "Write it with export_attention" in found["other"]
 
 
 def test_what_is_no_translator_is_refused(tmp_path):

@@ -65,6 +65,12 @@ await page.getByRole("textbox", { name: "Text" }).fill(asked.lines[1]);
 await page.locator("#result .failed").waitFor({ state: "detached" });
 await page.getByText("Other translations").click();
 found.others = await page.getByRole("listitem").count();
+await page.getByText("Attention", { exact: true }).click();
+const cells = page.getByRole("table").getByRole("cell");
+await cells.last().waitFor();
+found.columns = await page.getByRole("columnheader").allTextContents();
+found.rows = await page.getByRole("rowheader").count();
+found.weights = (await cells.allTextContents()).filter(Boolean).map(Number);
 found.tree = await page.locator("body").ariaSnapshot();
 for (const [name, width, height] of [["desktop", 1200, 800], ["phone", 360, 740]]) {
   await page.setViewportSize({ width, height });
@@ -89,4 +95,3 @@ found.plain_figures = await other.locator("#figures").textContent();
 
 await browser.close();
 console.log(JSON.stringify(found));
-process.exit(0);

@@ -26,13 +26,19 @@ def sentences(count):
     return lines
 
 
-def site(folder, package, artefact):
-    """A folder to be served: the installed package, and an artefact as its only model."""
+def site(folder, package, artefact, attention=None):
+    """A folder to be served: the installed package, and an artefact as its only model.
+
+    `attention` is the folder of another, with the attention of the first.
+    """
     for name in ("index.html", "page", "service_worker.js", "src", "vendor"):
         os.symlink(package / name, folder / name)
     os.symlink(artefact, folder / "model")
-    models = [{"name": "Tiny", "url": "model", "source": "en", "target": "de"}]
-    (folder / "models.json").write_text(json.dumps({"models": models}))
+    model = {"name": "Tiny", "url": "model", "source": "en", "target": "de"}
+    if attention:
+        os.symlink(attention, folder / "attention")
+        model["attention"] = "attention"
+    (folder / "models.json").write_text(json.dumps({"models": [model]}))
     return folder
 
 

@@ -7,6 +7,8 @@ import threading
 import pytest
 from support import exports, node, web
 
+from keras_transformer.export import export_attention
+
 LINES = web.sentences(500)
 
 
@@ -37,7 +39,8 @@ def visit(node_folder, plain_server, tmp_path_factory):
     """What `tests/node/page.js` found."""
     chromium, folder = node.chromium(), tmp_path_factory.mktemp("page")
     (folder / "site").mkdir()
-    site = web.site(folder / "site", node_folder, exports.shared_artefact())
+    export_attention(exports.shared_model(), folder / "attention", verbose=False)
+    site = web.site(folder / "site", node_folder, exports.shared_artefact(), folder / "attention")
     request = {
         "site": str(site),
         "plain": plain_server(site),
@@ -62,6 +65,15 @@ def test_what_is_typed_is_translated(visit):
     assert f"{read} tokens read, {written} written" in visit["figures"]
     assert "where this artefact takes at most 512; split the line" in visit["refused"]
     assert visit["others"] == exports.BEAM.beam_width
+
+
+def test_attention_is_a_table_of_pieces(visit):
+    columns, rows = visit["columns"], visit["rows"]
+    assert columns[-1] == "</s>" and columns[0] == LINES[1].split()[0][: len(columns[0])]
+    assert len(visit["weights"]) == rows * len(columns)
+    for row in range(rows):
+        weights = visit["weights"][row * len(columns) :][: len(columns)]
+        assert abs(sum(weights) - 1) < 0.005 * len(columns)  # each is rounded
 
 
 def test_it_works_without_a_network_after_the_first_load(visit):
