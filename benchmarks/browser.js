@@ -2,13 +2,13 @@
 //
 //     node browser.js brotli FILE ...       the sum of their sizes, each compressed
 //     node browser.js node < request        CPU seconds in this process, one thread
-//     node browser.js page < request        seconds in Chromium
+//     node browser.js page < request        seconds, and CPU seconds of all its processes, in Chromium
 //
-// A request is {package, folder, names, lines, rounds, chromium}, and for `page` a name.
+// A request is {package, folder, names, lines, rounds, visits, chromium}.
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -46,48 +46,48 @@ async function inNode({ package: folder, folder: models, names, lines, rounds })
   return found;
 }
 
-async function inPage({ package: folder, folder: site, name, lines, rounds, chromium }) {
+async function inPage({ package: folder, folder: site, lines, visits, chromium }) {
   const { chromium: driver } = createRequire(join(folder, "package.json"))("playwright-core");
   const server = spawn("node", [join(folder, "tools/serve.js"), site, "0"]);
   const [line] = await once(server.stdout, "data");
   const url = String(line).trim();
-  const found = { first: [], one_thread: [], all_threads: [], threads: 0 };
-  for (let round = 0; round < 3; round++) {
+  const found = { first: [], first_cpu: [] };
+  for (let visit = 0; visit <= visits; visit++) {
     const profile = await mkdtemp(join(tmpdir(), "profile-"));
     const options = { executablePath: chromium, args: OPTIONS };
     const browser = await driver.launchPersistentContext(profile, options);
     const page = await browser.newPage();
     await page.goto("about:blank");
-    const started = performance.now();
+    const [started, spent] = [performance.now(), ofChildren(server.pid)];
     await page.goto(url, { waitUntil: "commit" });
     await page.fill("#source", lines[0]);
     await page.locator("#figures").filter({ hasText: "ms" }).waitFor();
-    found.first.push((performance.now() - started) / 1000);
-    if (round === 0) {
-      const times = (threads) => page.evaluate(timed, { name, lines, rounds, threads });
-      found.one_thread = (await times(1)).seconds;
-      Object.assign(found, (({ seconds, threads }) => ({ all_threads: seconds, threads }))(await times()));
+    if (visit > 0) { // in the first the server compresses
+      found.first.push((performance.now() - started) / 1000);
+      found.first_cpu.push(ofChildren(server.pid) - spent);
     }
     await browser.close();
-    await rm(profile, { recursive: true });
+    await rm(profile, { recursive: true, force: true });
   }
   server.kill();
   return found;
 }
 
-/** Runs in the page: seconds of a sentence. */
-async function timed({ name, lines, rounds, threads }) {
-  const { Translator } = await import("./src/index.js");
-  const translator = await Translator.load(name, { threads });
-  await translator.translate(lines);
-  const seconds = [];
-  for (let round = 0; round < rounds; round++) {
-    const started = performance.now();
-    await translator.translate(lines.slice(round, round + 1));
-    seconds.push((performance.now() - started) / 1000);
+/** CPU seconds of the processes below this one, but for one of them: Linux counts hundredths. */
+function ofChildren(except) {
+  const found = new Map();
+  for (const name of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      const fields = readFileSync(`/proc/${name}/stat`, "utf-8").split(") ").at(-1).split(" ");
+      found.set(Number(name), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
+    } catch {
+      continue; // it has ended
+    }
   }
-  translator.close();
-  return { seconds, threads: translator.threads };
+  const below = (pid) => pid === process.pid || (found.has(pid) && below(found.get(pid).parent));
+  return [...found]
+    .filter(([pid]) => pid !== process.pid && pid !== except && below(pid))
+    .reduce((sum, [, { ticks }]) => sum + ticks / 100, 0);
 }
 
 if (command === "brotli") {

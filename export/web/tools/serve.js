@@ -3,13 +3,12 @@
  * sends the headers that threads need (COOP and COEP), and compresses as public servers do.
  */
 
-import { createReadStream } from "node:fs";
-import { stat } from "node:fs/promises";
+import { readFile, stat } from "node:fs/promises";
 import { createServer } from "node:http";
 import { join, normalize, sep } from "node:path";
 import { fileURLToPath } from "node:url";
-import { pipeline } from "node:stream";
-import { constants, createBrotliCompress } from "node:zlib";
+import { promisify } from "node:util";
+import { brotliCompress, constants } from "node:zlib";
 
 const [folder = fileURLToPath(new URL("..", import.meta.url)), port = "8000"] = process.argv.slice(2);
 /** @type {Record<string, string>} */
@@ -21,7 +20,10 @@ const TYPES = {
   mjs: "text/javascript",
   wasm: "application/wasm",
 };
-const QUALITY = 5;
+const BROTLI = { params: { [constants.BROTLI_PARAM_QUALITY]: 5 } };
+const compress = promisify(brotliCompress);
+/** @type {Map<string, Promise<Buffer>>} what was compressed before, by path and tag */
+const compressed = new Map();
 
 const server = createServer(async (request, response) => {
   const { pathname } = new URL(request.url ?? "/", "http://localhost");
@@ -44,9 +46,9 @@ const server = createServer(async (request, response) => {
     response.writeHead(304, headers).end();
     return;
   }
-  response.writeHead(200, { ...headers, "Content-Encoding": "br" });
-  const packer = createBrotliCompress({ params: { [constants.BROTLI_PARAM_QUALITY]: QUALITY } });
-  pipeline(createReadStream(path), packer, response, () => {});
+  const key = path + tag;
+  if (!compressed.has(key)) compressed.set(key, readFile(path).then((data) => compress(data, BROTLI)));
+  response.writeHead(200, { ...headers, "Content-Encoding": "br" }).end(await compressed.get(key));
 });
 
 server.listen(Number(port), "127.0.0.1", () => {
