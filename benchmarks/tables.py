@@ -12,6 +12,7 @@ import re
 import statistics
 import sys
 
+import browser
 import common
 import kinds
 import kinds_speed
@@ -218,6 +219,7 @@ TABLES = {
     "search": lambda: measured("search", search_table),
     "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
     "training": lambda: measured("training", training_table),
+    "web": lambda: measured("web", browser.table),
 }
 
 

@@ -1,11 +1,12 @@
 """Exporters to SavedModel and ONNX, and the runtime that serves what they write.
 
-What lives here: the exporters (`onnx_model`, `saved_model`, and `text_model` with its nodes in
-`text_graph` and `text_bytes`), their arguments (`arguments`), a model in float32 (`float32`), what
-a task has to export (`tasks`), whether its outputs are what they are said to be (`heads`), the
-proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of a user's own
-(`side_by_side`, `apart`), folders that appear whole (`staging`), the command line (`__main__`), the
-passes over a graph (`graph`) and the server's side (`runtime`).
+What lives here: the exporters (`onnx_model`, `saved_model`, `attention`, and `text_model` with its
+nodes in `text_graph` and `text_bytes`), their arguments (`arguments`), a model in float32
+(`float32`), what a task has to export (`tasks`), whether its outputs are what they are said to be
+(`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
+a user's own (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line
+(`__main__`), the passes over a graph (`graph`), the server's side (`runtime`) and the browser's
+(`web`, in JavaScript).
 
 What may be imported: everything of this package; nothing of it imports this folder. `runtime`
 needs no framework, so the exporters, which need TensorFlow, are imported when first asked for. A
@@ -21,6 +22,7 @@ _EXPORTERS = {
     "FeatureExtraction": "runtime.heads",
     "QuestionAnswering": "runtime.heads",
     "TokenClassification": "runtime.heads",
+    "export_attention": "attention",
     "export_onnx": "onnx_model",
     "export_saved_model": "saved_model",
 }

@@ -185,5 +185,24 @@ class DecoderBlock(_Block):
         x = self.residual(x, attend_memory, self.cross_attention_norm, training)
         return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
 
+    def memory_weights(self, inputs, memory, attention_mask=None, memory_mask=None):
+        """The weights of each head (B, H, T, S) with which this block attends to `memory`.
+
+        Takes a call's arguments, without dropout. A Keras mask of `memory` does not count here.
+        """
+        found = []
+
+        def attend_self(x):
+            return self._attend_self(x, attention_mask, True, False)
+
+        def attend_memory(x):
+            weights = self.cross_attention.attention_weights
+            found.append(weights(x, memory, attention_mask=memory_mask))
+            return x
+
+        x = self.residual(inputs, attend_self, self.self_attention_norm, False)
+        self.residual(x, attend_memory, self.cross_attention_norm, False)
+        return found[0]
+
     def compute_output_shape(self, inputs_shape, memory_shape=None):
         return inputs_shape

@@ -13,6 +13,7 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SCRIPTS.item
 # Commands that the documentation names.
 COMMANDS = {
     "bergamot",
+    "browser",
     "export",
     "gpu",
     "growth",

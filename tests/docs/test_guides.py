@@ -88,6 +88,12 @@ def test_serve(run):
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
 
 
+def test_browser(run):
+    folder = run("browser", starts_from=["model.keras", "tokenizer.model"])
+    written = {path.parent.name for path in folder.glob("site/models/*/artefact.json")}
+    assert written == {"en-de", "en-de-attention"}
+
+
 def test_cuda(run):
     folder = run("cuda", blocked=FRAMEWORKS, starts_from=["out/onnx"])
     report = json.loads((folder / "check.json").read_text("utf-8"))

@@ -1,15 +1,15 @@
 // Feeds batches of source ids to a model with ONNX Runtime's WebAssembly build.
-// Usage: node run_artefact.js MODEL < batches > results
-// Reads JSON, a list of batches, each a list of equally long lists of ids; writes a list of
-// {token_ids: {dims, data}, scores: {dims, data}}, one for each batch.
+// Reads {model, batches}, a path and a list of batches, each a list of equally long lists of ids; writes
+// a list of {token_ids: {dims, data}, scores: {dims, data}}, one for each batch.
 
 import { readFileSync } from "node:fs";
 import * as ort from "onnxruntime-web";
 
 ort.env.wasm.numThreads = 1;
-const session = await ort.InferenceSession.create(new Uint8Array(readFileSync(process.argv[2])));
+const { model, batches } = JSON.parse(readFileSync(0, "utf-8"));
+const session = await ort.InferenceSession.create(new Uint8Array(readFileSync(model)));
 const results = [];
-for (const batch of JSON.parse(readFileSync(0, "utf-8"))) {
+for (const batch of batches) {
   const dims = [batch.length, batch[0].length];
   const source_ids = new ort.Tensor("int32", Int32Array.from(batch.flat()), dims);
   const outputs = await session.run({ source_ids });

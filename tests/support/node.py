@@ -1,5 +1,9 @@
-"""Runs an artefact's ONNX file in Node.js, on ONNX Runtime's WebAssembly build."""
+"""Runs things in Node.js and Chromium: the package of `export/web`, and an artefact's ONNX file.
 
+The packages from npm are installed once, into a folder of pytest's cache.
+"""
+
+import contextlib
 import json
 import pathlib
 import shutil
@@ -8,43 +12,94 @@ import subprocess
 import numpy as np
 import pytest
 
-SOURCE = pathlib.Path(__file__).parents[1] / "node"
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / "export" / "web"
+DRIVERS = ROOT / "tests" / "node"
+MADE = ("node_modules", "vendor", "types")  # not copied: the cached folder has its own
+OLDEST_NODE = (20, 16)  # as package.json says
+# In a container nobody can set up Chromium's sandbox; the rest keeps it from the network.
+CHROMIUM_ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def installed(folder):
-    """The folder, once the script and the packages that it needs are in it; else skips the test."""
+    """The folder, once it holds the package, what that needs, and the drivers; else skips."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    for path in SOURCE.iterdir():
-        shutil.copy(path, folder)
-    installed = folder / "node_modules" / "onnxruntime-web" / "package.json"
-    wanted = json.loads((SOURCE / "package.json").read_text())["dependencies"]["onnxruntime-web"]
-    if not installed.exists() or json.loads(installed.read_text())["version"] != wanted:
-        command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            pytest.skip(f"npm could not install onnxruntime-web: {done.stderr.strip()[-300:]}")
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
+    if tuple(map(int, version.removeprefix("v").split(".")[:2])) < OLDEST_NODE:
+        pytest.skip(f"node {version} is older than {'.'.join(map(str, OLDEST_NODE))}")
+    with _alone(folder):
+        shutil.copytree(PACKAGE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*MADE))
+        shutil.copytree(DRIVERS, folder / "drivers", dirs_exist_ok=True)
+        lock, done = (PACKAGE / "package-lock.json").read_bytes(), folder / "installed.json"
+        if not done.exists() or done.read_bytes() != lock:
+            _npm(folder, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+            done.write_bytes(lock)
+        if not (folder / "vendor" / "runtime.js").exists():
+            _npm(folder, "run", "vendor")
     return folder
+
+
+@contextlib.contextmanager
+def _alone(folder):
+    """Keeps pytest's other workers from installing at the same time."""
+    with open(folder.parent / f"{folder.name}.lock", "w") as file:
+        with contextlib.suppress(ImportError):  # on Windows
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _npm(folder, *arguments):
+    done = subprocess.run(
+        ["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    if done.returncode != 0:
+        pytest.skip(f"npm {arguments[0]} failed for export/web: {done.stderr.strip()[-300:]}")
+
+
+def chromium():
+    """The path of Chromium; skips the test where there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("chromium is not installed")
+
+
+def run(folder, driver, request=None, timeout=120):
+    """What a driver of `tests/node` writes, from JSON, when it reads `request` as JSON."""
+    done = subprocess.run(
+        ["node", f"drivers/{driver}"],
+        cwd=folder,
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
 
 
 def run_in_node(node_folder, model, batches):
     """Outputs of the model, as arrays, for each batch of source ids."""
-    done = subprocess.run(
-        ["node", "run_artefact.js", str(model)],
-        cwd=node_folder,
-        input=json.dumps([batch.tolist() for batch in batches]),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    request = {"model": str(model), "batches": [batch.tolist() for batch in batches]}
     return [
         {
             name: np.array([float(x) for x in value["data"]]).reshape(value["dims"])
             for name, value in result.items()
         }
-        for result in json.loads(done.stdout)
+        for result in run(node_folder, "run_artefact.js", request)
     ]
 
 

@@ -1,7 +1,7 @@
-"""What the tests of the runtime share: a tokenizer, an artefact with it, and Node.js."""
+"""What the tests of the runtime share: a tokenizer, and an artefact with it."""
 
 import pytest
-from support import artefacts, node
+from support import artefacts
 
 
 @pytest.fixture(scope="package")
@@ -13,9 +13,3 @@ def tokenizer():
 def folder(tokenizer, tmp_path_factory):
     """An artefact that no test changes."""
     return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
-
-
-@pytest.fixture(scope="package")
-def node_folder(pytestconfig):
-    """A folder, kept in pytest's cache, with the script for Node.js and the packages it needs."""
-    return node.installed(pytestconfig.cache.mkdir("node"))

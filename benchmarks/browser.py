@@ -1,0 +1,163 @@
+"""The npm package: bytes over the wire, time to the first translation, time of a translation.
+
+    python benchmarks/browser.py --data DATA --output benchmarks/results/web.json
+
+The translator has the shape of the README's (Multi30k, 5,000 pieces, beam 5), and random weights:
+neither size nor time depends on what they are, because each translation is made 20 tokens long. It
+is exported in every precision. Node.js and Chromium then run it with ONNX Runtime's WebAssembly
+build, and the engines take turns.
+
+Needs Node.js, `npm ci --ignore-scripts` and `npm run vendor` in `export/web`, and Chromium.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import common
+import workers
+
+PACKAGE = common.RESULTS.parents[1] / "export" / "web"
+DRIVER = Path(__file__).with_name("browser.js")
+PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")
+NAMES = [f"beam5/{precision}" for precision in PRECISIONS] + ["greedy/float32", "greedy/int8"]
+VISITED = ("beam5/float32", "beam5/int8")
+VISITS = 3
+TOKENS = 20
+# What the page loads beside the model, for whoever opens it for the first time.
+PAGE = ("index.html", "page", "src", "vendor/ort-wasm-simd-threaded.mjs", "vendor/ort.wasm.min.mjs")
+PAGE += ("vendor/runtime.js", "vendor/sentencepiece.mjs", "vendor/ort-wasm-simd-threaded.wasm")
+
+
+def export_all(data, folder):
+    """Exports the translators that `folder` has not; returns sentences of 13 pieces."""
+    import keras
+
+    import keras_transformer as kt
+    from keras_transformer import export
+    from keras_transformer.data.corpora import read_lines
+
+    files = [data / "multi30k" / f"train.{language}.gz" for language in ("en", "de")]
+    lines = [line for file in files for line in read_lines(file)]
+    tokenizer = kt.Tokenizer.train(lines, vocab_size=common.SHAPES["tiny"]["vocab_size"])
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(**common.SHAPES["tiny"])
+    searches = {
+        "beam5": kt.BeamSearch(beam_width=5, length_penalty=1.4, min_length=TOKENS),
+        "greedy": kt.GreedySearch(min_length=TOKENS),
+    }
+    for name in NAMES:
+        search, precision = name.split("/")
+        if not (folder / name).exists():
+            export.export_onnx(
+                model,
+                folder / name,
+                tokenizer,
+                searches[search],
+                precision,
+                max_length=TOKENS,
+                tolerance=None if precision == "float32" else 100.0,  # weights mean nothing
+                verbose=False,
+            )
+    sources = [line for line in lines[:29000] if len(tokenizer.encode(line)) == 13]
+    return random.Random(0).sample(sources, 32)
+
+
+def files_of(folder, names):
+    paths = [folder / name for name in names]
+    return [file for path in paths for file in ([path] if path.is_file() else path.iterdir())]
+
+
+def sizes(files):
+    """Bytes of files, and of the same compressed one by one as a server does."""
+    data = [file.read_bytes() for file in files]
+    brotli = subprocess.run(
+        ["node", str(DRIVER), "brotli", *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {
+        "bytes": sum(map(len, data)),
+        "gzip": sum(len(gzip.compress(part)) for part in data),
+        "brotli": int(brotli.stdout),
+    }
+
+
+def driven(command, request, cwd):
+    done = subprocess.run(
+        ["node", str(DRIVER), command],
+        input=json.dumps(request),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=cwd,
+    )
+    return json.loads(done.stdout)
+
+
+def measure(args, folder):
+    lines = export_all(args.data, folder)
+    request = {"package": str(PACKAGE), "folder": str(folder), "names": NAMES, "lines": lines}
+    request |= {"rounds": args.rounds, "visits": VISITS, "chromium": args.chromium}
+    node = driven("node", request, PACKAGE)
+    for name in ("index.html", "page", "service_worker.js", "src", "vendor"):
+        if not (folder / name).exists():
+            os.symlink(PACKAGE / name, folder / name)
+    rows = []
+    for name in NAMES:
+        models = [{"name": name, "url": name, "source": "en", "target": "de"}]
+        (folder / "models.json").write_text(json.dumps({"models": models}))
+        page = driven("page", request, PACKAGE) if name in VISITED else {}
+        rows.append({"name": name, **sizes(files_of(folder, [name])), **node[name], **page})
+    return {"page": sizes(files_of(PACKAGE, PAGE)), "load": os.getloadavg(), "rows": rows}
+
+
+def table(report):
+    """Rows of the page's table: one for each precision."""
+    page = report["page"]
+    heads = ["search", "precision", "model, MB", "all, MB", "gzip, MB", "brotli, MB"]
+    heads += ["first, s", "first, CPU s", "a sentence, CPU ms", "32 sentences, CPU ms"]
+    rows = []
+    for row in report["rows"]:
+        wire = [(row[kind] + page[kind]) / 1e6 for kind in ("bytes", "gzip", "brotli")]
+        times = [1000 * statistics.median(row[kind]) for kind in ("one", "batch")]
+        name = row["name"].replace("beam5", "beam 5").split("/")
+        first = [min(row[kind]) if kind in row else None for kind in ("first", "first_cpu")]
+        rows.append([*name, row["bytes"] / 1e6, *wire, *first, *times])
+    return workers.table(heads, rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.add_argument("--chromium", default=shutil.which("chromium"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--work", type=Path, help="folder that keeps the exports for another run")
+    args = parser.parse_args()
+    if args.data is None:
+        parser.error("no data folder: pass --data or set KERAS_TRANSFORMER_DATA")
+    args.data = Path(args.data)
+    with tempfile.TemporaryDirectory() as folder:
+        report = common.head(args) | measure(args, args.work or Path(folder))
+    version = json.loads((PACKAGE / "package.json").read_text())["devDependencies"]
+    report["versions"] |= {"onnxruntime-web": version["onnxruntime-web"]}
+    report["chromium"] = subprocess.run(
+        [args.chromium, "--version"], capture_output=True, text=True
+    ).stdout.strip()
+    print(table(report))
+    if args.output:
+        common.write(report, args.output)
+
+
+if __name__ == "__main__":
+    main()

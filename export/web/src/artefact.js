@@ -1,0 +1,52 @@
+/** The files of an exported folder, by URL: its manifest first, then what is needed of the rest. */
+
+import { openStore } from "./cache.js";
+import { known, latest } from "./download.js";
+import { readManifest } from "./manifest.js";
+import { builtin, inNode } from "./node.js";
+
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {import("./translator.js").LoadOptions} LoadOptions */
+/** @typedef {{url: string, sha256: string, bytes: number}} Extra a file that no manifest lists */
+
+/**
+ * @param {string | URL} url of the folder; in Node also its path
+ * @param {(manifest: Manifest, url: string) => void} check throws for what is not served
+ * @param {string[]} names files to fetch, where the manifest has them
+ * @param {LoadOptions} options
+ * @param {Extra[]} [extras] files to fetch besides
+ * @returns {Promise<{manifest: Manifest, files: Record<string, Uint8Array>, extras: Uint8Array[]}>}
+ */
+export async function fetchArtefact(url, check, names, options, extras = []) {
+  const { onProgress, signal, cache = true } = options;
+  const folder = folderUrl(url);
+  const store = await openStore(folder.startsWith("file:") ? false : cache);
+  const place = new URL("artefact.json", folder).href;
+  const manifest = await readManifest(await latest(place, store, { signal }), place);
+  check(manifest, folder);
+
+  const there = names.filter((name) => name in manifest.files);
+  const wanted = [
+    ...extras,
+    ...there.map((name) => ({ url: new URL(name, folder).href, ...manifest.files[name] })),
+  ];
+  const total = wanted.reduce((sum, { bytes }) => sum + bytes, 0);
+  let loaded = 0;
+  const onBytes = (/** @type {number} */ count) => onProgress?.({ loaded: (loaded += count), total });
+  onBytes(0);
+  const data = await Promise.all(
+    wanted.map((entry) => known(entry.url, entry, store, { signal, onBytes })),
+  );
+  const own = data.slice(extras.length);
+  const files = Object.fromEntries(there.map((name, i) => [name, own[i]]));
+  return { manifest, files, extras: data.slice(0, extras.length) };
+}
+
+/** @param {string | URL} url @returns {string} with a slash at the end */
+function folderUrl(url) {
+  const path = String(url);
+  let whole = path;
+  if (inNode && !/^[a-z][a-z\d+.-]+:/i.test(path)) whole = builtin("node:url").pathToFileURL(path).href;
+  else if (!inNode) whole = new URL(path, globalThis.document?.baseURI ?? globalThis.location.href).href;
+  return whole.endsWith("/") ? whole : `${whole}/`;
+}

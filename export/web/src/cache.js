@@ -1,0 +1,66 @@
+/**
+ * Where downloads stay: the browser's Cache API, or in Node a folder. Keys are strings; a value
+ * appears whole or not at all.
+ */
+
+import { builtin, inNode } from "./node.js";
+
+const NAME = "keras-transformer-onnx";
+
+/**
+ * @typedef {object} Store
+ * @property {(key: string) => Promise<Uint8Array | undefined>} get
+ * @property {(key: string, data: Uint8Array) => Promise<void>} put
+ * @property {(key: string) => Promise<unknown>} remove
+ * @property {() => Promise<string[]>} keys
+ */
+
+/**
+ * The place that `cache` asks for; null for none. A page that is not from https or localhost has none.
+ *
+ * @param {boolean | string} cache in Node the path of a folder
+ * @returns {Promise<Store | null>}
+ */
+export async function openStore(cache) {
+  if (!cache) return null;
+  if (inNode) return typeof cache === "string" ? folderStore(cache) : null;
+  return "caches" in globalThis ? browserStore(await caches.open(NAME)) : null;
+}
+
+/** @param {Cache} cache @returns {Store} */
+function browserStore(cache) {
+  return {
+    async get(key) {
+      const found = await cache.match(key);
+      return found && new Uint8Array(await found.arrayBuffer());
+    },
+    put: (key, data) => cache.put(key, new Response(/** @type {BodyInit} */ (data))),
+    remove: (key) => cache.delete(key),
+    keys: async () => (await cache.keys()).map(({ url }) => url),
+  };
+}
+
+/** @param {string} folder @returns {Store} */
+function folderStore(folder) {
+  const fs = builtin("node:fs/promises");
+  const { join } = builtin("node:path");
+  const place = (/** @type {string} */ key) => join(folder, encodeURIComponent(key));
+  return {
+    async get(key) {
+      try {
+        return new Uint8Array(await fs.readFile(place(key)));
+      } catch (error) {
+        if (/** @type {any} */ (error).code === "ENOENT") return undefined;
+        throw error;
+      }
+    },
+    async put(key, data) {
+      const aside = join(folder, `part-${process.pid}-${Math.random()}`);
+      await fs.mkdir(folder, { recursive: true });
+      await fs.writeFile(aside, data);
+      await fs.rename(aside, place(key));
+    },
+    remove: (key) => fs.rm(place(key), { force: true }),
+    keys: async () => (await fs.readdir(folder).catch(() => [])).map(decodeURIComponent),
+  };
+}

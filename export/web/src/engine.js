@@ -1,0 +1,197 @@
+/**
+ * Runs one artefact: lines become ids, ids of similar length become batches, and one run of the model a
+ * batch does the rest. It lives in the worker. Shapes: B lines of a batch, S tokens of the longest, W
+ * beam width, T tokens of the longest hypothesis.
+ */
+
+import * as ort from "../vendor/ort.wasm.min.mjs";
+import { batches, padRows, runRows } from "./batches.js";
+import { ArtefactError } from "./errors.js";
+import { encodeLines } from "./lines.js";
+import { inNode } from "./node.js";
+import { Tokenizer } from "./tokenizer.js";
+
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {import("./translator.js").Translation} Translation */
+
+const BEGIN_ID = 2;
+const REPLACEMENT = "\ufffd";
+const MOST_THREADS = 4; // more gain nothing on models of this size, and phones grow hot
+
+export class Engine {
+  /**
+   * @param {ort.InferenceSession} session
+   * @param {Tokenizer} source
+   * @param {Tokenizer} target
+   * @param {number} sourceLimit
+   */
+  constructor(session, source, target, sourceLimit) {
+    this.session = session;
+    this.source = source;
+    this.target = target;
+    this.sourceLimit = sourceLimit;
+    /** @type {ort.InferenceSession | null} */
+    this.attentionSession = null;
+  }
+
+  /**
+   * @param {object} parts
+   * @param {Manifest} parts.manifest
+   * @param {Record<string, Uint8Array>} parts.files the artefact's, by name
+   * @param {Uint8Array} parts.runtime WebAssembly of ONNX Runtime
+   * @param {number} [parts.threads]
+   */
+  static async open({ manifest, files, runtime, threads }) {
+    startRuntime(runtime, threads);
+    const sizes = manifest.vocab_size;
+    const source = await Tokenizer.load(files["tokenizer.model"], "tokenizer.model", sizes.source);
+    const own = "target_tokenizer.model";
+    const target = files[own] ? await Tokenizer.load(files[own], own, sizes.target) : source;
+    const session = await openSession(files["model.onnx"]);
+    return new Engine(session, source, target, manifest.limits.source_length);
+  }
+
+  /** How many threads a batch is computed with. */
+  get threads() {
+    return ort.env.wasm.numThreads ?? 1;
+  }
+
+  /**
+   * All hypotheses of each line.
+   *
+   * @param {string[]} lines
+   * @param {number} batchTokens
+   * @param {() => Promise<void>} pause awaited before each batch; may throw, to stop
+   * @returns {Promise<Translation[]>}
+   */
+  async nBest(lines, batchTokens, pause) {
+    const { rows, refused } = encodeLines(lines, this.source, this.sourceLimit);
+    /** @type {Translation[]} */
+    const results = lines.map((_, index) =>
+      refused.has(index) ? failed(refused.get(index) ?? "") : { ...EMPTY },
+    );
+    for (const keys of batches(rows, batchTokens)) {
+      await pause();
+      const found = await runRows(
+        (part) => this.#run(part),
+        keys.map((key) => rows.get(key) ?? []),
+      );
+      keys.forEach((key, index) => {
+        results[key] = this.#result(rows.get(key) ?? [], found[index]);
+      });
+    }
+    return results;
+  }
+
+  /** @param {Uint8Array} model what gives attention */
+  async openAttention(model) {
+    this.attentionSession = await openSession(model);
+  }
+
+  /**
+   * The attention of the steps that wrote `ids`, T rows of S weights.
+   *
+   * @param {number[]} sourceIds
+   * @param {number[]} ids
+   */
+  async attention(sourceIds, ids) {
+    if (!this.attentionSession) throw new Error("No attention is loaded: call loadAttention(url) first.");
+    const row = (/** @type {number[]} */ some) => new ort.Tensor("int32", Int32Array.from(some), [1, some.length]);
+    const target_ids = row([BEGIN_ID, ...ids.slice(0, -1)]);
+    const { attention } = await this.attentionSession.run({ source_ids: row(sourceIds), target_ids });
+    const weights = Array.from(/** @type {Float32Array} */ (attention.data));
+    const width = sourceIds.length;
+    return ids.map((_, step) => weights.slice(step * width, (step + 1) * width));
+  }
+
+  /**
+   * What stands for ids, for people to read.
+   *
+   * @param {number[]} ids
+   * @param {"source" | "target"} side
+   */
+  labels(ids, side) {
+    return this[side].labels(ids);
+  }
+
+  /**
+   * The ids (W, T) and scores (W) of each row.
+   *
+   * @param {number[][]} rows
+   */
+  async #run(rows) {
+    const { ids, dims } = padRows(rows);
+    const outputs = await this.session.run({ source_ids: new ort.Tensor("int32", ids, dims) });
+    const { token_ids, scores } = outputs;
+    const [, width, length] = token_ids.dims;
+    const size = width * length;
+    const cut = (/** @type {any} */ data, /** @type {number} */ row, /** @type {number} */ count) =>
+      Array.from(data.subarray(row * count, (row + 1) * count), Number);
+    return rows.map((_, row) => {
+      const flat = cut(token_ids.data, row, size);
+      return {
+        ids: Array.from({ length: width }, (_, beam) => flat.slice(beam * length, (beam + 1) * length)),
+        scores: cut(scores.data, row, width),
+      };
+    });
+  }
+
+  /**
+   * @param {number[]} sourceIds
+   * @param {{ids: number[][], scores: number[]} | Error} outputs
+   * @returns {Translation}
+   */
+  #result(sourceIds, outputs) {
+    if (outputs instanceof Error) return failed(`onnxruntime failed: ${outputs.message}`);
+    const { ids, scores } = outputs;
+    if (scores.some(Number.isNaN) || scores[0] === -Infinity) {
+      return failed(`the model gave the scores [${scores.join(", ")}]`);
+    }
+    // The rest of the beam has the score -Infinity where the search found fewer hypotheses.
+    const filled = ids.filter((_, index) => scores[index] > -Infinity);
+    try {
+      return {
+        texts: filled.map((row) => this.target.decode(row).replaceAll("\0", REPLACEMENT)),
+        scores: scores.filter((score) => score > -Infinity),
+        ids: filled.map((row) => row.filter((id) => id !== 0)),
+        sourceIds,
+        error: null,
+      };
+    } catch (error) {
+      return failed(/** @type {Error} */ (error).message);
+    }
+  }
+}
+
+/** What a line without text becomes: one empty hypothesis. @type {Translation} */
+const EMPTY = { texts: [""], scores: [0], ids: [[]], sourceIds: [], error: null };
+
+/** @param {string} reason @returns {Translation} */
+function failed(reason) {
+  return { texts: [], scores: [], ids: [], sourceIds: [], error: reason };
+}
+
+/** @param {Uint8Array} model what an ONNX file holds */
+async function openSession(model) {
+  try {
+    return await ort.InferenceSession.create(model, {
+      executionProviders: ["wasm"],
+      enableMemPattern: false, // a pattern is kept for each shape, and almost every batch has a new one
+      logSeverityLevel: 4,
+    });
+  } catch (error) {
+    throw new ArtefactError(`onnxruntime-web ${ort.env.versions.web} cannot run model.onnx: ${error}`);
+  }
+}
+
+/**
+ * @param {Uint8Array} runtime
+ * @param {number} [threads] default: as many as the machine has, where the page is isolated; else one
+ */
+function startRuntime(runtime, threads) {
+  const isolated = !inNode && globalThis.crossOriginIsolated;
+  const most = isolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+  ort.env.wasm.numThreads = isolated ? (threads ?? most) : 1;
+  ort.env.wasm.wasmBinary = /** @type {ArrayBuffer} */ (runtime.buffer);
+  ort.env.wasm.wasmPaths = { mjs: new URL("../vendor/ort-wasm-simd-threaded.mjs", import.meta.url).href };
+}

@@ -1,0 +1,86 @@
+/** The worker, seen from outside: calls that are promises, with errors and abortion. */
+
+import { revived } from "./errors.js";
+import { builtin, inNode } from "./node.js";
+
+/** Starts `worker.js`, as Node or a browser starts one. */
+function start() {
+  if (inNode) {
+    const { Worker } = builtin("node:worker_threads");
+    return new Worker(new URL("./worker.js", import.meta.url));
+  }
+  return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+}
+
+export class Remote {
+  #worker = start();
+  #last = 0;
+  /** @type {Map<number, {resolve: (result: any) => void, reject: (error: Error) => void}>} */
+  #waiting = new Map();
+  /** @type {Error | null} why nothing can be asked any more */
+  #ended = null;
+
+  constructor() {
+    if (inNode) {
+      this.#worker.on("message", (/** @type {any} */ data) => this.#receive(data));
+      this.#worker.on("error", (/** @type {Error} */ error) => this.close(error.message));
+      this.#worker.unref(); // a program may end without `close`
+    } else {
+      this.#worker.onmessage = (/** @type {MessageEvent} */ { data }) => this.#receive(data);
+      this.#worker.onerror = (/** @type {ErrorEvent} */ { message }) =>
+        this.close(message || "its script or what that imports could not be loaded");
+    }
+  }
+
+  /**
+   * @param {string} call
+   * @param {object} fields
+   * @param {{signal?: AbortSignal, transfer?: ArrayBufferLike[]}} [options]
+   * @returns {Promise<any>}
+   */
+  ask(call, fields, { signal, transfer = [] } = {}) {
+    if (this.#ended) return Promise.reject(this.#ended);
+    if (signal?.aborted) return Promise.reject(signal.reason);
+    const id = ++this.#last;
+    return new Promise((resolve, reject) => {
+      const abort = () => {
+        this.#worker.postMessage({ abort: id });
+        this.#settle(id)?.reject(signal?.reason);
+      };
+      const forget = () => signal?.removeEventListener("abort", abort);
+      signal?.addEventListener("abort", abort);
+      this.#waiting.set(id, {
+        resolve: (result) => (forget(), resolve(result)),
+        reject: (error) => (forget(), reject(error)),
+      });
+      if (inNode) this.#worker.ref();
+      this.#worker.postMessage({ id, call, ...fields }, transfer);
+    });
+  }
+
+  /**
+   * Ends the worker. What waits for it fails.
+   *
+   * @param {string} [why]
+   */
+  close(why = "close() was called") {
+    this.#ended ??= new Error(`The translator has ended: ${why}.`);
+    for (const id of [...this.#waiting.keys()]) this.#settle(id)?.reject(this.#ended);
+    this.#worker.terminate();
+  }
+
+  /** @param {any} message */
+  #receive({ id, result, error }) {
+    const waiting = this.#settle(id);
+    if (error) waiting?.reject(revived(error));
+    else waiting?.resolve(result);
+  }
+
+  /** @param {number} id */
+  #settle(id) {
+    const waiting = this.#waiting.get(id);
+    this.#waiting.delete(id);
+    if (inNode && !this.#waiting.size) this.#worker.unref();
+    return waiting;
+  }
+}

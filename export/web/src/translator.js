@@ -1,0 +1,166 @@
+/** `Translator`: an exported artefact by URL, in a browser or in Node. */
+
+import { RUNTIME } from "../vendor/runtime.js";
+import { fetchArtefact } from "./artefact.js";
+import { checkedLines } from "./lines.js";
+import { checkAttention, checkTranslation } from "./manifest.js";
+import { Remote } from "./remote.js";
+
+/**
+ * The result of one line.
+ *
+ * @typedef {object} Translation
+ * @property {string[]} texts hypotheses, best first. One empty text for a line without text; none for a
+ *   line that could not be translated.
+ * @property {number[]} scores one for each text: sum of log-probabilities / length penalty
+ * @property {number[][]} ids the tokens of each text, the end token included
+ * @property {number[]} sourceIds the tokens of the line, the end token included
+ * @property {string | null} error why the line could not be translated
+ */
+
+/**
+ * @typedef {object} LoadOptions
+ * @property {(progress: Progress) => void} [onProgress] called as bytes come in
+ * @property {AbortSignal} [signal] stops the loading
+ * @property {boolean | string} [cache] whether files stay in the browser's Cache API for the next time, by
+ *   their SHA-256; default true. In Node the path of a folder for them; default none.
+ * @property {number} [threads] of a batch; default: the machine's, at most 4. One where the page is not
+ *   isolated (headers COOP and COEP), and in Node.
+ */
+
+/**
+ * @typedef {object} Progress
+ * @property {number} loaded bytes, after decompression
+ * @property {number} total bytes
+ */
+
+/**
+ * @typedef {object} CallOptions
+ * @property {number} [batchTokens] most source tokens of a batch, padding included; default 2048. A longer
+ *   line is a batch of its own.
+ * @property {AbortSignal} [signal] the promise is rejected at once; the batch that runs is finished unseen
+ */
+
+const MODEL = "model.onnx";
+const FILES = [MODEL, "tokenizer.model", "target_tokenizer.model"];
+
+export class Translator {
+  #remote;
+
+  /**
+   * Use `Translator.load`.
+   *
+   * @param {Remote} remote
+   * @param {import("./manifest.js").Manifest} manifest
+   * @param {number} threads
+   * @private
+   */
+  constructor(remote, manifest, threads) {
+    this.#remote = remote;
+    /** The content of `artefact.json`. */
+    this.manifest = manifest;
+    /** How many threads a batch is computed with. */
+    this.threads = threads;
+  }
+
+  /**
+   * Loads the folder that `keras_transformer.export.export_onnx` wrote.
+   *
+   * @param {string | URL} url of the folder; in Node also its path
+   * @param {LoadOptions} [options]
+   * @returns {Promise<Translator>}
+   * @throws {ArtefactError} the folder is missing, damaged, foreign, of a newer format, or holds no
+   *   translation search with its tokenizer
+   */
+  static async load(url, options = {}) {
+    const { signal, threads } = options;
+    const runtimeUrl = new URL(`../vendor/${RUNTIME.file}`, import.meta.url).href;
+    const extra = { ...RUNTIME, url: runtimeUrl };
+    const fetched = await fetchArtefact(url, checkTranslation, FILES, options, [extra]);
+    const { manifest, files } = fetched;
+    const [runtime] = fetched.extras;
+    const transfer = [runtime, ...Object.values(files)].map(({ buffer }) => buffer);
+    const remote = new Remote();
+    try {
+      const parts = { manifest, files, runtime, threads };
+      const opened = await remote.ask("open", { parts }, { signal, transfer });
+      return new Translator(remote, manifest, opened.threads);
+    } catch (error) {
+      remote.close();
+      throw error;
+    }
+  }
+
+  /**
+   * The best translation of each line. A line that could not be translated gives "", and a warning with
+   * its number and the reason.
+   *
+   * @param {Iterable<string>} lines
+   * @param {CallOptions} [options]
+   * @returns {Promise<string[]>}
+   */
+  async translate(lines, options) {
+    const results = await this.nBest(lines, options);
+    return results.map(({ texts, error }, index) => {
+      if (error !== null) console.warn(`line ${index + 1} is not translated: ${error}`);
+      return texts[0] ?? "";
+    });
+  }
+
+  /**
+   * All hypotheses of each line, with scores and ids.
+   *
+   * @param {Iterable<string>} lines
+   * @param {CallOptions} [options]
+   * @returns {Promise<Translation[]>}
+   */
+  async nBest(lines, { batchTokens = 2048, signal } = {}) {
+    const list = checkedLines(lines);
+    if (!(batchTokens >= 1)) {
+      throw new RangeError(`\`batchTokens\` must be at least 1, got ${batchTokens}.`);
+    }
+    return this.#remote.ask("nBest", { lines: list, batchTokens }, { signal });
+  }
+
+  /**
+   * What stands for ids: pieces of text in which "▁" is a space, and names of special tokens.
+   *
+   * @param {number[]} ids
+   * @param {"source" | "target"} side whose tokenizer
+   * @returns {Promise<string[]>}
+   */
+  labels(ids, side) {
+    return this.#remote.ask("labels", { ids, side });
+  }
+
+  /**
+   * Loads what `attention` needs: the folder that `keras_transformer.export.export_attention` wrote for the
+   * same model.
+   *
+   * @param {string | URL} url of the folder; in Node also its path
+   * @param {LoadOptions} [options]
+   */
+  async loadAttention(url, options = {}) {
+    const { files } = await fetchArtefact(url, checkAttention, [MODEL], options);
+    const model = files[MODEL];
+    const transfer = [model.buffer];
+    await this.#remote.ask("openAttention", { model }, { signal: options.signal, transfer });
+  }
+
+  /**
+   * Where the model looked: for each token of a translation the weights of the tokens of its source, which
+   * sum to 1.
+   *
+   * @param {number[]} sourceIds of a `Translation`
+   * @param {number[]} ids one of its hypotheses
+   * @returns {Promise<number[][]>}
+   */
+  attention(sourceIds, ids) {
+    return this.#remote.ask("attention", { sourceIds, ids });
+  }
+
+  /** Ends the worker and frees its memory. */
+  close() {
+    this.#remote.close();
+  }
+}

@@ -1,0 +1,59 @@
+/**
+ * The worker: an `Engine` behind messages, in a browser and in Node. A message `{id, call, ...}` is
+ * answered by `{id, result}` or `{id, error}`; `{abort: id}` stops a call before its next batch. Calls
+ * are answered one after the other.
+ */
+
+import { Engine } from "./engine.js";
+import { plain } from "./errors.js";
+import { builtin, inNode } from "./node.js";
+
+const port = inNode ? builtin("node:worker_threads").parentPort : globalThis;
+/** @type {Engine} */
+let engine;
+/** @type {Set<number>} */
+const aborted = new Set();
+let last = Promise.resolve();
+
+/** @type {Record<string, (message: any) => Promise<any>>} */
+const calls = {
+  async open({ parts }) {
+    engine = await Engine.open(parts);
+    return { threads: engine.threads };
+  },
+  nBest: ({ id, lines, batchTokens }) => engine.nBest(lines, batchTokens, () => pause(id)),
+  openAttention: ({ model }) => engine.openAttention(model),
+  attention: ({ sourceIds, ids }) => engine.attention(sourceIds, ids),
+  labels: async ({ ids, side }) => engine.labels(ids, side),
+};
+
+/**
+ * Lets messages come in, and throws if one of them has stopped this call.
+ *
+ * @param {number} id
+ */
+async function pause(id) {
+  await new Promise((resolve) => setTimeout(resolve));
+  if (aborted.has(id)) throw new Error("stopped");
+}
+
+/** @param {any} message */
+async function answer(message) {
+  let reply;
+  try {
+    reply = { result: await calls[message.call](message) };
+  } catch (error) {
+    reply = { error: plain(error) };
+  }
+  aborted.delete(message.id);
+  port.postMessage({ id: message.id, ...reply });
+}
+
+/** @param {any} message */
+function receive(message) {
+  if ("abort" in message) aborted.add(message.abort);
+  else last = last.then(() => answer(message));
+}
+
+if (inNode) port.on("message", receive);
+else port.addEventListener("message", (/** @type {MessageEvent} */ { data }) => receive(data));

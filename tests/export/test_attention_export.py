@@ -1,0 +1,56 @@
+"""The attention of a translator as an artefact: what the plots draw, by ONNX Runtime."""
+
+import numpy as np
+import pytest
+from support import exports, node
+
+from keras_transformer import export
+from keras_transformer.export.runtime import Predictor
+from keras_transformer.plots import attention_maps
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("attention") / "made"
+    export.export_attention(exports.shared_model(), path, verbose=False)
+    return path
+
+
+def test_it_is_what_the_plots_draw_with_padding_too(folder):
+    source, target = [[7, 9, 11, 3], [23, 3]], [[2, 13], [2, 17, 19]]
+    inputs = [
+        {"source_ids": one, "target_ids": other} for one, other in zip(source, target, strict=True)
+    ]
+    results = Predictor(folder).predict(inputs)
+    for one, other, result in zip(source, target, results, strict=True):
+        (weights,) = result.arrays.values()
+        cross = attention_maps(exports.shared_model(), one, other)["cross"]
+        np.testing.assert_allclose(weights, cross[-1].mean(0), atol=1e-5)
+
+
+def test_padding_of_the_source_is_not_attended_to(folder):
+    source = np.array([[7, 9, 3, 0, 0]], np.int32)
+    target = np.array([[2, 13]], np.int32)
+    (weights,) = exports.session(folder).run(None, {"source_ids": source, "target_ids": target})
+    assert weights.shape == (1, 2, 5)
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(weights[..., 3:], 0, atol=1e-6)
+
+
+def test_the_package_for_browsers_gives_it_too(folder, node_folder):
+    request = {"translator": str(exports.shared_artefact()), "attention": str(folder)}
+    found = node.run(node_folder, "attention.js", {**request, "line": exports.LINES[0]})
+    ids = [2, *found["ids"][:-1]]
+    cross = attention_maps(exports.shared_model(), found["sourceIds"], ids)["cross"]
+    np.testing.assert_allclose(found["weights"], cross[-1].mean(0), atol=1e-5)
+    assert "No attention is loaded" in found["before"]
+    assert "Write it with export_attention" in found["other"]
+
+
+def test_what_is_no_translator_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="got a CausalTransformer"):
+        export.export_attention(exports.tiny("generate", num_layers=1), tmp_path / "a")
+    with pytest.raises(TypeError, match="must be an integer"):
+        export.export_attention(exports.shared_model(), tmp_path / "a", block="last")
+    with pytest.raises(ValueError, match="is 2, and the decoder has 2 blocks"):
+        export.export_attention(exports.shared_model(), tmp_path / "a", block=2)

@@ -1,0 +1,214 @@
+"""The npm package in Node.js: what Python gives, odd lines, and what is refused."""
+
+import json
+import os
+import subprocess
+
+from support import artefacts, exports, node, web
+
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.manifest import seal
+
+ODD = [
+    "",
+    " \u2003\u0085\x1f",
+    "\ufeff",
+    "a man\0 rides",
+    "\0a",
+    "a man\r\n",
+    "a man\n\n",
+    "\ud83d",
+    "a \udc00 b",
+    "dog " * 40,
+    "two dogs",
+]
+
+
+def load(node_folder, folders, lines=()):
+    request = {"folders": [str(folder) for folder in folders], "lines": list(lines)}
+    return node.run(node_folder, "load.js", request)
+
+
+def test_sentences_are_translated_as_in_python_and_again_without_a_network(node_folder, tmp_path):
+    artefact, lines = exports.shared_artefact(), web.sentences(500)
+    site = web.site(tmp_path, node_folder, artefact)
+    request = {"site": str(site), "cache": str(tmp_path / "cache"), "lines": lines, "again": 20}
+    found = node.run(node_folder, "translate.js", request)
+    assert len({tuple(result["texts"]) for result in found["results"]}) > 100
+    web.assert_as_in_python(found["results"], artefact, lines)
+    web.assert_same(found["offline"], found["results"][:20])
+    loaded = [state["loaded"] for state in found["progress"]]
+    assert loaded == sorted(loaded) and len(loaded) > 3
+    assert loaded[-1] == found["progress"][-1]["total"] > 14e6  # the runtime, too
+
+
+def test_odd_lines_are_answered_as_in_python(node_folder, tmp_path):
+    tokenizer = artefacts.tokenizer()
+    made = {
+        "plain": {},
+        "fails": {"model_bytes": artefacts.model(tokenizer.vocab_size, known=300)},
+        "nan": {"model_bytes": artefacts.model(tokenizer.vocab_size, score=[[float("nan"), 0.0]])},
+        "fewer": {
+            "model_bytes": artefacts.model(tokenizer.vocab_size, score=[[-1.0, float("-inf")]])
+        },
+    }
+    folders = [
+        artefacts.write(tmp_path / name, tokenizer, **fields) for name, fields in made.items()
+    ]
+    lines = [*ODD, *artefacts.LINES]
+    plain, fails, nan, fewer = load(node_folder, folders, lines)
+    # A lone surrogate is no text, so that JSON brought back what Python calls the same line.
+    web.assert_as_in_python(plain, folders[0], lines)
+    web.assert_as_in_python(fewer, folders[3], lines)
+    assert [len(result["texts"]) for result in fewer[-5:]] == [1] * 5
+    assert {result["error"] for result in nan[-5:]} == {"the model gave the scores [NaN, 0]"}
+    errors = [result["error"] for result in fails[-5:]]
+    assert all(error is None or error.startswith("onnxruntime failed") for error in errors)
+    assert 0 < sum(error is None for error in errors) < 5  # companions of a bad line are answered
+
+
+def test_a_second_tokenizer_writes_the_translations(node_folder, tmp_path):
+    tokenizer, other = artefacts.tokenizer(), exports.tokenizer()
+    sizes = {"source": tokenizer.vocab_size, "target": other.vocab_size}
+    model = artefacts.model(other.vocab_size, known=None)
+    folder = artefacts.write(
+        tmp_path,
+        tokenizer,
+        model,
+        files={signature.TARGET_TOKENIZER_FILE: other.model},
+        vocab_size=sizes | {"source": max(sizes.values())},
+    )
+    lines = ["a man", "the dog"]
+    (results,) = load(node_folder, [folder], lines)
+    web.assert_as_in_python(results, folder, lines)
+
+
+def changed(folder, **fields):
+    """The artefact with other fields in its manifest, sealed again."""
+    path = folder / signature.MANIFEST_FILE
+    manifest = json.loads(path.read_text()) | fields
+    path.write_bytes(seal(manifest))
+    return folder
+
+
+def write_text(path, text):
+    path.write_text(text)
+    return path.parent
+
+
+def damaged(folder):
+    path = folder / signature.TOKENIZER_FILE
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    return folder
+
+
+def edited(folder, old, new):
+    path = folder / signature.MANIFEST_FILE
+    text = path.read_text()
+    assert old in text
+    return write_text(path, text.replace(old, new))
+
+
+REFUSED = {
+    "cannot be read": lambda make: make.parent / "nothing",
+    "is not JSON": lambda make: write_text(artefacts_of(make) / "artefact.json", "<html>"),
+    "does not say format": lambda make: write_text(artefacts_of(make) / "artefact.json", "{}"),
+    "has format_version 2": lambda make: edited(
+        artefacts_of(make), '"format_version": 1', '"format_version": 2'
+    ),
+    "checksum should be": lambda make: edited(artefacts_of(make), '"bytes": 1', '"bytes": 2'),
+    "was changed after the export": lambda make: damaged(artefacts_of(make)),
+    "was exported for the task 'generate'": lambda make: artefacts_of(make, task="generate"),
+    "with the inputs [source_ids,seed]": lambda make: artefacts_of(
+        make,
+        inputs=[
+            artefacts.described("source_ids", "int32"),
+            artefacts.described("seed", "int32"),
+        ],
+    ),
+    "has the layout 'steps'": lambda make: artefacts_of(
+        make, files=dict.fromkeys(signature.MODEL_FILES["steps"], b"x"), layout="steps"
+    ),
+    "past 2 GB": lambda make: artefacts_of(make, files={signature.WEIGHTS_FILE: b"x"}),
+    "holds no tokenizer.model": lambda make: artefacts_of(
+        make, files={signature.TOKENIZER_FILE: None}
+    ),
+    "of the package tokenizers (JSON)": lambda make: artefacts_of(
+        make, files={signature.TOKENIZER_FILE: b'{"version": "1.0"}'}
+    ),
+    "are not a SentencePiece model": lambda make: artefacts_of(
+        make, files={signature.TOKENIZER_FILE: b"\xff\xff"}
+    ),
+    "ids and the model knows 10": lambda make: artefacts_of(
+        make, vocab_size={"source": 10, "target": 10}
+    ),
+    "cannot run model.onnx": lambda make: artefacts_of(make, model_bytes=b"\x08\x07nothing"),
+}
+
+
+def artefacts_of(folder, **fields):
+    return artefacts.write(folder, artefacts.tokenizer(), **fields)
+
+
+def test_what_it_does_not_serve_is_refused_by_name(node_folder, tmp_path):
+    folders = [make(tmp_path / str(i) / "made") for i, make in enumerate(REFUSED.values())]
+    found = load(node_folder, folders)
+    for part, error in zip(REFUSED, found, strict=True):
+        assert isinstance(error, dict) and error["name"] == "ArtefactError", (part, error)
+        assert part in error["message"]
+
+
+def test_numbers_and_letters_of_a_manifest_are_sealed_as_they_are_written(node_folder, tmp_path):
+    config = {
+        "length_penalty": 1.0,
+        "rate": 1e-09,
+        "odd": -0.0,
+        "name": 'ü "3, 4"\\ 5\x7f😀',
+        "n": 7,
+    }
+    folder = artefacts_of(tmp_path, search={"class_name": "BeamSearch", "config": config})
+    (results,) = load(node_folder, [folder], ["two dogs"])
+    assert results[0]["texts"]
+
+
+def test_calls_abortion_and_cache(node_folder, tmp_path):
+    folder = artefacts_of(tmp_path)
+    done = subprocess.run(
+        ["node", "--test", "drivers/behaviour.js"],
+        cwd=node_folder,
+        env=os.environ | {"ARTEFACT": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "# pass 9" in done.stdout
+
+
+def test_types_hold_and_are_written(node_folder):
+    tsc = node_folder / "node_modules" / "typescript" / "bin" / "tsc"
+    for arguments in ([], ["-p", "tsconfig.types.json"]):
+        done = subprocess.run(
+            ["node", str(tsc), *arguments], cwd=node_folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+    types = (node_folder / "types" / "src" / "translator.d.ts").read_text()
+    assert "static load(url: string | URL" in types and "onProgress?:" in types
+
+
+def test_versions_are_exact_and_no_registry_is_named():
+    package = json.loads((node.PACKAGE / "package.json").read_text())
+    assert "dependencies" not in package  # `vendor/` has what it needs
+    assert all(version[0].isdigit() for version in package["devDependencies"].values())
+    lock = json.loads((node.PACKAGE / "package-lock.json").read_text())
+    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
+
+
+def test_the_service_worker_keeps_every_script_of_the_page():
+    text = (node.PACKAGE / "service_worker.js").read_text()
+    for path in (node.PACKAGE / "src").iterdir():
+        assert f'"{path.stem}"' in text, path
+    for path in (node.PACKAGE / "page").iterdir():
+        assert f'"page/{path.name}"' in text, path

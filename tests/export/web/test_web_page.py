@@ -1,0 +1,105 @@
+"""The page in Chromium: what Python gives, by keyboard, on two sizes, without a network."""
+
+import functools
+import http.server
+import threading
+
+import pytest
+from support import exports, node, web
+
+from keras_transformer.export import export_attention
+
+LINES = web.sentences(500)
+
+
+@pytest.fixture(scope="module")
+def plain_server():
+    """A function that serves a folder without the headers that threads need."""
+    opened = []
+
+    def serve(folder):
+        class Quiet(http.server.SimpleHTTPRequestHandler):
+            def log_message(self, *arguments):
+                pass
+
+        handler = functools.partial(Quiet, directory=str(folder))
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        opened.append(server)
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield serve
+    for server in opened:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def visit(node_folder, plain_server, tmp_path_factory):
+    """What `tests/node/page.js` found."""
+    chromium, folder = node.chromium(), tmp_path_factory.mktemp("page")
+    (folder / "site").mkdir()
+    export_attention(exports.shared_model(), folder / "attention", verbose=False)
+    site = web.site(folder / "site", node_folder, exports.shared_artefact(), folder / "attention")
+    request = {
+        "site": str(site),
+        "plain": plain_server(site),
+        "chromium": chromium,
+        "arguments": node.CHROMIUM_ARGUMENTS,
+        "profile": str(folder / "profile"),
+        "shots": str(folder),
+        "lines": LINES,
+        "again": 20,
+    }
+    return node.run(node_folder, "page.js", request, timeout=300)
+
+
+def test_sentences_are_translated_as_in_python(visit):
+    web.assert_as_in_python(visit["results"], exports.shared_artefact(), LINES)
+    assert visit["isolated"] and visit["errors_online"] == []
+
+
+def test_what_is_typed_is_translated(visit):
+    assert visit["typed"] == visit["results"][0]["texts"][0]
+    read, written = len(visit["results"][0]["sourceIds"]), len(visit["results"][0]["ids"][0])
+    assert f"{read} tokens read, {written} written" in visit["figures"]
+    assert "where this artefact takes at most 512; split the line" in visit["refused"]
+    assert visit["others"] == exports.BEAM.beam_width
+
+
+def test_attention_is_a_table_of_pieces(visit):
+    columns, rows = visit["columns"], visit["rows"]
+    assert columns[-1] == "</s>" and columns[0] == LINES[1].split()[0][: len(columns[0])]
+    assert len(visit["weights"]) == rows * len(columns)
+    for row in range(rows):
+        weights = visit["weights"][row * len(columns) :][: len(columns)]
+        assert abs(sum(weights) - 1) < 0.005 * len(columns)  # each is rounded
+
+
+def test_it_works_without_a_network_after_the_first_load(visit):
+    assert visit["offline_status"].startswith("Ready")
+    assert visit["offline_typed"] == visit["typed"]
+    web.assert_same(visit["offline"], visit["results"][:20])
+
+
+def test_it_works_on_one_thread_where_the_page_is_not_isolated(visit):
+    assert visit["plain_typed"] == visit["typed"] and "1 thread" in visit["plain_figures"]
+
+
+def test_it_fits_a_phone_and_a_desktop(visit):
+    assert visit["widths"] == {"desktop": 1200, "phone": 360}
+
+
+def test_keyboard_and_screen_reader_find_everything(visit):
+    assert [control["id"] for control in visit["controls"][:2]] == ["model", "source"]
+    assert all(control["outline"] == "solid" for control in visit["controls"][:2])
+    for part in (
+        'heading "Translate" [level=1]',
+        'combobox "Model"',
+        'textbox "Text, a sentence a line"',
+        'heading "Translation" [level=2]',
+        'status "Translation"',
+        'button "Copy"',
+        "Other translations",
+    ):
+        assert part in visit["tree"], visit["tree"]

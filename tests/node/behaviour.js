@@ -1,0 +1,116 @@
+// How calls, abortion and the cache behave, by `node --test`. The environment names the folder ARTEFACT of
+// an artefact that knows the line "two dogs run along the beach .".
+
+import assert from "node:assert/strict";
+import { mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { tmpdir } from "node:os";
+import { after, before, test } from "node:test";
+import { ArtefactError, Translator } from "../src/index.js";
+
+const folder = process.env.ARTEFACT;
+const LINE = "two dogs run along the beach .";
+let translator;
+
+before(async () => {
+  translator = await Translator.load(folder);
+});
+after(() => translator.close());
+
+/** A server of the artefact that counts what is asked for, and may be slow with the model. */
+async function counting({ slow = false } = {}) {
+  const asked = [];
+  const server = createServer((request, response) => {
+    const name = request.url.slice(1);
+    asked.push(name);
+    if (slow && name === "model.onnx") response.write("part"); // the rest never comes
+    else response.end(readFileSync(join(folder, name)));
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const close = () => (server.closeAllConnections(), new Promise((resolve) => server.close(resolve)));
+  return { url: `http://127.0.0.1:${server.address().port}/`, asked, close };
+}
+
+test("calls that overlap are answered each", async () => {
+  const lines = [[LINE], [], ["", LINE], [LINE, ""]];
+  const all = await Promise.all(lines.map((some) => translator.translate(some)));
+  const [[text]] = all;
+  assert.ok(text);
+  assert.deepEqual(all, [[text], [], ["", text], [text, ""]]);
+});
+
+test("what is no list of strings is refused", async () => {
+  await assert.rejects(translator.translate(LINE), /Pass a list: translate\(\[line\]\)/);
+  await assert.rejects(translator.translate([LINE, 7]), { name: "TypeError", message: /as line 2/ });
+  await assert.rejects(translator.translate([LINE], { batchTokens: 0 }), RangeError);
+});
+
+test("a line with an error is empty, and a warning says why", async (context) => {
+  const warn = context.mock.method(console, "warn", () => {});
+  assert.deepEqual((await translator.translate(["\ud800"]))[0], "");
+  assert.match(warn.mock.calls[0].arguments[0], /line 1 is not translated: half a surrogate pair/);
+});
+
+test("an aborted call is rejected at once, and the next is answered", async () => {
+  const stop = new AbortController();
+  const long = translator.nBest(Array(200).fill(LINE), { signal: stop.signal, batchTokens: 16 });
+  stop.abort();
+  await assert.rejects(long, { name: "AbortError" });
+  await assert.rejects(translator.translate([LINE], { signal: stop.signal }), { name: "AbortError" });
+  assert.equal((await translator.translate([LINE])).length, 1);
+});
+
+test("loading can be stopped, and then nothing is kept", async () => {
+  const server = await counting({ slow: true });
+  const cache = await mkdtemp(join(tmpdir(), "cache-"));
+  const stop = new AbortController();
+  const loading = Translator.load(server.url, { cache, signal: stop.signal });
+  setTimeout(() => stop.abort(), 200);
+  await assert.rejects(loading, { name: "AbortError" });
+  assert.ok(!(await readdir(cache)).some((name) => name.includes("model.onnx")));
+  await server.close();
+  await rm(cache, { recursive: true });
+});
+
+test("files are kept by their checksum, damaged ones are fetched again", async () => {
+  const server = await counting();
+  const cache = await mkdtemp(join(tmpdir(), "cache-"));
+  const load = async () => (await Translator.load(server.url, { cache })).close();
+  await load();
+  assert.deepEqual(server.asked.splice(0).sort(), ["artefact.json", "model.onnx", "tokenizer.model"]);
+  await load();
+  assert.deepEqual(server.asked.splice(0), ["artefact.json"]);
+  const kept = (await readdir(cache)).find((name) => name.includes("tokenizer.model"));
+  await writeFile(join(cache, kept), "damaged");
+  await load();
+  assert.deepEqual(server.asked.splice(0), ["artefact.json", "tokenizer.model"]);
+  const old = encodeURIComponent(`${server.url}tokenizer.model?sha256=of-an-earlier-export`);
+  await writeFile(join(cache, old), "old");
+  await rm(join(cache, kept));
+  await load();
+  assert.ok(!(await readdir(cache)).includes(old));
+  await server.close();
+  await assert.rejects(Translator.load(`${server.url}other`, { cache }), /no network, or no such server/);
+  await rm(cache, { recursive: true });
+});
+
+test("a translator that was closed says so", async () => {
+  const other = await Translator.load(folder);
+  const waiting = other.translate([LINE]);
+  other.close();
+  await assert.rejects(waiting, /has ended: close\(\) was called/);
+  await assert.rejects(other.translate([LINE]), /has ended/);
+});
+
+test("errors are of the package's own class", async () => {
+  await assert.rejects(Translator.load(join(folder, "nothing")), ArtefactError);
+});
+
+test("pieces of ids can be shown", async () => {
+  const [{ sourceIds, ids }] = await translator.nBest([LINE]);
+  const labels = await translator.labels(sourceIds, "source");
+  assert.equal(labels.join("").replaceAll("▁", " "), ` ${LINE}</s>`);
+  assert.equal((await translator.labels(ids[0], "target")).length, ids[0].length);
+});
