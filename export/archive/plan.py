@@ -82,15 +82,19 @@ class Plan:
 
     def parts(self):
         """List of every `Part`, in order."""
-        size, ending = self.options["part_lines"], ENDINGS[self.options["format"]]
+        size, parts = self.options["part_lines"], []
         count = sum(len(source.starts) for source in self.sources)
-        width, parts = max(6, len(str(count))), []
         for path, of_bytes, modified_ns, lines, starts in self.sources:
             for first, start in zip(range(0, lines, size), starts, strict=True):
-                name = f"part-{len(parts):0{width}d}{ending}"
+                name = part_name(len(parts), count, self.options["format"])
                 rest = min(size, lines - first)
                 parts.append(Part(name, path, of_bytes, modified_ns, start, first, rest))
         return parts
+
+
+def part_name(number, count, format):
+    """The name of a part's file, among so many. Sorted, names are in the order of numbers."""
+    return f"part-{number:0{max(6, len(str(count)))}d}{ENDINGS[format]}"
 
 
 def find_inputs(patterns):
