@@ -89,7 +89,8 @@ def run_archive(
     >>> run_archive("out/onnx", ["in/*.txt.gz"], "out/archive")  # doctest: +SKIP
     {'parts': 50, 'lines': 100000, 'answered': 100000, 'errors': 3}
     """
-    _check_arguments(format, workers, part_lines=part_lines, batch_tokens=batch_tokens)
+    sizes = {"part_lines": part_lines, "batch_tokens": batch_tokens, "threads": threads}
+    _check_arguments(format, workers, **sizes)
     _check_installed()
     artefact, folder = pathlib.Path(artefact).absolute(), pathlib.Path(folder).absolute()
     manifest = read_artefact(artefact).manifest
@@ -203,20 +204,30 @@ def _ray(address, workers, threads):
     if ray.is_initialized():
         yield
         return
-    options = {
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-        "runtime_env": {"env_vars": {SERVES: "1"}},  # no worker needs TensorFlow, if it is there
-    }
+    options = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
         options["include_dashboard"] = False
         options["object_store_memory"] = OBJECT_STORE_BYTES
         options["num_cpus"] = max(os.cpu_count() or 1, (workers or 1) * threads)
-    ray.init(address, **options)
+    with _serving_processes():
+        ray.init(address, **options)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _serving_processes():
+    """Processes that are started in this block import no framework, even if one is installed."""
+    before = os.environ.get(SERVES)
+    os.environ[SERVES] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SERVES)
+        if before is not None:
+            os.environ[SERVES] = before
 
 
 def _answered(parts, arguments, workers, threads, gpus):
