@@ -6,12 +6,13 @@
 The lines are sentences of Multi30k and newstest2014, drawn with repetition, in three gzip files.
 First they are translated while drivers and workers are killed (SIGKILL) at random times, and what
 is there in the end is held to the input, line by line. Then, in turn, the command and
-`Translator(workers=2)` translate them, each in a process of its own, start and end included; and one
-line, which says what a start takes. Last come the figures that a large job is planned with: how fast input is cut into
-parts, and what a part costs the driver. Each of the three can be measured by a command of its own.
+`Translator(workers=2)` translate them, each in a process of its own, start and end included; and
+one line, which says what a start takes. Last come the figures that a large job is planned with: how
+fast input is cut into parts, and what a part costs the driver. Each of the three can be measured by
+a command of its own.
 
-Processor time is that of all processes of a run, which is worth more than the clock where others use
-the machine. Linux only: processes are found in /proc.
+Processor time is that of all processes of a run: it says more than the clock where others use the
+machine. Linux only: processes are found in /proc.
 """
 
 import argparse
