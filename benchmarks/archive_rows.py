@@ -2,8 +2,10 @@
 
 import workers
 
+WHOLE = 100_000  # lines of the job whose speed is asked for
 LINES = 10**9
 MACHINES = 100
+CORES = (2, 32)
 PART_LINES = 20_000
 
 
@@ -16,29 +18,37 @@ def kills_table(report):
     return workers.table(heads, [row])
 
 
+def cost(speed, name, lines):
+    """CPU seconds for so many lines: those of the start, and then the same for each line."""
+    start = speed[f"{name}, one line"]["cpu_seconds"]
+    return start + (speed[name]["cpu_seconds"] - start) / (speed["lines"] - 1) * (lines - 1)
+
+
 def speed_table(report):
-    found = report["speed"]
+    speed = report["speed"]
     heads = ["what", "lines", "s on the clock", "CPU s", "CPU s of the start"]
+    heads += [f"CPU s of {WHOLE:,} lines"]
     names = {"archive": "the command", "translator": "`Translator(workers=2)`"}
     rows = [
         [
             title,
-            f"{found['lines']:,}",
-            found[name]["seconds"],
-            found[name]["cpu_seconds"],
-            found[f"{name}, one line"]["cpu_seconds"],
+            f"{speed['lines']:,}",
+            speed[name]["seconds"],
+            speed[name]["cpu_seconds"],
+            speed[f"{name}, one line"]["cpu_seconds"],
+            cost(speed, name, WHOLE),
         ]
         for name, title in names.items()
     ]
-    ratios = {
-        kind: found["translator"][kind] / found["archive"][kind]
-        for kind in ("seconds", "cpu_seconds")
-    }
+    ratios = [
+        cost(speed, "translator", lines) / cost(speed, "archive", lines)
+        for lines in (speed["lines"], WHOLE)
+    ]
     told = (
-        f"By processor time the command has {ratios['cpu_seconds']:.2f} times the speed of "
-        f"`Translator(workers=2)`, by the clock {ratios['seconds']:.2f} times. "
-        f"{found['rounds']} round, load {found['load']:.0f} on "
-        f"{report['machine']['cores']} cores."
+        f"By processor time the command has {ratios[0]:.2f} times the speed of `Translator` on "
+        f"these lines, and {ratios[1]:.2f} times on {WHOLE:,} (reckoned from the start and the "
+        f"rest). {speed['rounds']} round; others used the machine, whose load was "
+        f"{speed['load']:.0f} on {report['machine']['cores']} cores, so the clock says little."
     )
     return f"{workers.table(heads, rows)}\n\n{told}"
 
@@ -46,29 +56,27 @@ def speed_table(report):
 def plan_table(report):
     """A billion lines on a hundred machines of so many cores."""
     speed, costs = report["speed"], report["costs"]
-    start = speed["archive, one line"]["cpu_seconds"]
-    rate = (speed["lines"] - 1) / (speed["archive"]["cpu_seconds"] - start)  # a core
+    per_line = cost(speed, "archive", 2) - cost(speed, "archive", 1)
+    rates = [MACHINES * cores / per_line for cores in CORES]
     parts = LINES // PART_LINES
     driver, cut = costs["driver's seconds a part"], costs["lines cut a second"]
-    heads = ["", *(f"{cores} cores each" for cores in (2, 32))]
     rows = [
-        ["lines a second", *(f"{rate * MACHINES * cores:,.0f}" for cores in (2, 32))],
-        ["hours", *(LINES / rate / MACHINES / cores / 3600 for cores in (2, 32))],
+        ["lines a second", *(f"{rate:,.0f}" for rate in rates)],
+        ["hours", *(LINES / rate / 3600 for rate in rates)],
+        ["parts a second", *(f"{rate / PART_LINES:.1f}" for rate in rates)],
+        ["parts a second that the driver hands out, at most", *[f"{1 / driver:.0f}"] * len(CORES)],
         [
-            "parts a second; the driver can do",
-            *(f"{rate * MACHINES * cores / PART_LINES:.1f}; {1 / driver:.0f}" for cores in (2, 32)),
-        ],
-        [
-            "lines that are done again when a machine is lost, at most",
-            *(f"{cores * PART_LINES:,}" for cores in (2, 32)),
+            "lines done again where a machine is lost, at most",
+            *(f"{cores * PART_LINES:,}" for cores in CORES),
         ],
     ]
     size = report["kills"]["bytes a line"] * LINES / 1e9
     told = (
-        f"From {rate:,.0f} lines a second of a core, {PART_LINES:,} lines a part. On any machines: "
-        f"{parts:,} parts and files; {LINES / cut / 60:.0f} minutes of processor time to cut the "
-        f"input, before the first part, on the driver's cores together; "
-        f"{driver * parts / 60:.0f} minutes of the driver's to hand out the parts; {size:,.0f} GB "
-        "of Parquet with sources."
+        f"From {1 / per_line:,.0f} lines a second of a core, and {PART_LINES:,} lines a part: "
+        f"{parts:,} parts and files; {LINES / cut / 60:.0f} minutes of processor time on the "
+        "driver's machine to cut the input before the first part, which its cores share; "
+        f"{driver * parts / 60:.0f} minutes of one core there to hand out the parts; {size:,.0f} "
+        "GB of Parquet, sources included."
     )
+    heads = ["", *(f"{cores} cores each" for cores in CORES)]
     return f"{workers.table(heads, rows)}\n\n{told}"

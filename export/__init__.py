@@ -5,8 +5,8 @@ What lives here: the exporters (`onnx_model`, `saved_model`, and `text_model` wi
 a task has to export (`tasks`), whether its outputs are what they are said to be (`heads`), the
 proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of a user's own
 (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line (`__main__`), the
-passes over a graph (`graph`), what other servers want (`triton`), the server's side (`runtime`) and
-archives of text (`archive`).
+passes over a graph (`graph`), what another server wants (`triton`, `triton_config`), our server's
+side (`runtime`), and archives of text (`archive`).
 
 What may be imported: everything of this package; nothing of it imports this folder. `runtime`
 needs no framework, so the exporters, which need TensorFlow, are imported when first asked for. A

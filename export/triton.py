@@ -3,12 +3,10 @@
     export_triton("out/onnx", "repository", "translator")
     python -m keras_transformer.export.triton out/onnx repository --name translator
 
-The fields are those of `model_config.proto`, and the rules those that Triton's ONNX Runtime backend
-holds a configuration to when it loads a model. No framework is needed, and no Triton.
+`triton_config` says what the configuration holds. No framework is needed, and no Triton.
 """
 
 import argparse
-import json
 import pathlib
 import re
 import shutil
@@ -19,23 +17,11 @@ import onnxruntime
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.staging import ExportError, staged
+from keras_transformer.export.triton_config import Enum, batch_size, tensor, text_format
 
 CONFIG_FILE = "config.pbtxt"
 VERSION = "1"
-MAX_BATCH_SIZE = 64
 DEVICES = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
-DATA_TYPES = {
-    "bool": "TYPE_BOOL",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "string": "TYPE_STRING",
-}
-
-
-class Enum(str):
-    """A value that is written without quotes."""
 
 
 def export_triton(
@@ -94,11 +80,11 @@ def export_triton(
     config = {
         "name": name,
         "backend": "onnxruntime",
-        "max_batch_size": _batch_size(inputs, outputs, max_batch_size),
+        "max_batch_size": batch_size(inputs, outputs, max_batch_size),
     }
     batched = config["max_batch_size"] > 0
-    config["input"] = [_tensor(value, batched) for value in inputs]
-    config["output"] = [_tensor(value, batched) for value in outputs]
+    config["input"] = [tensor(value, batched) for value in inputs]
+    config["output"] = [tensor(value, batched) for value in outputs]
     config["instance_group"] = [{"count": instances, "kind": Enum(DEVICES[device])}]
     if batched:
         config["dynamic_batching"] = {"max_queue_delay_microseconds": queue_delay}
@@ -174,39 +160,6 @@ def _values(artefact, text):
     ]
 
 
-def _batch_size(inputs, outputs, asked):
-    """The largest batch that Triton may make, 0 for none; raises where more is asked for."""
-    if asked is not None and asked < 0:
-        raise ValueError(f"`max_batch_size` must be at least 0, got {asked}.")
-    fixed = [value["name"] for value in (*inputs, *outputs) if _first(value) != "batch"]
-    if not fixed:
-        return MAX_BATCH_SIZE if asked is None else asked
-    if asked:
-        raise ExportError(
-            f"Triton can make no batches for this model: {', '.join(fixed)} has no batch axis of "
-            "any size. Leave `max_batch_size` out, and send batches."
-        )
-    return 0
-
-
-def _first(value):
-    return value["axes"][0] if value["axes"] else None
-
-
-def _tensor(value, batched):
-    """An input or output as the configuration lists it.
-
-    With batches the first axis is Triton's own and left out. A tensor of no other axis has one of
-    size 1 in requests; so has a scalar, which is there without batches only.
-    """
-    axes = value["axes"][1:] if batched else value["axes"]
-    dims = [axis if isinstance(axis, int) else -1 for axis in axes]
-    listed = {"name": value["name"], "data_type": Enum(DATA_TYPES[value["dtype"]])}
-    if dims:
-        return {**listed, "dims": dims}
-    return {**listed, "dims": [1], **({"reshape": {"shape": []}} if batched else {})}
-
-
 def _copy_model(artefact, text, folder):
     """Copies the model to where Triton looks for it: a file, or a folder if there are several."""
     folder.mkdir()
@@ -219,30 +172,6 @@ def _copy_model(artefact, text, folder):
         folder.mkdir()
         shutil.copyfile(weights, folder / signature.WEIGHTS_FILE)
     shutil.copyfile(artefact.model, folder / signature.MODEL_FILE)
-
-
-def text_format(message, indent=""):
-    """A message as protocol buffers write it in text: a dict, with lists where fields repeat."""
-    lines = []
-    for name, value in message.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            lines += [_field(name, item, indent) for item in value]
-        else:
-            lines.append(_field(name, value, indent))
-    return "".join(lines)
-
-
-def _field(name, value, indent):
-    if isinstance(value, dict):
-        return f"{indent}{name} {{\n{text_format(value, indent + '  ')}{indent}}}\n"
-    if isinstance(value, list):
-        return f"{indent}{name}: [{', '.join(map(_scalar, value))}]\n"
-    return f"{indent}{name}: {_scalar(value)}\n"
-
-
-def _scalar(value):
-    plain = isinstance(value, Enum | int)
-    return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
 
 def why_not_triton(folder):

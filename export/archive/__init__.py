@@ -13,7 +13,8 @@ What lives here, from the bottom up:
 - `plan`: what is to be done, written once, and held to what a later run asks for;
 - `worker`: answers one part after the other, in a process of its own;
 - `progress`: lines done, lines a second and the time left;
-- `job`: the whole, by Ray; `shell`: the command line.
+- `cluster`: Ray, and its workers over all parts;
+- `job`: the whole; `shell`: the command line.
 
 What may be imported: `export.runtime`, what it stands on, and, where they are used, Ray and PyArrow
 (extra `ray`). No framework. A new format is a reader in `inputs` and a writer in `outputs`.

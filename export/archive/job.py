@@ -1,12 +1,12 @@
 """The whole job: plan, parts that are missing, Ray Data over them, progress."""
 
 import contextlib
-import logging
 import os
 import pathlib
 import secrets
 import shutil
 
+from keras_transformer.export.archive.cluster import answered, running_ray, told_errors
 from keras_transformer.export.archive.outputs import ENDINGS
 from keras_transformer.export.archive.plan import (
     ArchiveError,
@@ -17,15 +17,12 @@ from keras_transformer.export.archive.plan import (
     write_plan,
 )
 from keras_transformer.export.archive.progress import JobProgress
-from keras_transformer.export.archive.worker import TRIES_ENDING, Worker
+from keras_transformer.export.archive.worker import TRIES_ENDING
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import read_artefact
-from keras_transformer.startup import SERVES
 
 PART_LINES = 2000
 LOCK_FILE = ".lock"
-# Parts are read and written by the workers; only their names pass through Ray's memory.
-OBJECT_STORE_BYTES = 100 * 2**20
 
 
 def run_archive(
@@ -115,8 +112,8 @@ def run_archive(
         progress.tell()
         if missing:
             arguments = str(artefact), str(folder), plan.options, providers, threads
-            with _ray(address, workers, threads), _told(progress):
-                for done in _answered(missing, arguments, workers, threads, gpus):
+            with running_ray(address, workers, threads), told_errors(progress):
+                for done in answered(missing, arguments, workers, threads, gpus):
                     errors += done["errors"]
                     progress.add(done["lines"])
             progress.tell()
@@ -191,79 +188,3 @@ def _planned(folder, options, paths, samples):
             options["seed"] = plan.options["seed"]
         check_same(plan, options, paths, folder)
     return plan
-
-
-@contextlib.contextmanager
-def _ray(address, workers, threads):
-    """Ray, as it is up in this process already, or from here to the end of the block."""
-    # What Ray tells of its usage goes to its makers: who wants that says so.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a process that was killed is news
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    options = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address == "local":
-        options["include_dashboard"] = False
-        options["object_store_memory"] = OBJECT_STORE_BYTES
-        options["num_cpus"] = max(os.cpu_count() or 1, (workers or 1) * threads)
-    with _serving_processes():
-        ray.init(address, **options)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextlib.contextmanager
-def _serving_processes():
-    """Processes that are started in this block import no framework, even if one is installed."""
-    before = os.environ.get(SERVES)
-    os.environ[SERVES] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(SERVES)
-        if before is not None:
-            os.environ[SERVES] = before
-
-
-def _answered(parts, arguments, workers, threads, gpus):
-    """Yields what `Worker` gives for each part, as they are done."""
-    import ray
-    from ray.data import ActorPoolStrategy, DataContext
-
-    context = DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    if workers is None:
-        room = ray.cluster_resources()
-        workers = int(room.get("CPU", 1) // threads)
-        workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
-    # A block for each part: what is not begun is nobody's, and goes to whom is free first.
-    rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
-    answered = rows.map(
-        Worker,
-        fn_constructor_args=arguments,
-        compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
-        num_cpus=threads,
-        num_gpus=gpus,
-    )
-    yield from answered.iter_rows()
-
-
-@contextlib.contextmanager
-def _told(progress):
-    """Makes an error of Ray's one that says what failed, and how to go on."""
-    import ray
-
-    try:
-        yield
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        raise ArchiveError(
-            f"A worker failed: {cause}. {progress.done:,} lines are done and stay: mend that, and "
-            "the same command goes on from there."
-        ) from error
