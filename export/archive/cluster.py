@@ -61,6 +61,7 @@ def answered(parts, arguments, workers, threads, gpus):
         room = ray.cluster_resources()
         workers = int(room.get("CPU", 1) // threads)
         workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
+    workers = min(workers, len(parts))
     # A block for each part: what is not begun is nobody's, and goes to whom is free first.
     rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
     done = rows.map(

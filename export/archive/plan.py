@@ -18,7 +18,7 @@ from keras_transformer.export.archive.outputs import ENDINGS
 from keras_transformer.export.runtime.manifest import checksum
 from keras_transformer.files import whole_file
 
-PLAN_FILE = "plan.json"
+PLAN_FILE = "_plan.json"  # who reads the folder as one Parquet table passes over such names
 FORMAT = "keras-transformer-archive"
 FORMAT_VERSION = 1
 

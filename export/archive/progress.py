@@ -25,7 +25,7 @@ class JobProgress:
     def add(self, lines):
         """Counts lines that were done, and tells it if it is time to."""
         self.done += lines
-        if time.monotonic() - self._last >= self._pause:
+        if time.monotonic() - self._last >= self._pause and self.done < self._total:
             self._last = time.monotonic()
             self.tell(self._end)
 

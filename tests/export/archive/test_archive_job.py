@@ -91,7 +91,7 @@ def test_a_folder_of_another_job_is_refused(translator, inputs, tmp_path):
     plan.write_plan(plan.make_plan(options, plan.find_inputs(inputs)), out)
     with pytest.raises(ArchiveError, match="was begun with artefact '000"):
         run_archive(translator, inputs, out)
-    with pytest.raises(ArchiveError, match="holds no plan.json, but in.txt.gz"):
+    with pytest.raises(ArchiveError, match="holds no _plan.json, but in.txt.gz"):
         run_archive(translator, inputs, tmp_path)
 
 

@@ -52,10 +52,13 @@ def translator(tmp_path_factory):
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
 def test_every_line_has_its_row(format, translator, inputs, tmp_path):
     out = tmp_path / "out"
-    answer(out, translator, inputs, format=format)
+    made = answer(out, translator, inputs, format=format)
     names = [path.name.partition(".")[0] for path in archives.parts(out)]
     assert names == [f"part-00000{i}" for i in range(4)]
+    plan.write_plan(made, out)
     rows = archives.rows(out)
+    if format == "parquet":
+        assert parquet.read_table(out).to_pylist() == rows  # the folder is one table
     assert [(row["file"], row["line"]) for row in rows] == [
         *((inputs[0], number) for number in range(1, 6)),
         (inputs[1], 1),
@@ -208,7 +211,7 @@ def test_a_damaged_plan_and_a_foreign_folder_are_refused(inputs, tmp_path):
         plan.read_plan(folder)
     path.unlink()
     (folder / "notes.txt").touch()
-    with pytest.raises(ArchiveError, match="holds no plan.json, but notes.txt"):
+    with pytest.raises(ArchiveError, match="holds no _plan.json, but notes.txt"):
         plan.read_plan(folder)
 
 
