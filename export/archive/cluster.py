@@ -10,6 +10,7 @@ from keras_transformer.startup import SERVES
 
 # Parts are read and written by the workers; only their names pass through Ray's memory.
 OBJECT_STORE_BYTES = 100 * 2**20
+GO_ON = " What is done stays: mend that, and the same command goes on from there."
 
 
 @contextlib.contextmanager
@@ -50,7 +51,11 @@ def _serving_processes():
 
 
 def answered(parts, arguments, workers, threads, gpus):
-    """Yields what `Worker` gives for each part, as they are done."""
+    """Yields what `Worker` gives for each part, as they are done.
+
+    Raises:
+        ArchiveError: a worker could not do its part, or Ray failed.
+    """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -71,19 +76,18 @@ def answered(parts, arguments, workers, threads, gpus):
         num_cpus=threads,
         num_gpus=gpus,
     )
-    yield from done.iter_rows()
+    for found in _without_traces(done.iter_rows()):
+        if found["failure"]:
+            raise ArchiveError(f"A worker failed: {found['failure']}{GO_ON}")
+        yield found
 
 
-@contextlib.contextmanager
-def told_errors(progress):
-    """Makes an error of Ray's one that says what failed, and how to go on."""
+def _without_traces(rows):
+    """Yields rows; an error of Ray's own becomes one of a line."""
     import ray
 
     try:
-        yield
+        yield from rows
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        raise ArchiveError(
-            f"A worker failed: {cause}. {progress.done:,} lines are done and stay: mend that, and "
-            "the same command goes on from there."
-        ) from error
+        reason = str(error).partition("\n")[0]
+        raise ArchiveError(f"Ray failed: {reason}{GO_ON}") from error

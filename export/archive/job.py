@@ -6,7 +6,7 @@ import pathlib
 import secrets
 import shutil
 
-from keras_transformer.export.archive.cluster import answered, running_ray, told_errors
+from keras_transformer.export.archive.cluster import answered, running_ray
 from keras_transformer.export.archive.outputs import ENDINGS
 from keras_transformer.export.archive.plan import (
     ArchiveError,
@@ -78,7 +78,8 @@ def run_archive(
     Raises:
         ArchiveError: the folder is of another job or in use, an input file has changed or cannot be
             read, or a worker failed; the message says how to go on.
-        ArtefactError, ProviderError, ValueError: as `Translator` raises them.
+        ArtefactError: the artefact is damaged, or none.
+        ValueError: an argument that no job can have.
         ImportError: Ray or PyArrow is missing.
 
     Example:
@@ -112,7 +113,7 @@ def run_archive(
         progress.tell()
         if missing:
             arguments = str(artefact), str(folder), plan.options, providers, threads
-            with running_ray(address, workers, threads), told_errors(progress):
+            with running_ray(address, workers, threads):
                 for done in answered(missing, arguments, workers, threads, gpus):
                     errors += done["errors"]
                     progress.add(done["lines"])

@@ -2,7 +2,6 @@
 
 import contextlib
 import pathlib
-import time
 
 from keras_transformer.export.archive import outputs
 from keras_transformer.export.archive.inputs import read
@@ -25,30 +24,40 @@ class Worker:
     """
 
     def __init__(self, artefact, folder, options, providers, threads):
+        self._artefact, self._providers, self._threads = artefact, providers, threads
         self._folder, self._options = pathlib.Path(folder), options
-        self._runner = open_runner(artefact, providers, threads=threads, spinning=False)
-        self._per_token = len(self._runner.manifest["outputs"][0]["axes"]) > 2
+        self._runner = None  # opened at the first part, so that it can be told why it is not
 
     def __call__(self, row):
-        """Does one part.
+        """Does one part. Raises nothing: what Ray makes of an error nobody can read.
 
         Args:
             row: dict of the fields of a `Part`.
 
         Returns:
-            Dict with `lines`, `errors`, how many have no answer, and the `seconds` it took.
+            Dict with `lines`, those that are done, `errors`, how many of them have no answer, and
+            `failure`, why the part could not be done, or None.
         """
-        begin = time.monotonic()
-        part = Part(**row)
+        try:
+            lines, errors = self.answer(Part(**row))
+        except Exception as error:  # onnxruntime's errors have no common base below Exception
+            return {"lines": 0, "errors": 0, "failure": f"{type(error).__name__}: {error}"}
+        return {"lines": lines, "errors": errors, "failure": None}
+
+    def answer(self, part):
+        """Answers a `Part` and writes its file; returns how many lines and errors it has."""
         target = self._folder / part.name
         if target.exists():  # Ray asks again where a process has died: it was done by then
-            return {"lines": part.lines, "errors": 0, "seconds": 0.0}
+            return part.lines, 0
         check_source(part)
         with _counted(self._folder / f".{part.name}{TRIES_ENDING}", part):
+            if self._runner is None:
+                options = {"threads": self._threads, "spinning": False}
+                self._runner = open_runner(self._artefact, self._providers, **options)
             rows = self._rows(part)
-            outputs.write(target, rows, self._options["format"], self._per_token)
-        errors = sum(row["error"] is not None for row in rows)
-        return {"lines": part.lines, "errors": errors, "seconds": time.monotonic() - begin}
+            per_token = len(self._runner.manifest["outputs"][0]["axes"]) > 2
+            outputs.write(target, rows, self._options["format"], per_token)
+        return part.lines, sum(row["error"] is not None for row in rows)
 
     def _rows(self, part):
         options, path = self._options, part.path
@@ -74,7 +83,7 @@ def _counted(path, part):
         raise ArchiveError(
             f"{MOST_TRIES} workers have died at lines {part.first + 1} to "
             f"{part.first + part.lines} of {part.path}. If the machine was out of memory, pass "
-            "fewer workers or less for `batch_tokens`"
+            "fewer workers or less for `batch_tokens`."
         )
     yield
     path.unlink()

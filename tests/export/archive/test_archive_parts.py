@@ -40,7 +40,7 @@ def answer(folder, artefact, paths, **options):
     worker = Worker(artefact, folder, made.options, None, 1)
     for part in made.parts():
         done = worker(part._asdict())
-        assert done["lines"] == part.lines
+        assert (done["lines"], done["failure"]) == (part.lines, None)
     return made
 
 
@@ -139,7 +139,7 @@ def test_a_part_at_which_workers_die_again_and_again_ends_the_job(translator, in
     (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * MOST_TRIES)
     worker = Worker(translator, out, made.options, None, 1)
     with pytest.raises(ArchiveError, match="5 workers have died at lines 3 to 4 of .*a.txt.gz"):
-        worker(part._asdict())
+        worker.answer(part)
 
 
 def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, tmp_path):
@@ -148,10 +148,19 @@ def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, t
     worker = Worker(translator, tmp_path / "out", made.options, None, 1)
     (tmp_path / "b.txt").write_bytes(b"another\n")
     with pytest.raises(ArchiveError, match="b.txt has changed since the job was planned: 2 bytes"):
-        worker(made.parts()[3]._asdict())
+        worker.answer(made.parts()[3])
     (tmp_path / "b.txt").unlink()
     with pytest.raises(ArchiveError, match="b.txt cannot be read any more"):
-        worker(made.parts()[3]._asdict())
+        worker.answer(made.parts()[3])
+
+
+def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    made = plan.make_plan(OPTIONS, inputs)
+    worker = Worker(translator, tmp_path / "out", made.options, ["NoProvider"], 1)
+    done = worker(made.parts()[0]._asdict())
+    assert done["lines"] == 0 and done["failure"].startswith("ProviderError: NoProvider is not in")
+    assert not archives.parts(tmp_path / "out")
 
 
 # Plans
