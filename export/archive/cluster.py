@@ -29,8 +29,13 @@ def running_ray(address, workers, threads):
         options["include_dashboard"] = False
         options["object_store_memory"] = OBJECT_STORE_BYTES
         options["num_cpus"] = max(os.cpu_count() or 1, (workers or 1) * threads)
-    with _serving_processes():
-        ray.init(address, **options)
+    try:
+        with _serving_processes():
+            ray.init(address, **options)
+    except Exception as error:  # Ray raises plain ones, too, as after 30 s on a busy machine
+        ray.shutdown()
+        reason = str(error).partition("\n")[0]
+        raise ArchiveError(f"Ray did not start ({address}): {reason}{GO_ON}") from error
     try:
         yield
     finally:
