@@ -18,39 +18,41 @@ def kills_table(report):
     return workers.table(heads, [row])
 
 
-def cost(speed, name, lines):
-    """CPU seconds for so many lines: those of the start, and then the same for each line."""
-    start = speed[f"{name}, one line"]["cpu_seconds"]
-    return start + (speed[name]["cpu_seconds"] - start) / (speed["lines"] - 1) * (lines - 1)
+def cost(speed, name, lines, kind="cpu_seconds"):
+    """Seconds for so many lines: those of the start, and then the same for each line."""
+    start = speed[f"{name}, one line"][kind]
+    return start + (speed[name][kind] - start) / (speed["lines"] - 1) * (lines - 1)
 
 
 def speed_table(report):
     speed = report["speed"]
-    heads = ["what", "lines", "s on the clock", "CPU s", "CPU s of the start"]
-    heads += [f"CPU s of {WHOLE:,} lines"]
+    heads = ["what", "lines", "s on the clock", "of them the start", "CPU s", "of them the start"]
     names = {"archive": "the command", "translator": "`Translator(workers=2)`"}
+    kinds = ("seconds", "cpu_seconds")
     rows = [
         [
             title,
             f"{speed['lines']:,}",
-            speed[name]["seconds"],
-            speed[name]["cpu_seconds"],
-            speed[f"{name}, one line"]["cpu_seconds"],
-            cost(speed, name, WHOLE),
+            *(
+                value
+                for kind in kinds
+                for value in (speed[name][kind], speed[f"{name}, one line"][kind])
+            ),
         ]
         for name, title in names.items()
     ]
+    heads_of_ratios = ["times the speed of `Translator`", "by the clock", "by processor time"]
     ratios = [
-        cost(speed, "translator", lines) / cost(speed, "archive", lines)
-        for lines in (speed["lines"], WHOLE)
+        [f"{lines:,} lines{how}"]
+        + [cost(speed, "translator", lines, k) / cost(speed, "archive", lines, k) for k in kinds]
+        for lines, how in ((speed["lines"], ""), (WHOLE, ", reckoned: a start and the rest"))
     ]
     told = (
-        f"By processor time the command has {ratios[0]:.2f} times the speed of `Translator` on "
-        f"these lines, and {ratios[1]:.2f} times on {WHOLE:,} (reckoned from the start and the "
-        f"rest). {speed['rounds']} round; others used the machine, whose load was "
-        f"{speed['load']:.0f} on {report['machine']['cores']} cores, so the clock says little."
+        f"{speed['rounds']} round. Others used the machine: its load was {speed['load']:.0f} on "
+        f"{report['machine']['cores']} cores, so that both took many times as long as alone."
     )
-    return f"{workers.table(heads, rows)}\n\n{told}"
+    tables = workers.table(heads, rows), workers.table(heads_of_ratios, ratios), told
+    return "\n\n".join(tables)
 
 
 def plan_table(report):
@@ -72,7 +74,8 @@ def plan_table(report):
     ]
     size = report["kills"]["bytes a line"] * LINES / 1e9
     told = (
-        f"From {1 / per_line:,.0f} lines a second of a core, and {PART_LINES:,} lines a part: "
+        f"From {1 / per_line:,.0f} lines a second of processor time, Ray's own included, and "
+        f"{PART_LINES:,} lines a part: "
         f"{parts:,} parts and files; {LINES / cut / 60:.0f} minutes of processor time on the "
         "driver's machine to cut the input before the first part, which its cores share; "
         f"{driver * parts / 60:.0f} minutes of one core there to hand out the parts; {size:,.0f} "

@@ -51,8 +51,9 @@ def run_archive(
 
     Args:
         artefact: folder that `export_onnx` wrote, for a task that gives one answer a line.
-        inputs: list of files, or of patterns such as "in/*.txt.gz": text, JSON lines or Parquet, by
-            their names. Their order is that of the list, the files of a pattern sorted by name.
+        inputs: list of files, or of patterns such as ``"in/*.txt.gz"``: text, JSON lines or
+            Parquet, by their names. Their order is that of the list, the files of a pattern sorted
+            by name.
         folder: folder to fill: a new one, an empty one, or one of the same job.
         format: "parquet", "jsonl" (one JSON object a line) or "text" (one text a line, errors in
             files beside it). The last two are packed by gzip. Defaults to "parquet".
