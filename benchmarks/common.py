@@ -4,6 +4,7 @@ The data folder is that of `--data`, or of the environment variable KERAS_TRANSF
 `multi30k-bpe/test.2016.{en,de}.gz` and `wmt14/newstest2014.eng.gz`.
 """
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -126,18 +127,21 @@ def ranked(hypotheses, scores, alpha):
 
 def head(args):
     """What every report says of when, where and with what it was made."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": args.threads},
         "python": platform.python_version(),
-        "versions": found,
+        "versions": versions(*PACKAGES),
     }
+
+
+def versions(*packages):
+    """Versions of packages by name; None for what is not installed."""
+    found = dict.fromkeys(packages)
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def processor():

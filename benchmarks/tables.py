@@ -12,6 +12,7 @@ import re
 import statistics
 import sys
 
+import archive_rows
 import browser
 import common
 import kinds
@@ -206,6 +207,9 @@ TABLES = {
     "tasks": tasks_table,
     **{f"task {name}": lambda path=path: task_table(path) for name, path in TASKS.items()},
     "headline": headline,
+    "archive-kills": lambda: measured("archive", archive_rows.kills_table),
+    "archive-plan": lambda: archive_rows.plan_table(read("archive")),
+    "archive-speed": lambda: archive_rows.speed_table(read("archive")),
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),

@@ -5,7 +5,8 @@ nodes in `text_graph` and `text_bytes`), their arguments (`arguments`), a model 
 (`float32`), what a task has to export (`tasks`), whether its outputs are what they are said to be
 (`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
 a user's own (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line
-(`__main__`), the passes over a graph (`graph`), the server's side (`runtime`) and the browser's
+(`__main__`), the passes over a graph (`graph`), what another server wants (`triton`,
+`triton_config`), our server's side (`runtime`), archives of text (`archive`) and the browser's side
 (`web`, in JavaScript).
 
 What may be imported: everything of this package; nothing of it imports this folder. `runtime`
@@ -25,6 +26,7 @@ _EXPORTERS = {
     "export_attention": "attention",
     "export_onnx": "onnx_model",
     "export_saved_model": "saved_model",
+    "export_triton": "triton",
 }
 
 __all__ = sorted(_EXPORTERS)

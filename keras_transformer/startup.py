@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 SERVER = "keras_transformer.export.runtime"
+SERVERS = (SERVER, "keras_transformer.export.archive", "keras_transformer.export.triton")
+# Set to "1" in processes that serve and are no command of this package, as those that Ray starts.
+SERVES = "KERAS_TRANSFORMER_SERVES"
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 STARTUP = ("I0000 ", "WARNING: All log messages before absl::InitializeLog()")
@@ -37,13 +40,14 @@ def quiet_commands() -> None:
 
 
 def serve_without_frameworks() -> None:
-    """Makes frameworks count as missing where `python -m` is about to run the server's command.
+    """Makes frameworks count as missing where `python -m` is about to run a command that serves.
 
     Python imports the package first, which imports TensorFlow where that is installed: seconds
     for a command that needs a fraction of one. Who imports `export.runtime` from a program of their
     own gets the whole package, for `keras.models.load_model` must find our classes there.
     """
-    if sys.argv[:1] == ["-m"] and ("-m", SERVER) in pairwise(sys.orig_argv):
+    found = {module for flag, module in pairwise(sys.orig_argv) if flag == "-m"}
+    if os.environ.get(SERVES) == "1" or sys.argv[:1] == ["-m"] and found & set(SERVERS):
         sys.modules.update(dict.fromkeys(FRAMEWORKS))
 
 

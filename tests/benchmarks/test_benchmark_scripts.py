@@ -12,6 +12,7 @@ SCRIPTS = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py")
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SCRIPTS.items()}
 # Commands that the documentation names.
 COMMANDS = {
+    "archive",
     "bergamot",
     "browser",
     "export",

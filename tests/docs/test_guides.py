@@ -100,6 +100,17 @@ def test_cuda(run):
     assert report["status"] in (0, 1) and report["artefact"]["task"] == "translate"
 
 
+def test_archive(run):
+    folder = run("archive", blocked=FRAMEWORKS, starts_from=["out/onnx"])
+    assert len(list((folder / "out/archive").glob("part-*.parquet"))) == 1
+
+
+def test_triton(run):
+    folder = run("triton", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
+    configs = {path.parent.name for path in folder.glob("repository/*/config.pbtxt")}
+    assert configs == {"translator", "translator-text"}
+
+
 def test_heads(run):
     folder = run("heads", starts_from=["tokenizer.model"])
     tasks = {"sentiment", "names", "answers", "vectors", "story", "digits"}

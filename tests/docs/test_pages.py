@@ -9,7 +9,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import export, importers, special_ids, training
-from keras_transformer.export import runtime
+from keras_transformer.export import archive, runtime
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,6 +31,7 @@ def public_names():
         (importers, f"{top}.importers"),
         (export, f"{top}.export"),
         (runtime, f"{top}.export.runtime"),
+        (archive, f"{top}.export.archive"),
     ):
         yield from (f"{prefix}.{name}" for name in module.__all__ if name not in parts)
     yield f"{top}.plots"  # all of its members

@@ -70,13 +70,23 @@ def test_commands_of_the_package_say_nothing_at_their_start():
     assert (told, status) == ("", 0)
 
 
-def test_the_command_that_serves_imports_no_framework_even_where_one_is_installed():
+@pytest.mark.parametrize("server", startup.SERVERS)
+def test_the_commands_that_serve_import_no_framework_even_where_one_is_installed(server):
     pytest.importorskip("tensorflow")
-    told, status = run("", "-X", "importtime", "-m", startup.SERVER, "--help")
+    told, status = run("", "-X", "importtime", "-m", server, "--help")
     imported = {line.rpartition("|")[2].strip() for line in told.splitlines()}
     packages = {name.partition(".")[0] for name in imported if "." in name}  # not asked for in vain
     assert status == 0 and {"onnxruntime", startup.SERVER} <= imported
     assert not packages & set(startup.FRAMEWORKS)
+
+
+def test_processes_that_are_told_to_serve_import_no_framework():
+    code = """
+import sys
+import keras_transformer.export.runtime
+assert not {name for name in ("tensorflow", "keras", "torch") if sys.modules.get(name)}
+"""
+    assert run(code, **{startup.SERVES: "1"}) == ("", 0)
 
 
 def test_a_program_that_serves_has_the_whole_package():

@@ -45,6 +45,7 @@ FLOORS = (
         "data.words",
     },
     {"export.runtime"},
+    {"export.archive"},
     {
         "layers",
         "data",
@@ -67,12 +68,14 @@ FLOORS = (
     {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
-NO_FRAMEWORK = {name for floor in FLOORS[:3] for name in floor}
+NO_FRAMEWORK = {name for floor in FLOORS[:4] for name in floor}
 KERAS_ONLY = ("layers", "model_base", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # What one module of the runtime imports when it is asked to, and the extra leaves out.
 LATE = {"export.runtime.text_session": {"onnxruntime_extensions"}}
+# What the extra `ray` installs beside that.
+RAY = {"pyarrow", "ray"}
 # Who may import a module whose name is computed, which nobody can follow by reading.
 DYNAMIC = {"export"}  # its exporters are imported when they are first asked for
 # Methods that Keras defines and explains, and that a layer or model only fills in.
@@ -176,6 +179,12 @@ def test_serving_needs_what_the_extra_installs_and_no_more():
     assert needed(names) == SERVING
     for name in names:
         assert outside(MODULES[name].anywhere) <= SERVING | LATE.get(name, set()), name
+
+
+def test_archives_need_what_their_extra_installs_and_ray_only_when_they_run():
+    names = {name for name in MODULES if within(name, ["export.archive"])}
+    assert needed(names) == SERVING
+    assert {package for name in names for package in outside(MODULES[name].anywhere)} == RAY
 
 
 def public_definitions(tree, prefix=""):

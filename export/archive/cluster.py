@@ -1,0 +1,98 @@
+"""Ray: started where it is not up, and its workers over the parts that are missing."""
+
+import contextlib
+import logging
+import os
+
+from keras_transformer.export.archive.plan import ArchiveError
+from keras_transformer.export.archive.worker import Worker
+from keras_transformer.startup import SERVES
+
+# Parts are read and written by the workers; only their names pass through Ray's memory.
+OBJECT_STORE_BYTES = 100 * 2**20
+GO_ON = " What is done stays: mend that, and the same command goes on from there."
+
+
+@contextlib.contextmanager
+def running_ray(address, workers, threads):
+    """Ray, as it is up in this process already, or from here to the end of the block."""
+    # What Ray tells of its usage goes to its makers: who wants that says so.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a process that was killed is news
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    options = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address == "local":
+        options["include_dashboard"] = False
+        options["object_store_memory"] = OBJECT_STORE_BYTES
+        options["num_cpus"] = max(os.cpu_count() or 1, (workers or 1) * threads)
+    try:
+        with _serving_processes():
+            ray.init(address, **options)
+    except Exception as error:  # Ray raises plain ones, too, as after 30 s on a busy machine
+        ray.shutdown()
+        reason = str(error).partition("\n")[0]
+        raise ArchiveError(f"Ray did not start ({address}): {reason}{GO_ON}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _serving_processes():
+    """Processes that are started in this block import no framework, even if one is installed."""
+    before = os.environ.get(SERVES)
+    os.environ[SERVES] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SERVES)
+        if before is not None:
+            os.environ[SERVES] = before
+
+
+def answered(parts, arguments, workers, threads, gpus):
+    """Yields what `Worker` gives for each part, as they are done.
+
+    Raises:
+        ArchiveError: a worker could not do its part, or Ray failed.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if workers is None:
+        room = ray.cluster_resources()
+        workers = int(room.get("CPU", 1) // threads)
+        workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
+    workers = min(workers, len(parts))
+    # A block for each part: what is not begun is nobody's, and goes to whom is free first.
+    rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
+    done = rows.map(
+        Worker,
+        fn_constructor_args=arguments,
+        compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+        num_cpus=threads,
+        num_gpus=gpus,
+    )
+    for found in _without_traces(done.iter_rows()):
+        if found["failure"]:
+            raise ArchiveError(f"A worker failed: {found['failure']}{GO_ON}")
+        yield found
+
+
+def _without_traces(rows):
+    """Yields rows; an error of Ray's own becomes one of a line."""
+    import ray
+
+    try:
+        yield from rows
+    except ray.exceptions.RayError as error:
+        reason = str(error).partition("\n")[0]
+        raise ArchiveError(f"Ray failed: {reason}{GO_ON}") from error

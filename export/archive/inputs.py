@@ -1,0 +1,153 @@
+"""Input files: lines of text, JSON lines and Parquet; cut into parts, and read part by part.
+
+| name ends with | an item is |
+| --- | --- |
+| `.parquet` | a row's string in the column |
+| `.jsonl`, `.ndjson` | the string under the column's name, in one JSON object a line |
+| anything else | a line of text |
+
+Text and JSON lines may be packed: `.gz` after the rest of the name. Lines end with a newline and
+nothing else.
+"""
+
+import gzip
+import io
+import itertools
+import json
+import pathlib
+
+
+def kind_of(path):
+    """What is in a file, by its name: "text", "jsonl" or "parquet"."""
+    suffixes = [suffix for suffix in pathlib.Path(path).suffixes if suffix != ".gz"]
+    last = suffixes[-1] if suffixes else ""
+    return {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(last, "text")
+
+
+def cut(path, part_lines, column):
+    """Cuts a file into parts of so many lines, the last of fewer.
+
+    Args:
+        path: of a file.
+        part_lines: int.
+        column: str, the column that will be read.
+
+    Returns:
+        The number of lines, and a list with the place where each part starts: a row of a Parquet
+        file, else a byte, counted after unpacking.
+
+    Raises:
+        ValueError: the file is not what its name says, or has no such column of strings.
+    """
+    if kind_of(path) == "parquet":
+        lines = _parquet(path, column).metadata.num_rows
+        return lines, list(range(0, lines, part_lines))
+    lines, starts = 0, []
+    with _opened(path) as file:
+        while True:
+            start = file.tell()
+            found = sum(1 for _ in itertools.islice(file, part_lines))
+            if not found:
+                return lines, starts
+            starts.append(start)
+            lines += found
+
+
+def read(path, start, lines, column):
+    """The items of a part.
+
+    Args:
+        path, column: as `cut` takes them.
+        start, lines: the place of the part, and how many lines it has.
+
+    Returns:
+        A list of str or bytes, and a dict from the places of items that cannot be read, where the
+        list has an empty string, to the reasons.
+
+    Raises:
+        ValueError: the file holds fewer lines.
+    """
+    kind = kind_of(path)
+    if kind == "parquet":
+        found = _rows(_parquet(path, column), start, lines, column)
+    else:
+        with _opened(path) as file:
+            file.seek(start)
+            found = list(itertools.islice(file, lines))
+    if len(found) < lines:
+        raise ValueError(
+            f"{path} has {len(found)} lines from {start} on where there were {lines}: it was cut "
+            "off or replaced since the job was planned."
+        )
+    if kind == "text":
+        return found, {}
+    items, refused = [], {}
+    for place, line in enumerate(found):
+        try:
+            items.append(_string(line if kind == "parquet" else _field(line, column), column))
+        except ValueError as error:
+            items.append("")
+            refused[place] = str(error)
+    return items, refused
+
+
+def _opened(path):
+    """A file as lines of bytes, unpacked; its places can be told and sought."""
+    if pathlib.Path(path).suffix == ".gz":
+        return io.BufferedReader(_Unpacked(path), 2**18)  # by itself it reads lines slowly
+    return open(path, "rb")
+
+
+class _Unpacked(gzip.GzipFile):
+    """A packed file, whose errors say which file it is."""
+
+    def readinto(self, buffer):
+        try:
+            return super().readinto(buffer)
+        except (EOFError, OSError, gzip.zlib.error) as error:
+            raise ValueError(f"{self.name} is no whole gzip file: {error}") from error
+
+
+def _parquet(path, column):
+    """A Parquet file that has the column."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is no Parquet file: {error}") from error
+    names = file.schema_arrow.names
+    if column not in names:
+        raise ValueError(f"{path} has the columns {names}, not {column!r}. Pass one as `column`.")
+    return file
+
+
+def _rows(file, start, lines, column):
+    """Values of a column, of which only the row groups that hold them are read."""
+    values, first = [], 0
+    for group in range(file.num_row_groups):
+        after = first + file.metadata.row_group(group).num_rows
+        if after > start and first < start + lines:
+            read = file.read_row_group(group, columns=[column]).column(0)
+            skipped = max(0, start - first)
+            values += read.slice(skipped, start + lines - first - skipped).to_pylist()
+        first = after
+    return values
+
+
+def _field(line, column):
+    """What a line of JSON holds in a column."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(row, dict) or column not in row:
+        raise ValueError(f"no JSON object with the field {column!r}")
+    return row[column]
+
+
+def _string(value, column):
+    if not isinstance(value, (str, bytes)):
+        raise ValueError(f"{column!r} holds {type(value).__name__}, not a string")
+    return value

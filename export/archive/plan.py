@@ -1,0 +1,210 @@
+"""The plan of a job: what is to be done, written once into the folder that it fills.
+
+It names the input files with their sizes, the places where they are cut into parts, the artefact by
+its checksum, and all options that change what is written. A run that finds a plan goes on with it,
+and is refused where it asks for something else or where a file is no longer as it was.
+"""
+
+import dataclasses
+import glob
+import json
+import os
+import pathlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from keras_transformer.export.archive.inputs import cut
+from keras_transformer.export.archive.outputs import ENDINGS
+from keras_transformer.export.runtime.manifest import checksum
+from keras_transformer.files import whole_file
+
+PLAN_FILE = "_plan.json"  # who reads the folder as one Parquet table passes over such names
+FORMAT = "keras-transformer-archive"
+FORMAT_VERSION = 1
+
+
+class ArchiveError(ValueError):
+    """A job cannot be begun, or cannot go on: says why, and what to do."""
+
+
+class Source(NamedTuple):
+    """An input file as it was when the job was planned.
+
+    Attributes:
+        path: str, absolute.
+        bytes, modified_ns: int, its size and the time of its last change.
+        lines: int.
+        starts: list of int, the place where each of its parts starts, as `inputs.cut` gives them.
+    """
+
+    path: str
+    bytes: int
+    modified_ns: int
+    lines: int
+    starts: list[int]
+
+
+class Part(NamedTuple):
+    """Some lines of an input file that become one output file.
+
+    Attributes:
+        name: str, of the output file. Sorted, names are in the order of the lines.
+        path, bytes, modified_ns: of the input file, as in `Source`.
+        start: int, where the part starts in that file, as `inputs.cut` gives it.
+        first: int, lines of the file before it.
+        lines: int.
+    """
+
+    name: str
+    path: str
+    bytes: int
+    modified_ns: int
+    start: int
+    first: int
+    lines: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a job does.
+
+    Attributes:
+        options: dict, what besides the input decides what is written.
+        sources: list of `Source`, in the order of the lines.
+    """
+
+    options: dict
+    sources: list[Source]
+
+    @property
+    def lines(self):
+        return sum(source.lines for source in self.sources)
+
+    def parts(self):
+        """List of every `Part`, in order."""
+        size, parts = self.options["part_lines"], []
+        count = sum(len(source.starts) for source in self.sources)
+        for path, of_bytes, modified_ns, lines, starts in self.sources:
+            for first, start in zip(range(0, lines, size), starts, strict=True):
+                name = part_name(len(parts), count, self.options["format"])
+                rest = min(size, lines - first)
+                parts.append(Part(name, path, of_bytes, modified_ns, start, first, rest))
+        return parts
+
+
+def part_name(number, count, format):
+    """The name of a part's file, among so many. Sorted, names are in the order of numbers."""
+    return f"part-{number:0{max(6, len(str(count)))}d}{ENDINGS[format]}"
+
+
+def find_inputs(patterns):
+    """Paths of the files that patterns such as "in/*.txt.gz" match, absolute.
+
+    The files of a pattern are sorted by name; a file that two patterns match is taken once.
+
+    Raises:
+        ArchiveError: a pattern matches no file.
+    """
+    paths = {}
+    for pattern in map(os.fspath, patterns):
+        found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
+        files = [os.path.abspath(path) for path in found if os.path.isfile(path)]
+        if not files:
+            raise ArchiveError(
+                f"No file matches {pattern}. Pass files, or patterns like 'in/*.gz'."
+            )
+        paths.update(dict.fromkeys(files))
+    return list(paths)
+
+
+def make_plan(options, paths):
+    """The `Plan` for input files, which are read through for it, several at a time."""
+
+    def source(path):
+        before = os.stat(path)
+        try:
+            lines, starts = cut(path, options["part_lines"], options["column"])
+        except ValueError as error:
+            raise ArchiveError(str(error)) from error
+        return Source(path, before.st_size, before.st_mtime_ns, lines, starts)
+
+    with ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool:
+        return Plan(dict(options), list(pool.map(source, paths)))
+
+
+def write_plan(plan, folder):
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "options": plan.options,
+        "sources": [source._asdict() for source in plan.sources],
+    }
+    content["checksum"] = checksum(content)
+    with whole_file(pathlib.Path(folder) / PLAN_FILE, sync=True) as aside:
+        aside.write_text(json.dumps(content) + "\n", "utf-8")
+
+
+def read_plan(folder):
+    """The `Plan` in a folder, or None where there is none.
+
+    Raises:
+        ArchiveError: it is damaged, of another release, or the folder holds something else.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / PLAN_FILE
+    if not path.exists():
+        others = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
+        if others:
+            raise ArchiveError(
+                f"{folder} holds no {PLAN_FILE}, but {others[0]}: it is not of an archive job. "
+                "Choose an empty folder, or a new one."
+            )
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        if content["checksum"] != checksum(content):
+            raise ValueError("its checksum is another")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArchiveError(
+            f"{path} is damaged ({error!r}). Choose another folder: without its plan nobody can "
+            "say what the parts in this one are."
+        ) from error
+    if (content["format"], content["format_version"]) != (FORMAT, FORMAT_VERSION):
+        raise ArchiveError(
+            f"{path} is of the format {content['format']} {content['format_version']}, and this "
+            f"release goes on with {FORMAT} {FORMAT_VERSION}. Use the release that began the job."
+        )
+    return Plan(content["options"], [Source(**source) for source in content["sources"]])
+
+
+def check_same(plan, options, paths, folder):
+    """Raises `ArchiveError` unless a plan is for these options and files, all as they were."""
+    for name, value in options.items():
+        if plan.options[name] != value:
+            raise ArchiveError(
+                f"{folder} was begun with {name} {plan.options[name]!r}, and this run has "
+                f"{value!r}. Pass the same, or choose another folder."
+            )
+    planned = [source.path for source in plan.sources]
+    if planned != paths:
+        odd = sorted(set(planned) ^ set(paths)) or ["their order"]
+        raise ArchiveError(
+            f"{folder} was begun for {len(planned)} input files, and this run has {len(paths)}; "
+            f"the first difference is {odd[0]}. Pass the same files, or choose another folder."
+        )
+    for source in plan.sources:
+        check_source(source)
+
+
+def check_source(source):
+    """Raises `ArchiveError` unless the file of a `Source` or `Part` is as it was when planned."""
+    try:
+        now = os.stat(source.path)
+    except OSError as error:
+        raise ArchiveError(f"{source.path} cannot be read any more: {error.strerror}.") from error
+    if (now.st_size, now.st_mtime_ns) != (source.bytes, source.modified_ns):
+        raise ArchiveError(
+            f"{source.path} has changed since the job was planned: {source.bytes:,} bytes then, "
+            f"{now.st_size:,} now, and another time of its last change. Parts of both would be "
+            "mixed: begin again in another folder."
+        )

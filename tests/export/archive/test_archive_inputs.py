@@ -1,0 +1,96 @@
+"""Input files are cut into parts, and the parts together are the file."""
+
+import gzip
+import json
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+from support import archives
+
+from keras_transformer.export.archive.inputs import cut, kind_of, read
+
+TEXTS = archives.lines(23)
+
+
+def write(folder, kind, texts=TEXTS):
+    """A file of a kind: what its name ends with."""
+    path = folder / f"in.2{kind}"
+    if kind == ".parquet":
+        table = pyarrow.table({"other": list(range(len(texts))), "text": texts})
+        parquet.write_table(table, path, row_group_size=5)
+        return path
+    as_json = "json" in kind or "nd" in kind
+    made = "".join((json.dumps({"text": t}) if as_json else t) + "\n" for t in texts).encode()
+    path.write_bytes(gzip.compress(made) if kind.endswith(".gz") else made)
+    return path
+
+
+def shown(items):
+    return [item.decode().rstrip("\n") if isinstance(item, bytes) else item for item in items]
+
+
+@pytest.mark.parametrize("kind", [".txt", ".txt.gz", ".gz", ".jsonl", ".ndjson.gz", ".parquet"])
+@pytest.mark.parametrize("part_lines", [1, 7, 23, 100])
+def test_the_parts_of_a_file_are_the_file(kind, part_lines, tmp_path):
+    path = write(tmp_path, kind)
+    lines, starts = cut(path, part_lines, "text")
+    assert lines == 23 and len(starts) == -(-23 // part_lines)
+    found = []
+    for index, start in enumerate(starts):
+        count = min(part_lines, 23 - index * part_lines)
+        items, refused = read(path, start, count, "text")
+        assert len(items) == count and not refused
+        found += shown(items)
+    assert found == TEXTS
+
+
+@pytest.mark.parametrize("kind", [".txt", ".txt.gz", ".jsonl", ".parquet"])
+def test_an_empty_file_has_no_parts(kind, tmp_path):
+    assert cut(write(tmp_path, kind, []), 7, "text") == (0, [])
+
+
+def test_lines_end_with_a_newline_and_nothing_else(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_bytes("a\r\nb\x0bc\u2028d\n\nlast".encode())
+    assert cut(path, 2, "text") == (4, [0, 11])
+    assert read(path, 11, 2, "text") == ([b"\n", b"last"], {})
+
+
+def test_rows_that_hold_no_string_are_refused_one_by_one(tmp_path):
+    path = tmp_path / "in.jsonl"
+    rows = ['{"text": "a"}', "{", '{"other": "b"}', '{"text": 3}', "[" * 100000, '{"text": "c"}']
+    path.write_text("\n".join(rows))
+    items, refused = read(path, 0, 6, "text")
+    assert items == ["a", "", "", "", "", "c"] and list(refused) == [1, 2, 3, 4]
+    assert refused[1].startswith("not JSON") and refused[4].startswith("not JSON")
+    assert refused[2] == "no JSON object with the field 'text'"
+    assert refused[3] == "'text' holds int, not a string"
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "in.parquet")
+    items, refused = read(tmp_path / "in.parquet", 0, 2, "text")
+    assert items == ["a", ""] and refused == {1: "'text' holds NoneType, not a string"}
+
+
+def test_files_that_are_not_what_their_names_say(tmp_path):
+    (tmp_path / "in.parquet").write_bytes(b"no such thing")
+    with pytest.raises(ValueError, match="in.parquet is no Parquet file"):
+        cut(tmp_path / "in.parquet", 7, "text")
+    with pytest.raises(ValueError, match=r"has the columns \['other', 'text'\], not 'words'"):
+        cut(write(tmp_path, ".parquet"), 7, "words")
+    (tmp_path / "in.gz").write_bytes(b"no such thing")
+    with pytest.raises(ValueError, match="in.gz is no whole gzip file"):
+        cut(tmp_path / "in.gz", 7, "text")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a line\n" * 1000)[:-9])
+    with pytest.raises(ValueError, match="cut.gz is no whole gzip file"):
+        cut(tmp_path / "cut.gz", 7, "text")
+
+
+def test_a_file_that_became_shorter_is_noticed(tmp_path):
+    path = write(tmp_path, ".txt")
+    with pytest.raises(ValueError, match="has 23 lines from 0 on where there were 24"):
+        read(path, 0, 24, "text")
+
+
+def test_kinds_by_name():
+    assert kind_of("a.parquet.txt") == "text" and kind_of("a") == "text"
+    assert kind_of("2024.01.jsonl.gz") == "jsonl" and kind_of("in/b.parquet") == "parquet"

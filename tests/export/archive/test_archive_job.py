@@ -1,0 +1,174 @@
+"""Whole jobs on Ray, killed in the middle; and what is refused before Ray is asked."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import archives, artefacts, head_artefacts, seeded_artefact
+
+from keras_transformer.export.archive import ArchiveError, job, plan, run_archive, shell
+
+LINES = archives.lines(1511)
+PART_LINES = 7  # 216 parts, each far faster than Ray hands out the next
+TOKENIZER = artefacts.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return artefacts.write(tmp_path_factory.mktemp("job") / "onnx", TOKENIZER)
+
+
+def start(artefact, inputs, out, *options):
+    module = "keras_transformer.export.archive"
+    arguments = [sys.executable, "-m", module, artefact, inputs, out, *options]
+    return subprocess.Popen(list(map(str, arguments)), stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, process):
+    until = time.monotonic() + 200
+    while not condition():
+        assert process.poll() is None and time.monotonic() < until, process.stderr.read()
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path):
+    archives.write_text(tmp_path / "a.txt.gz", LINES[:1000])
+    archives.write_text(tmp_path / "b.txt.gz", LINES[1000:])
+    inputs, out = tmp_path / "*.txt.gz", tmp_path / "out"
+    options = ("--part-lines", PART_LINES, "--with-source", "--workers", 1)
+    process = start(translator, inputs, out, *options)
+    try:
+        wait_for(lambda: len(archives.parts(out)) > 5, process)
+        (worker,) = archives.workers(process.pid)
+        os.kill(worker, signal.SIGKILL)
+        there = len(archives.parts(out))
+        wait_for(lambda: len(archives.parts(out)) > there + 5, process)  # another has taken over
+        with pytest.raises(ArchiveError, match="is in use by another job"):
+            run_archive(translator, [inputs], out, part_lines=PART_LINES, with_source=True)
+    finally:
+        process.kill()
+        process.communicate()
+    killed_at = len(archives.parts(out))
+    assert 10 < killed_at < 216
+    (out / ".part-000215.parquet.abcdefgh.partial").mkdir()  # as a kill while it writes leaves it
+    for _ in range(3):  # Ray gives itself 30 seconds to start, which a busy machine may not have
+        process = start(translator, inputs, out, *options)
+        told = process.communicate(timeout=300)[1]
+        if "Ray did not start" not in told:
+            break
+    assert process.returncode == 0, told
+    last = told.rstrip("\n").split("\n")[-1]
+    assert last.endswith("with an error; 216 parts") and last.startswith("1,")
+    assert "1,511 of 1,511 lines, 100.0%" in told
+    rows = archives.rows(out)
+    assert [row["source"] for row in rows] == LINES
+    assert [row["line"] for row in rows] == [*range(1, 1001), *range(1, 512)]
+    for row, line in zip(rows[::97], LINES[::97], strict=True):
+        assert row["text"] == artefacts.expected_hypotheses(TOKENIZER, line)[0][0]
+    assert sorted(path.name for path in out.glob(".*")) == [job.LOCK_FILE]
+    # All is there: Ray need not start.
+    done = run_archive(translator, [inputs], out, part_lines=PART_LINES, with_source=True)
+    assert done == {"parts": 216, "lines": 1511, "answered": 0, "errors": 0}
+
+
+# What is refused before Ray is asked
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    return [archives.write_text(tmp_path / "in.txt.gz", LINES[:9])]
+
+
+def test_a_folder_of_another_job_is_refused(translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    options = {
+        **{"artefact": "0" * 64, "format": "text", "column": "text", "with_source": False},
+        **{"part_lines": 2000, "batch_tokens": 2048, "seed": None},
+    }
+    plan.write_plan(plan.make_plan(options, plan.find_inputs(inputs)), out)
+    with pytest.raises(ArchiveError, match="was begun with artefact '000"):
+        run_archive(translator, inputs, out)
+    with pytest.raises(ArchiveError, match="holds no _plan.json, but in.txt.gz"):
+        run_archive(translator, inputs, tmp_path)
+
+
+def test_arguments_that_no_job_can_have(translator, inputs, tmp_path):
+    for options, told in (
+        ({"format": "csv"}, "`format` must be one of"),
+        ({"part_lines": 0}, "`part_lines` must be at least 1, got 0"),
+        ({"workers": 0}, "`workers` must be at least 1"),
+        ({"threads": 0}, "`threads` must be at least 1"),
+        ({"seed": 3}, "draws no random numbers"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            run_archive(translator, inputs, tmp_path / "out", **options)
+    echo = head_artefacts.write(tmp_path / "echo", TOKENIZER, "echo")
+    with pytest.raises(ArchiveError, match="without a head"):
+        run_archive(echo, inputs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_is_not_there_is_an_error_of_a_line(translator, inputs, tmp_path):
+    ray = pytest.importorskip("ray")
+
+    def init(*arguments, **options):
+        raise ConnectionError("nobody answers\nat all")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "init", init)
+        with pytest.raises(ArchiveError, match=r"did not start \(here:1\): nobody answers What is"):
+            run_archive(translator, inputs, tmp_path / "out", address="here:1", quiet=True)
+
+
+def test_a_missing_package_is_named_with_the_extra(translator, inputs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"needs pyarrow.*keras-transformer-onnx\[ray\]"):
+        run_archive(translator, inputs, tmp_path / "out")
+
+
+def test_a_seed_is_drawn_once_and_kept(tmp_path, inputs):
+    artefact = seeded_artefact.write(tmp_path / "story", TOKENIZER)
+    options = {"artefact": "0", "format": "text", "column": "text", "part_lines": 2}
+    (tmp_path / "out").mkdir()
+    paths = plan.find_inputs(inputs)
+
+    def planned(seed, samples=True):
+        asked = {**options, "seed": seed}
+        return job._planned(tmp_path / "out", asked, paths, samples).options["seed"]
+
+    drawn = planned(None)
+    assert isinstance(drawn, int) and planned(None) == drawn == planned(drawn)
+    with pytest.raises(ArchiveError, match=f"begun with seed {drawn}"):
+        planned((drawn + 1) % 100)
+    assert artefact.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (None, 0, "9 of 9 lines answered by this run, 1 of them with an error; 2 parts"),
+        (ArchiveError("no"), 1, "error: no"),
+        (KeyboardInterrupt(), 130, "the same command goes on from there"),
+    ],
+)
+def test_the_command_says_how_it_ended(error, status, told, monkeypatch, capsys):
+    asked = {}
+
+    def run(*arguments, **options):
+        asked.update(options, arguments=arguments)
+        if error:
+            raise error
+        return {"parts": 2, "lines": 9, "answered": 9, "errors": 1}
+
+    monkeypatch.setattr(shell, "run_archive", run)
+    command = ["onnx", "a", "b", "out", "--gpus", "0.5", "--provider", "X", "--provider", "Y"]
+    assert shell.main(command) == status
+    assert told in capsys.readouterr().err
+    assert asked["arguments"] == ("onnx", ["a", "b"], "out")
+    assert (asked["gpus"], asked["providers"], asked["address"]) == (0.5, ["X", "Y"], "local")

@@ -1,0 +1,263 @@
+"""Parts without Ray: what a worker writes, and what a plan goes on with or refuses."""
+
+import gzip
+import json
+import os
+
+import pytest
+from pyarrow import parquet
+from support import archives, artefacts, head_artefacts, seeded_artefact
+
+from keras_transformer.export.archive import ArchiveError, outputs, plan
+from keras_transformer.export.archive.progress import JobProgress
+from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
+
+TOKENIZER = artefacts.tokenizer()
+LINES = ["a man rides", "", "two dogs run .", "the red hat " * 30, "a child\tjumps"]
+OPTIONS = {
+    "artefact": "0" * 64,
+    "format": "parquet",
+    "column": "text",
+    "with_source": True,
+    "part_lines": 2,
+    "batch_tokens": 2048,
+    "seed": None,
+}
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Two files: five lines, one of them too long, and one that is not UTF-8."""
+    archives.write_text(tmp_path / "a.txt.gz", LINES)
+    (tmp_path / "b.txt").write_bytes(b"\xff\n")
+    return plan.find_inputs([tmp_path / "a*", tmp_path / "*.txt"])
+
+
+def answer(folder, artefact, paths, **options):
+    """All parts of a job, by one worker; their plan."""
+    folder.mkdir(exist_ok=True)
+    made = plan.make_plan({**OPTIONS, **options}, paths)
+    worker = Worker(artefact, folder, made.options, None, 1)
+    for part in made.parts():
+        done = worker(part._asdict())
+        assert (done["lines"], done["failure"]) == (part.lines, None)
+    return made
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return artefacts.write(tmp_path_factory.mktemp("archive") / "onnx", TOKENIZER)
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_every_line_has_its_row(format, translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    made = answer(out, translator, inputs, format=format)
+    names = [path.name.partition(".")[0] for path in archives.parts(out)]
+    assert names == [f"part-00000{i}" for i in range(4)]
+    plan.write_plan(made, out)
+    rows = archives.rows(out)
+    if format == "parquet":
+        assert parquet.read_table(out).to_pylist() == rows  # the folder is one table
+    assert [(row["file"], row["line"]) for row in rows] == [
+        *((inputs[0], number) for number in range(1, 6)),
+        (inputs[1], 1),
+    ]
+    assert [row["source"] for row in rows] == [*LINES, "\ufffd"]
+    for row, line in zip(rows[:5], LINES, strict=True):
+        if line in ("", LINES[3]):
+            continue
+        (text, _), (score, _) = artefacts.expected_hypotheses(TOKENIZER, line)
+        assert row["text"] == text and row["error"] is None
+        assert row["score"] == pytest.approx(score, rel=1e-6)
+    assert (rows[1]["text"], rows[1]["score"], rows[1]["error"]) == ("", 0.0, None)
+    for number, reason in ((3, "takes at most 61"), (5, "not UTF-8")):
+        assert rows[number]["text"] is rows[number]["score"] is None
+        assert reason in rows[number]["error"]
+
+
+def test_text_alone_has_its_errors_beside_it(translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    answer(out, translator, inputs, format="text", part_lines=5)
+    first, second = sorted(out.glob("*.txt.gz"))
+    texts = gzip.decompress(first.read_bytes()).decode().split("\n")
+    assert texts[0] == artefacts.expected_hypotheses(TOKENIZER, LINES[0])[0][0]
+    assert [bool(text) for text in texts] == [True, False, True, False, True, False]
+    assert gzip.decompress(second.read_bytes()) == b"\n"
+    file, line, reason = (out / "part-000000.errors.tsv").read_text().rstrip("\n").split("\t")
+    assert (file, line) == (inputs[0], "4") and "at most 61" in reason
+    assert (out / "part-000001.errors.tsv").exists()
+    assert first.read_bytes()[4:8] == bytes(4)  # no time: the same bytes at each run
+
+
+def test_other_tasks_have_their_columns(tmp_path):
+    archives.write_text(tmp_path / "in.gz", ["a man", "", "two dogs run"])
+    paths = [str(tmp_path / "in.gz")]
+    rows = {}
+    for task in ("classify", "tag", "embed", "embed_tokens"):
+        artefact = head_artefacts.write(tmp_path / task, TOKENIZER, task)
+        answer(tmp_path / f"{task}-out", artefact, paths, with_source=False)
+        rows[task] = archives.rows(tmp_path / f"{task}-out")
+    assert list(rows["tag"][0]) == ["file", "line", "text", "score", "error"]
+    assert rows["classify"][0]["text"] == "count" and 0 < rows["classify"][0]["score"] <= 1
+    assert [row["text"].count("/") for row in rows["tag"]] == [2, 0, 3]
+    assert rows["tag"][0]["score"] is None
+    assert list(rows["embed"][0]) == ["file", "line", "vector", "error"]
+    assert len(rows["embed"][0]["vector"]) == 2 and rows["embed"][1]["vector"] is None
+    assert len(rows["embed_tokens"][2]["vector"]) == len(TOKENIZER.encode("two dogs run")) + 1
+    schemas = {parquet.read_schema(p) for p in archives.parts(tmp_path / "embed_tokens-out")}
+    assert len(schemas) == 1
+    answer(tmp_path / "text", tmp_path / "embed", paths, format="text", part_lines=3)
+    (part,) = archives.parts(tmp_path / "text")
+    lines = gzip.decompress(part.read_bytes()).decode().split("\n")
+    assert len(json.loads(lines[0])) == 2 and lines[1] == ""
+
+
+def test_one_seed_holds_for_all_parts(tmp_path):
+    artefact = seeded_artefact.write(tmp_path / "story", TOKENIZER)
+    archives.write_text(tmp_path / "in.gz", ["a man"] * 5)
+    answer(tmp_path / "out", artefact, [str(tmp_path / "in.gz")], seed=3)
+    ids = seeded_artefact.moved(TOKENIZER, "a man", 3)
+    assert {row["text"] for row in archives.rows(tmp_path / "out")} == {TOKENIZER.decode(ids)}
+
+
+def test_a_part_that_is_there_is_left_alone(translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    made = answer(out, translator, inputs)
+    (out / "part-000001.parquet").write_bytes(b"as it was")
+    answer(out, translator, inputs)
+    assert (out / "part-000001.parquet").read_bytes() == b"as it was"
+    assert not list(out.glob(".*"))  # nothing is left aside
+    assert len(made.parts()) == 4
+
+
+def test_a_part_at_which_workers_die_again_and_again_ends_the_job(translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    made = plan.make_plan(OPTIONS, inputs)
+    part = made.parts()[1]
+    (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * MOST_TRIES)
+    worker = Worker(translator, out, made.options, None, 1)
+    with pytest.raises(ArchiveError, match="5 workers have died at lines 3 to 4 of .*a.txt.gz"):
+        worker.answer(part)
+
+
+def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    made = plan.make_plan(OPTIONS, inputs)
+    worker = Worker(translator, tmp_path / "out", made.options, None, 1)
+    (tmp_path / "b.txt").write_bytes(b"another\n")
+    with pytest.raises(ArchiveError, match="b.txt has changed since the job was planned: 2 bytes"):
+        worker.answer(made.parts()[3])
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(ArchiveError, match="b.txt cannot be read any more"):
+        worker.answer(made.parts()[3])
+
+
+def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    made = plan.make_plan(OPTIONS, inputs)
+    worker = Worker(translator, tmp_path / "out", made.options, ["NoProvider"], 1)
+    done = worker(made.parts()[0]._asdict())
+    assert done["lines"] == 0 and done["failure"].startswith("ProviderError: NoProvider is not in")
+    assert not archives.parts(tmp_path / "out")
+
+
+# Plans
+
+
+def test_a_plan_is_read_as_it_was_written(inputs, tmp_path):
+    made = plan.make_plan(OPTIONS, inputs)
+    assert plan.read_plan(_folder(tmp_path)) is None
+    plan.write_plan(made, tmp_path / "out")
+    assert plan.read_plan(tmp_path / "out") == made
+    assert made.lines == 6 and [part.lines for part in made.parts()] == [2, 2, 1, 1]
+    plan.check_same(made, OPTIONS, inputs, tmp_path / "out")
+
+
+def _folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"part_lines": 3}, "begun with part_lines 2, and this run has 3"),
+        ({"format": "text"}, "begun with format 'parquet'"),
+        ({"artefact": "1" * 64}, "begun with artefact '000"),
+    ],
+)
+def test_other_options_are_refused(options, told, inputs, tmp_path):
+    made = plan.make_plan(OPTIONS, inputs)
+    with pytest.raises(ArchiveError, match=told):
+        plan.check_same(made, {**OPTIONS, **options}, inputs, tmp_path)
+
+
+def test_other_input_is_refused(inputs, tmp_path):
+    made = plan.make_plan(OPTIONS, inputs)
+    with pytest.raises(ArchiveError, match="for 2 input files, and this run has 1; .*b.txt"):
+        plan.check_same(made, OPTIONS, inputs[:1], tmp_path)
+    with pytest.raises(ArchiveError, match="first difference is their order"):
+        plan.check_same(made, OPTIONS, inputs[::-1], tmp_path)
+    os.utime(inputs[1], ns=(0, 0))
+    with pytest.raises(ArchiveError, match="b.txt has changed since"):
+        plan.check_same(made, OPTIONS, inputs, tmp_path)
+
+
+def test_a_damaged_plan_and_a_foreign_folder_are_refused(inputs, tmp_path):
+    folder = _folder(tmp_path)
+    plan.write_plan(plan.make_plan(OPTIONS, inputs), folder)
+    path = folder / plan.PLAN_FILE
+    text = path.read_text()
+    for damaged in (text[:-9], text.replace('"lines": 5', '"lines": 6'), "[]"):
+        path.write_text(damaged)
+        with pytest.raises(ArchiveError, match="plan.json is damaged"):
+            plan.read_plan(folder)
+    newer = json.loads(text) | {"format_version": 2}
+    path.write_text(json.dumps(newer | {"checksum": plan.checksum(newer)}))
+    with pytest.raises(ArchiveError, match="Use the release that began the job"):
+        plan.read_plan(folder)
+    path.unlink()
+    (folder / "notes.txt").touch()
+    with pytest.raises(ArchiveError, match="holds no _plan.json, but notes.txt"):
+        plan.read_plan(folder)
+
+
+def test_inputs_are_found_once_and_in_order(tmp_path):
+    for name in ("b.txt", "a.txt", "c.log"):
+        (tmp_path / name).touch()
+    found = plan.find_inputs([tmp_path / "c.log", tmp_path / "*.txt", tmp_path / "a*"])
+    assert [os.path.basename(path) for path in found] == ["c.log", "a.txt", "b.txt"]
+    with pytest.raises(ArchiveError, match="No file matches .*none"):
+        plan.find_inputs([tmp_path / "none*"])
+    (tmp_path / "bad.gz").write_bytes(b"no gzip")
+    with pytest.raises(ArchiveError, match="bad.gz is no whole gzip file"):
+        plan.make_plan(OPTIONS, [str(tmp_path / "bad.gz")])
+
+
+@pytest.mark.parametrize("count", [3, 1_000_003])
+def test_names_sort_as_numbers_do(count):
+    numbers = [0, 1, 2, count // 2, count - 2, count - 1]
+    names = [plan.part_name(number, count, "text") for number in sorted(set(numbers))]
+    assert names == sorted(names) and len(set(map(len, names))) == 1
+
+
+def test_progress_says_lines_and_the_time_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = JobProgress(100_000, done=20_000)
+    now[0] = 40.0
+    progress.add(20_000)
+    line = "40,000 of 100,000 lines, 40.0%, 500.0 lines/s, 0:02:00 left\n"
+    assert capsys.readouterr().err == line
+    quiet = JobProgress(10, quiet=True)
+    now[0] = 100.0
+    quiet.add(10)
+    assert capsys.readouterr().err == "" and str(quiet) == "10 of 10 lines, 100.0%, 0.2 lines/s"
+
+
+def test_a_newline_in_an_answer_shifts_no_line(tmp_path):
+    rows = [{"file": "f", "line": 1, "text": "a\r\nb", "score": 0.0, "error": None}]
+    outputs.write(tmp_path / "part-0.txt.gz", rows, "text")
+    assert gzip.decompress((tmp_path / "part-0.txt.gz").read_bytes()) == b"a b\n"

@@ -1,0 +1,225 @@
+"""The Triton repository holds what its protocol buffers and its ONNX Runtime backend ask for.
+
+No Triton runs here. `backend_problems` is the rule by which its backend refuses a configuration
+when it loads a model (`onnxruntime_backend`, `ValidateInputs` and `ValidateOutputs`).
+"""
+
+import pathlib
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from support import artefacts, head_artefacts, runtime_process, seeded_artefact
+
+from keras_transformer.export import ExportError, export_triton, triton
+from keras_transformer.export.runtime import ArtefactError, signature
+
+SAVED = pathlib.Path(__file__).parents[1] / "package" / "saved" / "onnx"
+TEXT = {
+    "inputs": [artefacts.described("text", "string")],
+    "outputs": [artefacts.described("texts", "string"), artefacts.described("scores", "float32")],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return artefacts.tokenizer()
+
+
+@pytest.fixture
+def hand_made(tokenizer, tmp_path):
+    return artefacts.write(tmp_path / "hand", tokenizer)
+
+
+def parsed(path):
+    """A written configuration, as Triton's own protocol buffers read it."""
+    pb2 = pytest.importorskip("tritonclient.grpc").model_config_pb2
+    text_format = pytest.importorskip("google.protobuf.text_format")
+    text = (path / triton.CONFIG_FILE).read_text("utf-8")
+    return text_format.Parse(text, pb2.ModelConfig())
+
+
+def type_name(tensor):
+    return (
+        tensor.DESCRIPTOR.fields_by_name["data_type"]
+        .enum_type.values_by_number[tensor.data_type]
+        .name
+    )
+
+
+def session(path):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def backend_problems(config, opened):
+    """Why the backend would not load the model with this configuration, a list."""
+    problems = []
+    onnx_types = {"TYPE_INT32": "tensor(int32)", "TYPE_FP32": "tensor(float)"}
+    for listed, values, exact in (
+        (config.input, opened.get_inputs(), False),
+        (config.output, opened.get_outputs(), True),
+    ):
+        if [value.name for value in values] != [tensor.name for tensor in listed]:
+            problems.append("names")
+        for tensor, value in zip(listed, values, strict=True):
+            if onnx_types[type_name(tensor)] != value.type:
+                problems.append(f"type of {value.name}")
+            shape = [axis if isinstance(axis, int) else -1 for axis in value.shape]
+            dims = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+            full = [-1, *dims] if config.max_batch_size else dims
+            if not shape:
+                full = [dim for dim in dims if dim != 1]  # scalars have ones, and are not compared
+            elif config.max_batch_size and shape[0] != -1:
+                problems.append(f"batch axis of {value.name}")
+            same = [a == b or (a == -1 and not exact) for a, b in zip(shape, full, strict=False)]
+            if len(shape) != len(full) or not all(same):
+                problems.append(f"shape of {value.name}: {shape} and {full}")
+    return problems
+
+
+@pytest.mark.parametrize("made", ["saved", "hand", "classify", "embed"])
+def test_the_backend_loads_the_model_with_the_configuration(made, tokenizer, tmp_path):
+    if made == "saved":
+        folder = SAVED
+    elif made == "hand":
+        folder = artefacts.write(tmp_path / made, tokenizer)
+    else:
+        folder = head_artefacts.write(tmp_path / made, tokenizer, made)
+    path = export_triton(folder, tmp_path / "repository", "some-model_1.0")
+    assert path == tmp_path / "repository" / "some-model_1.0"
+    config = parsed(path)
+    opened = session(path / "1" / "model.onnx")
+    assert backend_problems(config, opened) == []
+    assert (config.name, config.backend, config.max_batch_size) == (path.name, "onnxruntime", 64)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 2000
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (1, group.KIND_CPU)
+    assert not config.parameters and not config.HasField("model_operations")
+
+
+def test_every_option_is_in_the_configuration(hand_made, tmp_path):
+    options = {"device": "gpu", "instances": 3, "threads": 5, "max_batch_size": 7, "queue_delay": 0}
+    config = parsed(export_triton(hand_made, tmp_path / "repository", **options))
+    assert (config.name, config.max_batch_size) == ("hand", 7)
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (3, group.KIND_GPU)
+    assert config.parameters["intra_op_thread_count"].string_value == "5"
+    assert config.HasField("dynamic_batching")
+    path = export_triton(hand_made, tmp_path / "repository", max_batch_size=0)
+    config = parsed(path)  # in the place of the first
+    assert config.max_batch_size == 0 and not config.HasField("dynamic_batching")
+    assert backend_problems(config, session(path / "1" / "model.onnx")) == []
+    assert list(config.input[0].dims) == [-1, -1]
+
+
+def test_a_seed_holds_for_a_whole_batch_so_triton_makes_none(tokenizer, tmp_path):
+    folder = seeded_artefact.write(tmp_path / "story", tokenizer)
+    path = export_triton(folder, tmp_path / "repository")
+    config = parsed(path)
+    assert backend_problems(config, session(path / "1" / "model.onnx")) == []
+    assert config.max_batch_size == 0 and not config.HasField("dynamic_batching")
+    assert [list(tensor.dims) for tensor in config.input] == [[-1, -1], [1]]
+    with pytest.raises(ExportError, match="no batches for this model: seed"):
+        export_triton(folder, tmp_path / "repository", max_batch_size=2)
+
+
+def test_strings_are_a_batch_of_one_shape(tokenizer, tmp_path):
+    files = {signature.TEXT_MODEL_FILE: b"a text model"}
+    folder = artefacts.write(tmp_path / "strings", tokenizer, files=files, text=TEXT)
+    library = "/opt/libortextensions.so"
+    path = export_triton(folder, tmp_path / "repository", text=True, op_library=library)
+    assert (path / "1" / "model.onnx").read_bytes() == b"a text model"
+    config = parsed(path)
+    assert list(config.model_operations.op_library_filename) == [library]
+    (text,) = config.input
+    assert (text.name, type_name(text), list(text.dims)) == ("text", "TYPE_STRING", [1])
+    assert text.HasField("reshape") and not text.reshape.shape
+    assert [(tensor.name, list(tensor.dims)) for tensor in config.output] == [
+        ("texts", [-1]),
+        ("scores", [-1]),
+    ]
+    assert config.max_batch_size == 64 and config.HasField("dynamic_batching")
+    with pytest.raises(ExportError, match="pass the path of that library"):
+        export_triton(folder, tmp_path / "repository", text=True)
+    with pytest.raises(ExportError, match="goes with `text`"):
+        export_triton(folder, tmp_path / "repository", op_library=library)
+
+
+def test_weights_in_a_file_of_their_own_lie_where_the_model_looks_for_them(tokenizer, tmp_path):
+    made = onnx.load_from_string(artefacts.model(tokenizer.vocab_size))
+    for weight in made.graph.initializer:  # as bytes, which alone can lie elsewhere
+        weight.CopyFrom(
+            onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight), weight.name)
+        )
+    place = tmp_path / "made"
+    place.mkdir()
+    options = {"save_as_external_data": True, "location": signature.WEIGHTS_FILE}
+    onnx.save(made, place / "model.onnx", size_threshold=64, **options)
+    files = {signature.WEIGHTS_FILE: (place / signature.WEIGHTS_FILE).read_bytes()}
+    model = (place / "model.onnx").read_bytes()
+    folder = artefacts.write(tmp_path / "large", tokenizer, model, files)
+    path = export_triton(folder, tmp_path / "repository") / "1" / "model.onnx"
+    assert sorted(item.name for item in path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    ids, scores = session(path / "model.onnx").run(
+        None, {"source_ids": np.array([[7, 5, 3]], "i4")}
+    )
+    assert ids.shape == (1, 2, 3) and scores.shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"name": "a/b"}, ValueError, "`name` must be letters"),
+        ({"device": "tpu"}, ValueError, "`device` must be one of"),
+        ({"instances": 0}, ValueError, "`instances` must be at least 1, got 0"),
+        ({"threads": 0}, ValueError, "`threads` must be at least 1"),
+        ({"queue_delay": -1}, ValueError, "`queue_delay` must be at least 0"),
+        ({"max_batch_size": -1}, ValueError, "`max_batch_size` must be at least 0"),
+        ({"text": True}, ExportError, "holds no text model"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(
+    options, error, told, hand_made, tmp_path
+):
+    with pytest.raises(error, match=told):
+        export_triton(hand_made, tmp_path / "repository", **options)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_what_triton_cannot_serve_is_refused(tokenizer, tmp_path):
+    files = {signature.MODEL_FILE: None, signature.FIRST_FILE: b"1", signature.STEP_FILE: b"2"}
+    steps = artefacts.write(tmp_path / "steps", tokenizer, files=files, layout="steps")
+    with pytest.raises(ExportError, match="layout='loop'"):
+        export_triton(steps, tmp_path)
+    for precision, device in (("float16", "cpu"), ("int8", "gpu"), ("weight_int4", "gpu")):
+        folder = artefacts.write(tmp_path / precision, tokenizer, precision=precision)
+        with pytest.raises(ExportError, match=f"{precision}.*not for device='{device}'"):
+            export_triton(folder, tmp_path, device=device)
+    with pytest.raises(ArtefactError, match="is not an artefact"):
+        export_triton(tmp_path, tmp_path)
+
+
+def test_a_folder_of_something_else_is_left_alone(hand_made, tmp_path):
+    path = tmp_path / "repository" / "model"
+    path.mkdir(parents=True)
+    (path / "notes.txt").touch()
+    with pytest.raises(ExportError, match="notes.txt is no file of such an export"):
+        export_triton(hand_made, path.parent, "model")
+    (path / "notes.txt").unlink()
+    (path / triton.VERSION).mkdir()
+    with pytest.raises(ExportError, match="it has no config.pbtxt"):
+        export_triton(hand_made, path.parent, "model")
+
+
+def test_the_command_needs_no_framework(hand_made, tmp_path):
+    code = "from keras_transformer.export.triton import main; import sys; sys.exit(main())"
+    repository = tmp_path / "repository"
+    told = runtime_process.run(code, hand_made, repository, "--name", "m", "--threads", 2)
+    assert told == f"{repository / 'm'}\n"
+    assert parsed(repository / "m").parameters["intra_op_thread_count"].string_value == "2"
+
+
+def test_the_command_tells_what_is_wrong(tmp_path, capsys):
+    assert triton.main([str(tmp_path), str(tmp_path)]) == 1
+    assert "is not an artefact" in capsys.readouterr().err
