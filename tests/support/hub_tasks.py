@@ -3,6 +3,7 @@
 Shapes: B texts, S source length, T generated length.
 """
 
+import contextlib
 import functools
 import io
 import types
@@ -46,21 +47,21 @@ def sentence_pieces(pad=0, end=1, begin=2, unknown=3):
     return made.getvalue()
 
 
-def gpt2(layers=2):
+def gpt2():
     models = hub.models
     tokenizer = models.GPT2Tokenizer(**byte_pairs("!", "<|endoftext|>"))
     backbone = models.GPT2Backbone(
-        tokenizer.vocabulary_size(), layers, 2, 12, 17, DROPOUT, max_sequence_length=LENGTH
+        tokenizer.vocabulary_size(), 2, 2, 12, 17, DROPOUT, max_sequence_length=LENGTH
     )
     return models.GPT2CausalLM(backbone, models.GPT2CausalLMPreprocessor(tokenizer, LENGTH))
 
 
-def gemma(layers=2):
+def gemma():
     models = hub.models
     tokenizer = models.GemmaTokenizer(sentence_pieces())
     backbone = models.GemmaBackbone(
-        tokenizer.vocabulary_size(), num_layers=layers, num_query_heads=4, num_key_value_heads=2,
-        hidden_dim=12, intermediate_dim=34, head_dim=6,
+        tokenizer.vocabulary_size(), num_layers=1, num_query_heads=4, num_key_value_heads=2,
+        hidden_dim=12, intermediate_dim=34, head_dim=6, dropout=DROPOUT,
     )  # fmt: skip
     return models.GemmaCausalLM(backbone, models.GemmaCausalLMPreprocessor(tokenizer, LENGTH))
 
@@ -70,29 +71,39 @@ def llama():
     return hub.models.LlamaCausalLM(backbone)
 
 
-def bart(layers=2):
+def bart():
     models = hub.models
     tokenizer = models.BartTokenizer(**byte_pairs("<s>", "<pad>", "</s>", "<mask>"))
     backbone = models.BartBackbone(
-        tokenizer.vocabulary_size(), layers, 2, 12, 17, DROPOUT, max_sequence_length=LENGTH
+        tokenizer.vocabulary_size(), 1, 2, 12, 17, DROPOUT, max_sequence_length=LENGTH
     )
     preprocessor = models.BartSeq2SeqLMPreprocessor(tokenizer, LENGTH, LENGTH)
     return models.BartSeq2SeqLM(backbone, preprocessor)
 
 
-def drawn(make, policy="float32", **sizes):
-    """A task with random weights, biases and norms, too. Its texts end now and then."""
+@contextlib.contextmanager
+def dtype_policy(policy):
+    """What layers compute in that are made meanwhile."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        task = make(**sizes)
+        yield
     finally:
         keras.config.set_dtype_policy(before)
+
+
+def drawn(make, policy="float32"):
+    """A task with random weights, biases and norms, too. Answers differ, and some end."""
+    with dtype_policy(policy):
+        task = make()
     random = np.random.default_rng(5)
     for weight in task.trainable_variables:
-        array = np.asarray(weight, "float32")
-        size = 1.5 * array.shape[0] ** -0.5 if "kernel" in weight.path else 0.3
-        weight.assign(array + random.normal(0, size, array.shape))
+        shape, usual = weight.shape, 1.0 if weight.path.endswith(("gamma", "scale")) else 0.0
+        size = 0.3 if "embed" in weight.path else 0.2
+        if "kernel" in weight.path:  # what a decoder reads of the source is enlarged
+            inputs = np.prod(shape[:-1]) if "output" in weight.path else shape[0]
+            size = (5.0 if "cross" in weight.path else 1.5) * inputs**-0.5
+        weight.assign(usual + random.normal(0, size, shape))
     table = task.backbone.token_embedding.embeddings
     longer = np.ones((table.shape[0], 1))
     longer[getattr(task.preprocessor, "tokenizer", LLAMA).end_token_id] = 2
