@@ -131,7 +131,7 @@ def tuned(name):
     """A task of mixed precision after an epoch of KerasHub's own `fit`, its embeddings frozen."""
     task = hub_tasks.drawn(getattr(hub_tasks, name), POLICIES[name])
     task.backbone.token_embedding.trainable = False
-    task.compile(jit_compile=False)
+    task.compile(run_eagerly=True)  # two steps: tracing would take longer
     lines = {"encoder_text": LINES, "decoder_text": LINES} if name == "bart" else LINES
     task.fit(lines, batch_size=2, epochs=1, shuffle=False, verbose=0)
     return task
@@ -156,8 +156,9 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
         np.testing.assert_array_equal(weight, other)
     ids = hub_tasks.prompts(model, rows=5)
     inputs = {"source_ids": ids, "target_ids": ids} if name == "bart" else ids
-    there = np.asarray(model(inputs))[ids > 0], np.asarray(plain(inputs))[ids > 0]
-    np.testing.assert_allclose(*(np.maximum(logits, -99) for logits in there), atol=0.3)
+    mixed, exact = (np.asarray(kind(inputs))[ids > 0][:, 4:] for kind in (model, plain))
+    rounding = np.sqrt(np.mean((mixed - exact) ** 2)) / exact.std()
+    assert 1e-5 < rounding < 0.2  # a number has 8 or 11 bits in Keras
 
 
 @pytest.mark.slow
