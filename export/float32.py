@@ -17,7 +17,12 @@ def as_float32(model):
     plain = _with_float32(config)
     if plain == config:
         return model
-    copy = keras.saving.deserialize_keras_object(plain)
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")  # of layers inside that were made without one
+    try:
+        copy = keras.saving.deserialize_keras_object(plain)
+    finally:
+        keras.config.set_dtype_policy(policy)
     copy.set_weights([np.asarray(weight, np.float32) if weight.dtype.kind not in "iub" else weight
                       for weight in model.get_weights()])  # fmt: skip
     return copy

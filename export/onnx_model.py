@@ -65,8 +65,9 @@ def export_onnx(
     parts are described in `keras_transformer.export.runtime.signature`.
 
     Args:
-        model: `Transformer` or `CausalTransformer` with `search`; without, any functional Keras
-            model. Its weights are exported in float32, whatever its dtype policy.
+        model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;
+            without, any functional Keras model. Its weights are exported in float32, whatever its
+            dtype policy.
         path: folder to write. An earlier export at this place is replaced in one move, at the end.
         tokenizer: `Tokenizer` to put beside the model. Defaults to `None`: ids only.
         target_tokenizer: `Tokenizer` of what the model writes, for models whose vocabularies are

@@ -57,8 +57,9 @@ def export_saved_model(
     loaded in a process without Keras, and its results held to Keras' own.
 
     Args:
-        model: `Transformer` or `CausalTransformer` with `search`; without, any functional
-            Keras model. It is exported in float32, whatever its dtype policy.
+        model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;
+            without, any functional Keras model. It is exported in float32, whatever its dtype
+            policy.
         path: folder to write. An earlier SavedModel at this place is replaced in one move, at
             the end.
         tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.

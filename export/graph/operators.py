@@ -3,6 +3,7 @@
 A new one is a function here and an entry in `HANDLERS`.
 """
 
+import numpy as np
 import tf2onnx
 from onnx import TensorProto
 from tf2onnx.onnx_opset import nn
@@ -63,9 +64,62 @@ def _pad(context, node, name, arguments):
     nn.Pad.version_11(context, node)
 
 
+def _update_slice(context, node, name, arguments):
+    """`keras.ops.slice_update`: new numbers written into a tensor, from a place on.
+
+    ScatterND writes them. It takes the indices of the leading axes, up to the last one on which the
+    update may be smaller; the axes behind that are written whole. As in XLA a place too far on is
+    moved back, so that the update fits.
+
+    before   y = XlaDynamicUpdateSlice(x, update, start)
+    after    y = ScatterND(x, indices, update), indices[i, j] = [start[0] + i, start[1] + j]
+    """
+    x, update, start = node.input
+    rank = context.get_shape(start)[0]
+    unknown = [-1] * rank
+    sizes = [context.get_shape(value) or unknown for value in (x, update)]
+    dtype, shape = context.get_dtype(node.output[0]), context.get_shape(node.output[0])
+    outputs = list(node.output)
+    context.remove_node(node.name)
+
+    def add(op, *inputs, **attributes):
+        constants = [
+            value if isinstance(value, str) else _constant(context, name, value) for value in inputs
+        ]
+        return context.make_node(op, constants, attr=attributes).output[0]
+
+    axes = rank
+    while axes and sizes[0][axes - 1] == sizes[1][axes - 1] != -1:
+        axes -= 1
+    inputs, op = [update], "Identity"  # an update of the same shape is all there is
+    if axes:
+        first = [[0], [axes]]  # the leading axes of a shape
+        size = add("Slice", add("Shape", update), *first)
+        room = add("Sub", add("Slice", add("Shape", x), *first), size)
+        start = add("Slice", add("Cast", start, to=TensorProto.INT64), *first)
+        start = add("Max", add("Min", start, room), [0])
+        parts = []
+        for axis in range(axes):
+            here = [[axis], [axis + 1]]
+            count = add("Squeeze", add("Slice", size, *here))
+            along = add("Add", add("Range", 0, count, 1), add("Slice", start, *here))
+            for_all = [-1 if i == axis else 1 for i in range(axes + 1)]
+            grid = add("Concat", size, [1], axis=0)
+            parts.append(add("Expand", add("Reshape", along, for_all), grid))
+        inputs, op = [x, add("Concat", *parts, axis=axes), update], "ScatterND"
+    context.make_node(op, inputs, outputs=outputs, name=name, dtypes=[dtype], shapes=[shape])
+
+
+def _constant(context, name, value):
+    """The name of an int64 constant."""
+    made = context.make_const(tf2onnx.utils.make_name(name), np.array(value, np.int64))
+    return made.output[0]
+
+
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
 HANDLERS = {
     "Erfc": (_erfc, []),
     "PadV2": (_pad, ["Pad"]),
+    "XlaDynamicUpdateSlice": (_update_slice, []),
     **{op: (_max_pool, ["MaxPool", op]) for op in ("MaxPool", "MaxPoolV2", "MaxPool3D")},
 }

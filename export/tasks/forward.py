@@ -14,7 +14,6 @@ from keras_transformer.export.tasks.samples import (
 )
 from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.embeddings import TokenEmbedding
-from keras_transformer.models import CausalTransformer, Transformer
 
 
 class ForwardTask:
@@ -57,7 +56,7 @@ class ForwardTask:
                 f"Inputs {list(self.inputs)} and outputs {self.outputs} need names of their own. "
                 "Name the layers that give the outputs, or let the model return a dict."
             )
-        generates = isinstance(model, Transformer | CausalTransformer)
+        generates = hasattr(model, "decode_step")
         self.vocab_size = vocab_sizes(model) if generates else {"source": None, "target": None}
 
     def function(self, **inputs):

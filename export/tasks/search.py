@@ -16,8 +16,6 @@ from keras_transformer.export.tasks.samples import (
     random_inputs,
     smallest,
 )
-from keras_transformer.layers.stack import Stack
-from keras_transformer.models import CausalTransformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import Sampling
 from keras_transformer.search.base import EXTRA_LENGTH
@@ -26,13 +24,16 @@ from keras_transformer.search.sources import source_specs
 
 def vocab_sizes(model):
     """`{"source", "target"}` of a model that can be searched; `None` for what reads no ids."""
-    target = model.decoder.embedding.vocab_size
-    if model.encoder is None:
-        return {"source": target, "target": target}
-    if isinstance(model.encoder, Stack):
-        return {"source": model.encoder.embedding.vocab_size, "target": target}
+    target = getattr(model, "target_vocab_size", None) or model.vocab_size
+    if model.source_inputs is None:
+        return {"source": model.vocab_size, "target": target}
     ids = reads_ids(model)
     return {"source": _most_ids(model.encoder) if ids else None, "target": target}
+
+
+def is_language_model(model):
+    """Whether a model that can be searched reads nothing but what it continues."""
+    return [tensor.name for tensor in model.inputs] == [signature.TARGET_IDS]
 
 
 def reads_ids(model):
@@ -49,7 +50,7 @@ class SearchTask:
     """What an export with a search computes, and how it is proven.
 
     Args:
-        model: `Transformer` or `CausalTransformer` in float32.
+        model: `Transformer`, `CausalTransformer` or an importer's model, in float32.
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
         max_length: most generated tokens, or `None` for the source's length and some more.
 
@@ -70,11 +71,11 @@ class SearchTask:
         self.random = isinstance(search, Sampling)
         self.reads_ids = reads_ids(model)
         self.name = "translate" if self.reads_ids else "transcribe"
-        if isinstance(model, CausalTransformer):
+        if is_language_model(model):
             self.name = "generate"
         self.vocab_size = vocab_sizes(model)
         self.longest = model.max_length
-        if model.encoder is not None and not isinstance(model.encoder, Stack):
+        if model.source_inputs is not None:
             self.longest = smallest(model.encoder, "max_length", "sequence_length")
         self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
         self.sources = source_specs(model)

@@ -4,11 +4,11 @@ What lives here: what every importer ends with, weights assigned by their docume
 (`assignment`); what several begin with, files (`checkpoint`, `marian_binary`), names and shapes of
 tensors (`mapping`), the order of ids (`vocabulary`) and the tokenizers that give them (`pieces`);
 and one file an origin: `bergamot`, `bert`, `fairseq`, `gpt2`, `marian`, `opennmt`,
-`torch_transformer`.
+`torch_transformer`. `keras_hub` copies no weights: its models (`hub_model`) are KerasHub's.
 
 What may be imported: NumPy, Keras, and models, layers and data of this package; `safetensors` when
-a file is read. The origin's own library is not needed, but for PyTorch where its own files are
-read. A new importer is one file that maps the origin's names to our paths and calls
+a file is read. The origin's own library is not needed, but for KerasHub, and for PyTorch where its
+own files are read. A new importer is one file that maps the origin's names to our paths and calls
 `assign_weights`, and its name below.
 """
 
@@ -17,6 +17,7 @@ from keras_transformer.importers import (
     bert,
     fairseq,
     gpt2,
+    keras_hub,
     marian,
     opennmt,
     torch_transformer,
@@ -29,6 +30,7 @@ __all__ = [
     "bert",
     "fairseq",
     "gpt2",
+    "keras_hub",
     "marian",
     "opennmt",
     "torch_transformer",

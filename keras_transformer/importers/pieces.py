@@ -25,6 +25,13 @@ def piece_ids(model):
     return {piece.piece: number for number, piece in enumerate(_proto(model).pieces)}
 
 
+def unknown_id(model):
+    """The id of the unknown piece of a serialised SentencePiece model, which each has."""
+    proto = _proto(model)
+    kinds = [piece.type for piece in proto.pieces]
+    return kinds.index(proto.SentencePiece.UNKNOWN)
+
+
 def unknown_pieces(ids, *models):
     """Pieces that SentencePiece models cut text into and that a vocabulary `{piece: id}` lacks."""
     cut = [piece for model in models for piece in _cut_pieces(_proto(model))]
