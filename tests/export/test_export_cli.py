@@ -114,7 +114,7 @@ def test_what_is_wrong_is_told_and_the_status_is_one(saved, tmp_path, capfd, giv
     [
         (["--format", "saved_model", "--text", "--no-fuse", "--keep-float", "x"],
          "--text, --no-fuse, --keep-float: only with --format onnx"),
-        (["--format", "saved_model", "--precision", "int8"], "--precision: only with --format onnx or"),
+        (["--format", "saved_model", "--precision", "int8"], "--precision: only with --form"),
         (["--format", "marian", "--greedy"], "--greedy: only with --format onnx or saved_model"),
         (["--format", "marian", "--tolerance", "1"], "--tolerance: only with another --format"),
         (["--format", "ctranslate2", "--layout", "steps"], "--layout: only with --format onnx"),

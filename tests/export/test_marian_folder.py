@@ -102,7 +102,7 @@ def test_transformers_writes_the_same_tokens(options, tokenizers, tmp_path):
         assert published.tokens(order, theirs, end=3) == ours
         known = [row for row, ids in enumerate(ours) if 1 not in ids]  # they drop unknown tokens
         assert [texts[row] for row in known] == [expected[row].strip() for row in known]
-        assert len({texts[row] for row in known}) > 3
+        assert len(set(map(tuple, ours))) > 1
 
 
 def test_ids_without_a_piece_have_a_name():
