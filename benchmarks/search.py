@@ -10,8 +10,7 @@ Both searches are told to do the same: at most the batch's longest source + 50 t
 length, unknown tokens allowed; a sentence ends with the step in which its W-th hypothesis finishes.
 What differs is the length penalty that ranks the finished ones: ours is ((5 + n) / 6)^alpha (Wu et
 al. 2016), CTranslate2's n^alpha, n tokens with the end mark in both. So CTranslate2 is asked for
-all W hypotheses and they are ranked anew by our formula. (CTranslate2 also may generate pad and
-begin marks, which a trained model never does.)
+all W hypotheses and they are ranked anew by our formula.
 
 Where translations still differ, both are scored by one forward pass of the model, and the beams of
 our search are looked at step by step: `margin` is the smallest difference, over all steps, between
@@ -32,10 +31,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import common
 import ctranslate2
 import tensorflow as tf
-from ctranslate2_model import save_ctranslate2
 from search_differences import agreement, longest_translation
 
 import keras_transformer as kt
+from keras_transformer.export import export_ctranslate2
 from keras_transformer.padding import pad_rows
 
 
@@ -56,7 +55,7 @@ class CTranslate2:
     """The same search in CTranslate2."""
 
     def __init__(self, model, tokenizer, args, folder):
-        self.tokens = save_ctranslate2(model, folder, tokenizer)
+        self.tokens = export_ctranslate2(model, folder, tokenizer, verbose=False)
         self.ids = {token: i for i, token in enumerate(self.tokens)}
         self.translator = ctranslate2.Translator(
             str(folder),
@@ -75,7 +74,7 @@ class CTranslate2:
 
     def __call__(self, rows):
         found = self.translator.translate_batch(
-            [[self.tokens[i] for i in row] for row in rows],
+            [[self.tokens[i] for i in row[:-1]] for row in rows],  # it adds the end token
             max_decoding_length=longest_translation(rows),
             **self.options,
         )

@@ -65,7 +65,7 @@ class CTranslate2:
 
     def __call__(self, rows):
         found = self.translator.translate_batch(
-            [[self.tokens[i] for i in row] for row in rows],
+            [[self.tokens[i] for i in row[:-1]] for row in rows],  # it adds the end token
             max_decoding_length=self.length or max(map(len, rows)) + EXTRA_LENGTH,
             **self.options,
         )

@@ -39,7 +39,6 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
         {(engine, search, precision): folder}.
     """
     import numpy as np
-    from ctranslate2_model import save_ctranslate2
 
     from keras_transformer import export
 
@@ -47,7 +46,7 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
     for precision in PRECISIONS:
         place = folder / f"{label}-ctranslate2-{precision}"
         if not (place / "model.bin").exists():
-            save_ctranslate2(model, place, tokenizer, precision)
+            export.export_ctranslate2(model, place, tokenizer, precision=precision, verbose=False)
         for search in searches:
             folders["ctranslate2", search, precision] = place
             ours = folder / f"{label}-ours-{search.replace(' ', '')}-{precision}"

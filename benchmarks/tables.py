@@ -155,13 +155,13 @@ def bergamot_table(report):
             [name, "Keras, shortlist", f"{part['keras']['shortlist']} of {on}", *[None] * 4],
             [name, "Keras", f"{part['keras']['no shortlist']} of {off}", *[None] * 4],
         ]
-        for precision in ("float32", "int8"):
-            own = part[precision]
+        kinds = [f"{precision}{also}" for precision in ("float32", "int8")
+                 for also in (", shortlist", "")]  # fmt: skip
+        for kind in kinds:
+            own, count = part[kind], on if kind.endswith("shortlist") else off
             times = [1e3 * own[f"seconds a sentence{kind}"] for kind in ("", ", in batches")]
-            equal, size = f"{own['equal']} of {off}", own["bytes"] / 1e6
-            rows.append(
-                [name, f"ONNX, {precision}", equal, own["chrf beside the engine"], size, *times]
-            )
+            equal, size = f"{own['equal']} of {count}", own["bytes"] / 1e6
+            rows.append([name, f"ONNX, {kind}", equal, own["chrf beside the engine"], size, *times])
     return workers.table(heads, rows)
 
 

@@ -1,7 +1,8 @@
 """Exporters to SavedModel and ONNX, and the runtime that serves what they write.
 
 What lives here: the exporters (`onnx_model`, `saved_model`, `attention`, and `text_model` with its
-nodes in `text_graph` and `text_bytes`), their arguments (`arguments`), a model in float32
+nodes in `text_graph` and `text_bytes`; to other engines `ctranslate2_model` and `marian_folder`,
+with what these share in `encoder_decoder`), their arguments (`arguments`), a model in float32
 (`float32`), what a task has to export (`tasks`), whether its outputs are what they are said to be
 (`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
 a user's own (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line
@@ -24,6 +25,8 @@ _EXPORTERS = {
     "QuestionAnswering": "runtime.heads",
     "TokenClassification": "runtime.heads",
     "export_attention": "attention",
+    "export_ctranslate2": "ctranslate2_model",
+    "export_marian": "marian_folder",
     "export_onnx": "onnx_model",
     "export_saved_model": "saved_model",
     "export_triton": "triton",

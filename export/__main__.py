@@ -12,9 +12,12 @@ from keras_transformer.export.staging import ExportError, Progress
 
 # Arguments that only some exports have, by their names in Python. An argument that does not apply
 # is an error, not ignored: who passes --length-penalty with --greedy has something else in mind.
-ONNX = ("precision", "max_source_length", "fuse", "keep_float", "layout", "text")
+ONNX = ("max_source_length", "fuse", "keep_float", "layout", "text")
+WHICH = ("greedy", "sampling", "forward")
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
+# Engines that search by themselves: their exports hold no search.
+ENGINES = ("ctranslate2", "marian")
 SHARED = ("max_length", "tolerance")
 FLAGS = {"fuse": "--no-fuse"}  # those that are not their name with dashes
 
@@ -26,14 +29,20 @@ def parser():
     """
     made = argparse.ArgumentParser(
         prog="python -m keras_transformer.export",
-        description="Export a saved model, with its search, to ONNX or as a SavedModel.",
+        description="Export a saved model: with its search to ONNX or as a SavedModel, or for "
+        "another engine.",
         argument_default=argparse.SUPPRESS,
     )
     made.add_argument("model", help="what `model.save` wrote, MODEL.keras")
     made.add_argument("out", help="folder to write; an earlier export there is replaced")
-    made.add_argument("--format", choices=("onnx", "saved_model"), default="onnx")
+    made.add_argument("--format", choices=("onnx", "saved_model", *ENGINES), default="onnx")
     made.add_argument("--tokenizer", help="tokenizer to put beside the model, NAME.model")
-    made.add_argument("--max-length", type=int, help="most generated tokens (source + 50)")
+    made.add_argument("--target-tokenizer", help="that of what is written, if it is another")
+    made.add_argument(
+        "--max-length",
+        type=int,
+        help="most generated tokens (source + 50); of another engine's model most tokens of a text",
+    )
     made.add_argument("--tolerance", type=float, help="largest relative difference from Keras")
     search = made.add_argument_group(
         "search", "One of these; the default is a beam of 4 where the model can generate."
@@ -51,7 +60,10 @@ def parser():
     search.add_argument("--top-p", type=float, help="of the sampling (1.0: no limit)")
     search.add_argument("--num-samples", type=int, help="of the sampling (1)")
     onnx = made.add_argument_group("onnx")
-    onnx.add_argument("--precision", choices=signature.PRECISIONS, help="(float32)")
+    onnx.add_argument(
+        "--precision",
+        help=f"one of {', '.join(signature.PRECISIONS)} (float32); of ctranslate2 its own",
+    )
     onnx.add_argument("--max-source-length", type=int, help="tokens (512)")
     onnx.add_argument(
         "--no-fuse", action="store_false", dest="fuse", help="ONNX's own operators only"
@@ -72,14 +84,20 @@ def parse(argv=None):
     """The arguments; those that do not apply to what is asked for are an error."""
     made = parser()
     arguments = made.parse_args(argv)
-    beam = not (arguments.greedy or arguments.sampling or arguments.forward)
+    which = arguments.greedy or arguments.sampling or arguments.forward
+    engine = arguments.format in ENGINES
+    precise = arguments.format in ("onnx", "ctranslate2")
     for names, apply, where in (
         (ONNX, arguments.format == "onnx", "--format onnx"),
-        (BEAM, beam, "a beam search"),
+        (("precision",), precise, "--format onnx or ctranslate2"),
+        (("tolerance",), arguments.format != "marian", "another --format"),
+        ((*BEAM, *SAMPLING, *WHICH), not engine, "--format onnx or saved_model"),
+        (BEAM, not which, "a beam search"),
         (SAMPLING, arguments.sampling, "--sampling"),
         (("max_length",), not arguments.forward, "a search"),
     ):
         given = chosen(arguments, names)
+        given = [name for name in given if name not in WHICH or given[name]]
         if given and not apply:
             flags = ", ".join(FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given)
             made.error(f"{flags}: only with {where}")
@@ -145,11 +163,16 @@ def run(arguments):
     from keras_transformer.data.tokenizer import Tokenizer
 
     model = keras.saving.load_model(arguments.model, compile=False)
-    tokenizer = Tokenizer.load(arguments.tokenizer) if "tokenizer" in arguments else None
-    search = chosen_search(arguments, model)
-    write = export.export_onnx if arguments.format == "onnx" else export.export_saved_model
-    options = chosen(arguments, (*SHARED, *ONNX))
-    write(model, arguments.out, tokenizer, search, verbose=not arguments.quiet, **options)
+    given = chosen(arguments, ("tokenizer", "target_tokenizer"))
+    tokenizers = {name: Tokenizer.load(path) for name, path in given.items()}
+    tokenizer = tokenizers.pop("tokenizer", None)
+    if arguments.format not in ENGINES:
+        tokenizers["search"] = chosen_search(arguments, model)
+    write = getattr(export, f"export_{arguments.format}")
+    options = chosen(arguments, (*SHARED, "precision", *ONNX))
+    write(
+        model, arguments.out, tokenizer, **tokenizers, verbose=not arguments.quiet, **options
+    )  # fmt: skip
 
 
 class Stopped(BaseException):

@@ -13,7 +13,8 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
 from keras_transformer.layers.cache import CachedDecoding
-from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+from keras_transformer.models import Transformer
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 
 # The longest source that an artefact says it serves, where the model itself has no limit.
 MAX_SOURCE_LENGTH = 512
@@ -110,6 +111,27 @@ def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, 
     quantize.check_keep_float(
         keep_float, precision, [variable.path for variable in model.variables]
     )
+
+
+def check_shortlist(model, search, shortlist, layout):
+    """Raises `TypeError` or `ValueError` unless the search can be limited to a shortlist."""
+    if shortlist is None:
+        return
+    if not isinstance(shortlist, Shortlist):
+        raise TypeError(
+            f"shortlist must be a Shortlist, but {type(shortlist).__name__} was passed."
+        )
+    if not isinstance(model, Transformer) or not reads_ids(model) or search is None:
+        raise ValueError(
+            "A shortlist says what a search may write about a source of token ids: pass a "
+            f"Transformer that reads them and a search, or leave it out ({type(model).__name__})."
+        )
+    if layout == "steps":
+        raise ValueError(
+            "layout='steps' has steps of fixed shapes, and the candidates of a shortlist are now "
+            "more, now fewer. Pass layout='loop', or leave the shortlist out."
+        )
+    Shortlisted(model, shortlist)  # of its sizes
 
 
 def _check_layout(model, search, text, layout):

@@ -13,6 +13,7 @@ from keras_transformer.export.arguments import (
     check_arguments,
     check_dtypes,
     check_onnx_arguments,
+    check_shortlist,
     check_weights,
 )
 from keras_transformer.export.float32 import as_float32
@@ -53,6 +54,7 @@ def export_onnx(
     keep_float=(),
     layout="loop",
     text=False,
+    shortlist=None,
     samples=None,
     tolerance=None,
     verbose=True,
@@ -97,6 +99,8 @@ def export_onnx(
             have one size and are updated in place. Both give the same tokens, and `Translator`
             serves both. Defaults to "loop".
         text: whether to write a second file, strings in and out, for onnxruntime-extensions.
+        shortlist: `Shortlist` of the words that may be written about each source: the logits of no
+            others are computed. Defaults to `None`: all words.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a forward
             pass. Defaults to `None`: random ones.
         tolerance: largest difference from Keras' numbers, relative to their size for float32 and
@@ -117,11 +121,15 @@ def export_onnx(
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, layout)
+    check_shortlist(model, search, shortlist, layout)
     check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
     model = as_float32(model)
-    task = SearchTask(model, search, max_length) if search else ForwardTask(model, head)
+    if search is None:
+        task = ForwardTask(model, head)
+    else:
+        task = SearchTask(model, search, max_length, shortlist)
     check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)

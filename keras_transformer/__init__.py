@@ -43,6 +43,8 @@ __all__ = [
     "SegmentEmbedding",
     "SequenceCrossentropy",
     "SequencePooling",
+    "Shortlist",
+    "Shortlisted",
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
     "Throughput",
@@ -130,7 +132,14 @@ with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer.data.pairs import pair_batches
     from keras_transformer.data.tagging import tagging_batches
     from keras_transformer.data.translation import TranslationBatches, translation_batches
-    from keras_transformer.search import BeamSearch, GreedySearch, Sampling, SearchResult
+    from keras_transformer.search import (
+        BeamSearch,
+        GreedySearch,
+        Sampling,
+        SearchResult,
+        Shortlist,
+        Shortlisted,
+    )
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import (
         CheckpointAveraging,

@@ -19,6 +19,7 @@ from keras_transformer.export.tasks.samples import (
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import Sampling
 from keras_transformer.search.base import EXTRA_LENGTH
+from keras_transformer.search.shortlist import FORBIDDEN, Shortlisted
 from keras_transformer.search.sources import source_specs
 
 
@@ -53,6 +54,7 @@ class SearchTask:
         model: `Transformer`, `CausalTransformer` or an importer's model, in float32.
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
         max_length: most generated tokens, or `None` for the source's length and some more.
+        shortlist: `Shortlist` of what may be written, or `None`.
 
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" where token ids
@@ -66,8 +68,10 @@ class SearchTask:
 
     head = None
 
-    def __init__(self, model, search, max_length):
+    def __init__(self, model, search, max_length, shortlist=None):
         self.model, self.search, self.max_length = model, search, max_length
+        self.shortlist = shortlist
+        self.searched = model if shortlist is None else Shortlisted(model, shortlist)
         self.random = isinstance(search, Sampling)
         self.reads_ids = reads_ids(model)
         self.name = "translate" if self.reads_ids else "transcribe"
@@ -86,7 +90,7 @@ class SearchTask:
     def function(self, **inputs):
         """What is traced: the source, ids (B, S), to ids (B, W, T) and scores (B, W)."""
         seed = {signature.SEED: inputs.pop(signature.SEED)} if self.random else {}
-        result = self.search(self.model, inputs, self.max_length, **seed)
+        result = self.search(self.searched, inputs, self.max_length, **seed)
         return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
 
     def axes(self, name, rank):
@@ -146,7 +150,7 @@ class SearchTask:
     def expected(self, case):
         """Keras' ids (B, W, T) and scores (B, W) for a case."""
         seed = {"seed": int(case[signature.SEED])} if self.random else {}
-        result = self.search(self.model, self._source(case), self.max_length, **seed)
+        result = self.search(self.searched, self._source(case), self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
     def compare(self, cases, expected, found, tolerance, exact=True):
@@ -179,6 +183,9 @@ class SearchTask:
             inputs = {**repeated, signature.TARGET_IDS: inputs}
         logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
         verify.check_known("Logits of the forward pass", logits)
+        if self.shortlist is not None:
+            allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
+            logits += np.repeat(np.where(allowed, 0.0, FORBIDDEN), width, axis=0)[:, None]
         peak = logits.max(axis=-1, keepdims=True)
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]

@@ -10,7 +10,7 @@ from keras_transformer.files import whole_folder
 
 MODEL, TOKENIZER, TARGET_TOKENIZER = "model.keras", "tokenizer.model", "target_tokenizer.model"
 # Arguments that only an export has, by their names in Python.
-EXPORT = ("precision", "text", "max_length")
+EXPORT = ("precision", "text", "max_length", "shortlist")
 
 
 def parser():
@@ -30,6 +30,9 @@ def parser():
     )
     made.add_argument("--precision", help="of onnx: float32 (default), float16, int8 or another")
     made.add_argument("--text", action="store_true", help="of onnx: also from text to text")
+    made.add_argument(
+        "--shortlist", action="store_true", help="of onnx: only bergamot's likely words, lex.*.bin"
+    )
     made.add_argument("--max-length", type=int, help="most generated tokens (source + 50)")
     made.add_argument(
         "--beam-width", type=int, default=1, metavar="W", help="of the search (1: greedy)"
@@ -47,6 +50,8 @@ def parse(argv=None):
     if set(given) - set(only):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given if name not in only)
         made.error(f"{flags}: only with --export onnx")
+    if "shortlist" in arguments and arguments.origin != "bergamot":
+        made.error("--shortlist: only bergamot's models come with one")
     return arguments
 
 
@@ -76,6 +81,10 @@ def run(arguments):
         search = GreedySearch(allow_unknown=False)
         if arguments.beam_width > 1:
             search = BeamSearch(arguments.beam_width, allow_unknown=False)
+    if "shortlist" in options:
+        from keras_transformer.importers import bergamot
+
+        options["shortlist"] = bergamot.load_shortlist(arguments.folder)
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
     write = export.export_onnx if arguments.export == "onnx" else export.export_saved_model

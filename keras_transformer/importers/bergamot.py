@@ -2,7 +2,7 @@
 
 A folder holds `model.*.bin`, in Marian's binary format, and `vocab.*.spm`, or `srcvocab.*.spm`
 and `trgvocab.*.spm`. A lexical shortlist beside them, `lex.*.bin`, is no part of the model:
-`marian_binary.read_shortlist` reads it.
+`load_shortlist` reads it for a search.
 
 What differs from our models is absorbed by the order of numbers, so that nothing of it is left:
 
@@ -20,11 +20,13 @@ import pathlib
 import numpy as np
 
 from keras_transformer.importers.assignment import assign_weights
-from keras_transformer.importers.marian_binary import read_model
+from keras_transformer.importers.marian_binary import read_model, read_shortlist
 from keras_transformer.importers.pieces import piece_ids, piece_names, renumbered, special_id
-from keras_transformer.importers.vocabulary import logit_bias, row_order, rows
+from keras_transformer.importers.vocabulary import logit_bias, our_ids, row_order, rows
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
+from keras_transformer.search.shortlist import Shortlist
+from keras_transformer.special_ids import END_ID
 
 # What the configuration has to say, where it says anything.
 ARCHITECTURE = {
@@ -99,11 +101,7 @@ def load(folder):
     folder = pathlib.Path(folder)
     arrays, config = read_model(_only(folder, "model*.bin"))
     _check_architecture(config)
-    if list(folder.glob("srcvocab*.spm")):
-        files = [_only(folder, "srcvocab*.spm"), _only(folder, "trgvocab*.spm")]
-    else:
-        files = [_only(folder, "vocab*.spm")]
-    texts = [file.read_bytes() for file in files]
+    texts = _vocabularies(folder)
     ids = [piece_ids(text) for text in texts]
     orders = [_row_order(own) for own in ids]
     weights = mapped_weights(arrays, config, *orders)
@@ -114,6 +112,54 @@ def load(folder):
         for text, own, order in zip(texts, ids, orders, strict=True)
     ]
     return model, tokenizers[0] if len(tokenizers) == 1 else tuple(tokenizers)
+
+
+def load_shortlist(folder):
+    """The lexical shortlist of a folder, `lex.*.bin`, with our ids.
+
+    Args:
+        folder: path of the folder, with the vocabularies of `load`.
+
+    Returns:
+        `search.Shortlist`, for `search.Shortlisted` and for `export_onnx(shortlist=...)`. It allows
+        exactly what Firefox allows for one sentence.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load`; or the shortlist is of another vocabulary.
+
+    Example:
+
+    >>> shortlist = load_shortlist("models/enpt")  # doctest: +SKIP
+    """
+    folder = pathlib.Path(folder)
+    theirs = read_shortlist(_only(folder, "lex*.bin"))
+    orders = [_row_order(piece_ids(text)) for text in _vocabularies(folder)]
+    source, target = orders[0], orders[-1]
+    counts = np.diff(theirs.offsets)
+    if len(counts) != int(max(source)) + 1:
+        raise ValueError(
+            f"The shortlist is of {len(counts)} source ids, but the vocabulary has "
+            f"{int(max(source)) + 1}. Are the files of one model?"
+        )
+    ours = np.full(int(max(target)) + 1, END_ID)
+    for number, row in our_ids(target).items():
+        ours[number] = row
+    table = np.full((len(source), max(1, counts.max())), END_ID)
+    for row, number in enumerate(source):
+        if number >= 0:
+            found = theirs.ids[theirs.offsets[number] : theirs.offsets[number + 1]]
+            table[row, : len(found)] = ours[found]
+    always = (target >= 0) & (target < theirs.first_count)
+    return Shortlist(table, always, multiple=8, fill=target >= 0)
+
+
+def _vocabularies(folder):
+    """The SentencePiece models of a folder, bytes: one, or the source's and the target's."""
+    if list(folder.glob("srcvocab*.spm")):
+        files = [_only(folder, "srcvocab*.spm"), _only(folder, "trgvocab*.spm")]
+    else:
+        files = [_only(folder, "vocab*.spm")]
+    return [file.read_bytes() for file in files]
 
 
 def _row_order(ids):

@@ -87,6 +87,20 @@ def mapped(tensors, targets):
     return arrays
 
 
+def unmapped(arrays, targets):
+    """`{their name: array}` of our `{our path: array}`: the inverse of `mapped`.
+
+    Biases that our model does not have are zeros there.
+    """
+    tensors = {}
+    for name, target in targets.items():
+        if target.paths:
+            parts = [arrays[path] for path in target.paths if path in arrays]
+            array = np.concatenate(parts, axis=-1) if parts else np.zeros(target.shape, np.float32)
+            tensors[name] = np.ascontiguousarray(array.T if target.transposed else array)
+    return tensors
+
+
 def encoder_decoder_blocks(prefix, layers, d_model, d_ff):
     """`{their name: Target}` of all blocks, as fairseq names them, and Hugging Face after it.
 

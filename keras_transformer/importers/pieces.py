@@ -95,6 +95,29 @@ def renumbered(model, names, writes=True):
     return Tokenizer(proto.SerializeToString(deterministic=True))
 
 
+def published(model):
+    """A model of ours as Marian's folders have it: the inverse of `renumbered`.
+
+    Args:
+        model: serialised SentencePiece model, bytes, as a `Tokenizer` has it.
+
+    Returns:
+        A pair. Names: the piece at each id as a vocabulary has it, `None` where the model neither
+        reads nor writes one. And the model without language tokens, which are in the vocabulary
+        only: whoever reads such folders cuts them off first.
+    """
+    proto, names = _proto(model), []
+    silent = (proto.SentencePiece.CONTROL, proto.SentencePiece.UNKNOWN)
+    for piece in proto.pieces:
+        name = piece.piece.removeprefix(SPACE)
+        if LANGUAGE.fullmatch(name):
+            piece.piece, piece.type = name, proto.SentencePiece.CONTROL
+            names.append(name)
+        else:
+            names.append(None if piece.type in silent else piece.piece)
+    return names, proto.SerializeToString(deterministic=True)
+
+
 def special_id(ids, piece):
     """The id of a special piece that every vocabulary must have; raises `ValueError` if not."""
     if piece not in ids:

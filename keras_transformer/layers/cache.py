@@ -226,6 +226,11 @@ class CachedDecoding:
         Returns:
             Logits (B, W, V) float32, and the cache of t + 1 tokens.
         """
+        vectors, cache = self.decode_vectors(ids, position, memory, cache)
+        return self.decoder.embedding.logits(vectors), cache
+
+    def decode_vectors(self, ids, position, memory, cache):
+        """As `decode_step`, with the vectors (B, W, D) that give the logits in their place."""
         slots, own = cache
         attention_bias, put = None, append
         if self.recurrent:
@@ -243,7 +248,7 @@ class CachedDecoding:
             source = (memory.blocks[i], mask) if memory else (None, None)
             x, past = step_block(block, x, past, position, attention_bias, *source, put)
             after.append(past)
-        logits = self.decoder.embedding.logits(self.decoder.norm(x))
+        vectors = self.decoder.norm(x)
         if self.recurrent:
-            return logits, Cache(by_hypothesis=States(after))
-        return logits, Cache(slots._replace(blocks=after), by_hypothesis=own)
+            return vectors, Cache(by_hypothesis=States(after))
+        return vectors, Cache(slots._replace(blocks=after), by_hypothesis=own)

@@ -2,7 +2,8 @@
 
 What lives here: one file a search (`greedy`, `beam`, `sampling`), what they share (`base`,
 `independent`), the loop over steps (`loop`), the ranking of tokens (`candidates`), the tokens that
-are given (`given`) and the checks of arguments (`checks`).
+are given (`given`), a model that writes the words of a lexical shortlist only (`shortlist`) and the
+checks of arguments (`checks`).
 
 What may be imported: TensorFlow, the layers, special ids. Models are not: a search knows a model
 by its methods. A new search is one file here, and its name below.
@@ -10,7 +11,8 @@ by its methods. A new search is one file here, and its name below.
 What a model must offer to be searched: three methods.
 
 - `encode(source_ids)`, with int32 (B, S): returns the memory, what every step needs of the source.
-  It is computed once. Any nest of tensors (B, ...); `()` for nothing.
+  It is computed once. Any nest of tensors (B, ...); `()` for nothing. A memory with tensors of
+  other shapes has a method `of(sentences)`, the memory of these.
 - `initial_cache(batch_size, beam_width)`, with an int32 scalar and an int: returns the `Cache`
   before the first token, with tensors (B, ...) in `by_sentence` and (B, W, ...) in `by_hypothesis`.
 - `decode_step(ids, position, memory, cache)`, with the last token of each hypothesis, int32 (B, W),
@@ -58,5 +60,14 @@ from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.greedy import GreedySearch
 from keras_transformer.search.sampling import Sampling
+from keras_transformer.search.shortlist import Shortlist, Shortlisted
 
-__all__ = ["BeamSearch", "Cache", "GreedySearch", "Sampling", "SearchResult"]
+__all__ = [
+    "BeamSearch",
+    "Cache",
+    "GreedySearch",
+    "Sampling",
+    "SearchResult",
+    "Shortlist",
+    "Shortlisted",
+]

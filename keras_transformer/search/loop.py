@@ -75,7 +75,7 @@ def run(advance, model, memory, plan, state, cache, batch_size):
     def phase(position, sentences, state, cache):
         chosen = tf.where(_going_on(tf.gather(state.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
-        memory_part, plan_part = _take(memory, sentences), plan.of(sentences)
+        memory_part, plan_part = memory_of(memory, sentences), plan.of(sentences)
         position, part, cache = _steps(
             tf.shape(plan_part.limit)[0],
             functools.partial(advance, plan=plan_part),
@@ -119,6 +119,11 @@ def add_token(advance, decode_step, position, state, cache):
 def _going_on(running):
     """Sentences that are not over, (B,) boolean."""
     return tf.reduce_max(running, axis=1) > -np.inf
+
+
+def memory_of(memory, sentences):
+    """The memory of these sentences. One that has a method `of` knows what sentences share."""
+    return memory.of(sentences) if hasattr(memory, "of") else _take(memory, sentences)
 
 
 def _take(tensors, sentences):

@@ -77,6 +77,8 @@ def test_export(run):
     written = {path.parent.name for path in folder.glob("out/*/artefact.json")}
     assert written == {"onnx", "onnx_steps", "onnx_text", "classifier"}
     assert (folder / "out/saved_model/saved_model.pb").exists()
+    assert (folder / "out/ctranslate2/model.bin").exists()
+    assert (folder / "out/marian/model.safetensors").exists()
 
 
 def test_encoders(run):

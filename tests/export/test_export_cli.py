@@ -80,6 +80,20 @@ def test_exports_a_saved_model_quietly(saved, tmp_path, capfd):
     assert "tracing" not in capfd.readouterr().err
 
 
+def test_exports_for_other_engines(saved, tmp_path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
+    command = [str(saved / "translator.keras"), str(tmp_path / "out"), "--quiet"]
+    command += ["--tokenizer", str(saved / "pieces.model"), "--format"]
+    assert cli.main([*command, "ctranslate2", "--precision", "int8"]) == 0
+    assert (tmp_path / "out" / "model.bin").is_file()
+    assert cli.main([*command, "marian"]) == 1  # what is there is of another format
+    command[1] = str(tmp_path / "marian")
+    assert cli.main([*command, "marian", "--max-length", "61"]) == 0
+    assert (
+        json.loads((tmp_path / "marian/config.json").read_text())["max_position_embeddings"] == 61
+    )
+
+
 @pytest.mark.parametrize(
     "given, told",
     [
@@ -98,8 +112,12 @@ def test_what_is_wrong_is_told_and_the_status_is_one(saved, tmp_path, capfd, giv
 @pytest.mark.parametrize(
     "given, told",
     [
-        (["--format", "saved_model", "--precision", "int8", "--text", "--no-fuse"]
-         + ["--keep-float", "x"], "--precision, --text, --no-fuse, --keep-float: only with"),
+        (["--format", "saved_model", "--text", "--no-fuse", "--keep-float", "x"],
+         "--text, --no-fuse, --keep-float: only with --format onnx"),
+        (["--format", "saved_model", "--precision", "int8"], "--precision: only with --form"),
+        (["--format", "marian", "--greedy"], "--greedy: only with --format onnx or saved_model"),
+        (["--format", "marian", "--tolerance", "1"], "--tolerance: only with another --format"),
+        (["--format", "ctranslate2", "--layout", "steps"], "--layout: only with --format onnx"),
         (["--format", "saved_model", "--max-source-length", "5"], "--max-source-length: only with"),
         (["--greedy", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
         (["--greedy", "--temperature", "0.5"], "--temperature: only with --sampling"),

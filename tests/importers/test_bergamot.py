@@ -11,7 +11,7 @@ from support.bergamot_model import CONFIG, LINES, Reference, translated
 
 import keras_transformer as kt
 from keras_transformer.importers import bergamot
-from keras_transformer.importers.marian_binary import read_model, write_model
+from keras_transformer.importers.marian_binary import read_model, read_shortlist, write_model
 
 MODEL = "model.pten.intgemm.alphas.bin"
 SEARCH = kt.GreedySearch(allow_unknown=False)
@@ -143,3 +143,21 @@ def test_two_vocabularies_and_a_matrix_of_the_logits_alone(folder, tmp_path):
     one, _ = bergamot.load(folder)
     # Both files round to 8 bits: numbers of the second are multiples of the first's.
     np.testing.assert_allclose(np.asarray(model(inputs)), np.asarray(one(inputs)), atol=1e-4)
+
+
+def test_the_shortlist_allows_the_words_that_the_format_allows(folder, loaded, tmp_path):
+    ids = [*processor(folder).encode(LINES[3]), 0]
+    size = processor(folder).get_piece_size()
+    random = np.random.default_rng(1)
+    rows = [random.choice(size, row % 4, replace=False).tolist() for row in range(size)]
+    (tmp_path / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
+    (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes(5, rows))
+    theirs = read_shortlist(tmp_path / "lex.50.50.bin").candidates(ids)
+    shortlist = bergamot.load_shortlist(tmp_path)
+    found = shortlist.candidates(source_ids(loaded[1], LINES[3:4]))[0].nonzero()[0]
+    # Ids there: the end token is 0, the unknown one 1; ours are 3 and 1, and all others two more.
+    assert found.tolist() == sorted({0: 3, 1: 1}.get(id, id + 2) for id in theirs.tolist())
+    assert len(found) % 8 == 0 and len(found) < size
+    (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes())
+    with pytest.raises(ValueError, match=f"is of 20 source ids, but the vocabulary has {size}"):
+        bergamot.load_shortlist(tmp_path)

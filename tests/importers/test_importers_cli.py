@@ -35,6 +35,15 @@ def test_the_export_gives_the_strings_of_the_reference(folder, tmp_path):
     assert translator.manifest["search"]["config"]["allow_unknown"] is False
 
 
+def test_a_shortlist_is_bergamots_and_must_be_there(folder, tmp_path, capsys):
+    command = ["bergamot", str(folder), str(tmp_path / "out"), "--export", "onnx", "--shortlist"]
+    assert main(command) == 1
+    assert "must hold one file lex*.bin" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["marian", *command[1:]])
+    assert "--shortlist: only bergamot's" in capsys.readouterr().err
+
+
 def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -56,6 +65,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
     [
         (["--precision", "int8"], "--precision: only with --export onnx"),
         (["--export", "saved_model", "--text"], "--text: only with --export onnx"),
+        (["--shortlist"], "--shortlist: only with --export onnx"),
     ],
 )
 def test_arguments_that_do_not_apply_are_refused(flags, message, capsys):

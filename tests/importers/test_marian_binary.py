@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from support.bergamot_model import shortlist_bytes
 from support.checks import normal
 
 from keras_transformer.importers.marian_binary import (
-    SHORTLIST_MAGIC,
     read_model,
     read_settings,
     read_shortlist,
@@ -88,17 +88,6 @@ def test_settings_are_read_as_they_are_written():
     text = 'a: 1\nb:\n  - x\n  - 2\nc: ""\nd: []\ne: true\nf: 1e-6\n# comment\ng: "q"\n'
     expected = {"a": 1, "b": ["x", 2], "c": "", "d": [], "e": True, "f": 1e-6, "g": "q"}
     assert read_settings(text) == expected
-
-
-def shortlist_bytes(first=2, rows=((5, 9), (), (7,), *[()] * 17)):
-    offsets = np.cumsum([0, *map(len, rows)]).astype("<u8")
-    ids = np.array([i for row in rows for i in row], "<u4")
-    rest = np.array([first, first, len(offsets), len(ids)], "<u8").tobytes()
-    rest += offsets.tobytes() + ids.tobytes()
-    total = 0
-    for word in np.frombuffer(rest[: len(rest) // 8 * 8], "<u8").tolist():
-        total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
-    return np.array([SHORTLIST_MAGIC, total], "<u8").tobytes() + rest
 
 
 def test_a_shortlist_gives_the_candidates_of_a_sentence(tmp_path):

@@ -4,56 +4,29 @@ import json
 
 import numpy as np
 import pytest
-from support import published
-from support.bergamot_model import vocabulary as trained
-from support.published import torch, transformers
+from support import marian_folder, node
+from support.marian_folder import TEXTS
+from support.published import torch
 
 import keras_transformer as kt
-from keras_transformer.export import export_onnx
-from keras_transformer.export.runtime import Translator
+from keras_transformer.export import export_onnx, verify
+from keras_transformer.export.runtime import Translator, signature
 from keras_transformer.importers import marian
-from keras_transformer.importers.pieces import piece_ids
+from keras_transformer.padding import pad_rows
 
 # Its own text is not touched without that package either.
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses:UserWarning")
 
-SOURCE = ["um gato dorme na janela .", "dois cães correm no parque .", "três homens comem pão !"]
-TARGET = ["a cat sleeps at the window .", "two dogs run in the park .", "three men eat bread !"]
-TEXTS = [*SOURCE, ">>eng<< " + SOURCE[1], "um pão ½ corre", "gato"]
 
-
-def write_folder(folder):
-    """A folder as OPUS-MT's are; its vocabulary lacks two pieces that the source's model has."""
-    source, target = trained(SOURCE * 9, 50), trained(TARGET * 9, 50)
-    own = [piece for piece in piece_ids(source) if len(piece) > 1 and piece[0] != "<"]
-    known = dict.fromkeys([*piece_ids(source), *piece_ids(target)])
-    kept = sorted(piece for piece in known if piece not in ("</s>", "<unk>", *own[:2]))
-    pieces = ["</s>", "<unk>", *kept, ">>eng<<", "<pad>"]
-    (folder / "source.spm").write_bytes(source)
-    (folder / "target.spm").write_bytes(target)
-    ids = {piece: number for number, piece in enumerate(pieces)}
-    (folder / "vocab.json").write_text(json.dumps(ids), "utf-8")
-    config = transformers.MarianConfig(
-        vocab_size=len(ids), d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24,
-        decoder_ffn_dim=24, max_position_embeddings=40, pad_token_id=ids["<pad>"], eos_token_id=0,
-        decoder_start_token_id=ids["<pad>"], activation_function="swish", scale_embedding=True,
-        forced_eos_token_id=None,
-    )  # fmt: skip
-    model = published.drawn(transformers.MarianMTModel(config))
-    model.save_pretrained(folder)
-    return model, ids
+SEARCH = kt.GreedySearch(allow_unknown=False)
 
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory):
     """The folder, and what `transformers` makes of the texts: its own ids in and out, and text."""
     folder = tmp_path_factory.mktemp("opus")
-    model, ids = write_folder(folder)
-    tokenizer = transformers.MarianTokenizer(
-        source_spm=str(folder / "source.spm"), target_spm=str(folder / "target.spm"),
-        vocab=str(folder / "vocab.json"),
-    )  # fmt: skip
+    model, ids = marian_folder.write(folder)
+    tokenizer = marian_folder.tokenizer(folder)
     read = [tokenizer(text)["input_ids"] for text in TEXTS]
     texts = []
     for row in read:
@@ -85,24 +58,44 @@ def test_text_becomes_the_ids_of_transformers(origin, loaded):
     assert unknown > 0  # pieces that only the model knows
 
 
-def test_translations_are_those_of_transformers_in_keras_and_in_the_text_file(
-    origin, loaded, tmp_path
-):
-    _, _, expected = origin
+@pytest.fixture(scope="module")
+def artefact(loaded, tmp_path_factory):
+    """The export of ids, with the tokenizers, and its file from text to text."""
+    folder = tmp_path_factory.mktemp("exported") / "out"
     model, (source, target) = loaded
-    search = kt.GreedySearch(allow_unknown=False)
-    rows = [[*source.encode(text), 3] for text in TEXTS]
-    ids = np.zeros((len(rows), max(map(len, rows))), "int32")
-    for row, own in zip(ids, rows, strict=True):
-        row[: len(own)] = own
-    found = search(model, ids, max_length=9).ids.numpy()[:, 0]
-    assert [text.strip() for text in target.decode(found)] == [text.strip() for text in expected]
     export_onnx(
-        model, tmp_path / "out", source, search, target_tokenizer=target, max_length=9, text=True,
+        model, folder, source, SEARCH, target_tokenizer=target, max_length=9, text=True,
         verbose=False,
     )  # fmt: skip
-    served = Translator(tmp_path / "out").translate(TEXTS)
-    assert [text.strip() for text in served] == [text.strip() for text in expected]
+    return folder
+
+
+def stripped(texts):
+    return [str(text).strip() for text in texts]
+
+
+def test_translations_are_those_of_transformers_in_keras_and_in_the_text_file(
+    origin, loaded, artefact
+):
+    model, (source, target) = loaded
+    rows = pad_rows([[*source.encode(text), 3] for text in TEXTS])
+    found = SEARCH(model, rows, max_length=9).ids.numpy()[:, 0]
+    expected = stripped(origin[2])
+    assert stripped(target.decode(found)) == expected
+    assert stripped(Translator(artefact).translate(TEXTS)) == expected
+    more = [*TEXTS, *(" ".join(text.split()[1:]) for text in TEXTS), "½", "gato  gato"]
+    (written,) = verify.probe(
+        artefact / signature.TEXT_MODEL_FILE, [{"text": np.array(more)}], extensions=True
+    )
+    assert written["texts"][:, 0].tolist() == list(Translator(artefact).translate(more))
+
+
+def test_node_gives_the_same_tokens(loaded, artefact, pytestconfig):
+    folder = node.installed(pytestconfig.cache.mkdir("node"))
+    rows = pad_rows([[*loaded[1][0].encode(text), 3] for text in TEXTS])
+    (result,) = node.run_in_node(folder, artefact / signature.MODEL_FILE, [rows])
+    found = SEARCH(loaded[0], rows, max_length=9).ids
+    np.testing.assert_array_equal(result["token_ids"], found)
 
 
 def test_a_vocabulary_of_another_model_is_refused(origin, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import sentencepiece
 from support import reference
 
-from keras_transformer.importers.marian_binary import read_model, write_model
+from keras_transformer.importers.marian_binary import SHORTLIST_MAGIC, read_model, write_model
 
 LINES = [f"{a} {b} {c} ." for a in ("um", "dois", "três") for b in ("cão", "gato", "homem")
          for c in ("corre", "dorme", "come pão", "vê o mar")]  # fmt: skip
@@ -162,3 +162,15 @@ def positions(numbers):
     frequencies = 10000.0 ** (-np.arange(D // 2) / (D // 2 - 1))
     angles = numbers[:, None] * frequencies
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+def shortlist_bytes(first=2, rows=((5, 9), (), (7,), *[()] * 17)):
+    """A lexical shortlist: the ids below `first`, and a row of ids for each source id."""
+    offsets = np.cumsum([0, *map(len, rows)]).astype("<u8")
+    ids = np.array([i for row in rows for i in row], "<u4")
+    rest = np.array([first, first, len(offsets), len(ids)], "<u8").tobytes()
+    rest += offsets.tobytes() + ids.tobytes()
+    total = 0
+    for word in np.frombuffer(rest[: len(rest) // 8 * 8], "<u8").tolist():
+        total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
+    return np.array([SHORTLIST_MAGIC, total], "<u8").tobytes() + rest

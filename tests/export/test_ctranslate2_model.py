@@ -1,0 +1,244 @@
+"""Export to CTranslate2: the same weights give the same scores and translations in its engine.
+
+An engine that others wrote, in C++, from our weights by their paths: a second opinion on models and
+searches, and the proof that the benchmarks compare like with like.
+"""
+
+import builtins
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from support import published
+
+import keras_transformer as kt
+from keras_transformer.export import ExportError, ctranslate2_model, export_ctranslate2
+from keras_transformer.importers import marian
+from keras_transformer.padding import pad_rows
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import common  # noqa: E402
+
+V, D, H, F, N = 23, 22, 2, 19, 2
+SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
+TARGETS = [[4, 21, 3], [14, 16, 18, 20, 22, 3], [6, 3]]
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm, biases": {"norm_first": True, "use_bias": True},
+    "learned positions, two vocabularies": {
+        "positions": "learned", "max_length": 13, "target_vocab_size": 29, "activation": "gelu",
+    },
+    "two depths, norm of embeddings, own output": {
+        "num_layers": (1, 3), "embedding_norm": True, "output_bias": True, "tie_output": False,
+        "epsilon": 1e-3,
+    },
+    "another base, bfloat16": {
+        "positions": kt.SinusoidalPositionEncoding(base=100.0), "dtype": "mixed_bfloat16",
+    },
+}  # fmt: skip
+
+
+def random_model(**options):
+    """All weights random, norms and biases included, so that none can be forgotten or swapped."""
+    model = kt.Transformer(
+        V, **{"num_layers": N, "d_model": D, "num_heads": H, "d_ff": F, **options}
+    )
+    generator = np.random.default_rng(7)
+    for weight in model.weights:
+        drawn = generator.normal(scale=0.3, size=weight.shape)
+        weight.assign(drawn + (1.0 if weight.path.endswith("gamma") else 0.0))
+    return model
+
+
+def translator(model, folder):
+    words = export_ctranslate2(model, folder, verbose=False)
+    return words, ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
+
+
+def named(words, rows):
+    return [[words[i] for i in row] for row in rows]
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_both_engines_score_targets_alike(options, tmp_path):
+    model = random_model(**options)
+    words, engine = translator(model, tmp_path / "out")
+    # It adds the end token to both.
+    sources, targets = (named(words, [row[:-1] for row in rows]) for rows in (SOURCES, TARGETS))
+    found = engine.score_batch(sources, targets)
+    model = ctranslate2_model.as_float32(model)
+    inputs = {
+        "source_ids": pad_rows(SOURCES),
+        "target_ids": pad_rows([[kt.special_ids.BEGIN_ID, *ids[:-1]] for ids in TARGETS]),
+    }
+    never = np.isin(np.arange(model.output_shape[-1]), [0, 2]) * -1e9  # as our searches have it
+    log_probs = tf.nn.log_softmax(model(inputs) + never).numpy()  # (B, T, V)
+    for row, ids, scores in zip(log_probs, TARGETS, found, strict=True):
+        np.testing.assert_allclose(row[range(len(ids)), ids], scores.log_probs, atol=1e-4)
+
+
+def forbid_pad_and_begin(model):
+    """Logits near -50 for the two ids that our searches never write, as in a trained model."""
+    weights = {weight.path: weight for weight in model.weights}
+    first = np.eye(D)[0]
+    norm = weights[f"decoder_block_{N - 1}/feed_forward_norm/beta"]
+    norm.assign(norm + 5 * first)
+    table = weights["token_embedding/embeddings"]
+    rows = np.isin(np.arange(V), [kt.special_ids.PAD_ID, kt.special_ids.BEGIN_ID])[:, None]
+    table.assign(np.where(rows, -10 * first, table))
+
+
+def test_both_engines_find_the_same_translations(tmp_path):
+    model = random_model()
+    forbid_pad_and_begin(model)
+    words, engine = translator(model, tmp_path / "out")
+    width, alpha, length = 3, 0.7, 11
+    ours = kt.BeamSearch(width, alpha)(model, pad_rows(SOURCES), max_length=length)
+    found = engine.translate_batch(
+        named(words, [row[:-1] for row in SOURCES]),
+        beam_size=width,
+        num_hypotheses=width,
+        length_penalty=alpha,
+        max_decoding_length=length,
+        min_decoding_length=0,
+        return_end_token=True,
+        return_scores=True,
+    )
+    for ids, scores, theirs in zip(ours.ids.numpy(), ours.scores.numpy(), found, strict=True):
+        hypotheses = [[words.index(word) for word in h] for h in theirs.hypotheses]
+        hypotheses, their_scores = common.ranked(hypotheses, theirs.scores, alpha)
+        assert ids[0][ids[0] > 0].tolist() == hypotheses[0]
+        np.testing.assert_allclose(scores[0], their_scores[0], atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A Marian model of `transformers`, imported: no model of one text."""
+    folder = tmp_path_factory.mktemp("marian")
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 24}
+    config = published.transformers.MarianConfig(
+        vocab_size=37, d_model=16, pad_token_id=36, eos_token_id=0, decoder_start_token_id=36,
+        activation_function="swish", scale_embedding=True, max_position_embeddings=29,
+        **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in sizes.items()},
+    )  # fmt: skip
+    model = published.drawn(published.transformers.MarianMTModel(config))
+    model.final_logits_bias[0, 0] += 2.0  # so that some texts end
+    model.final_logits_bias[0, 36] = -100.0  # padding, as of a trained model
+    model.save_pretrained(folder)
+    return marian.load_model(folder)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_an_imported_model_writes_the_same_tokens(imported, beam, tmp_path):
+    words, engine = translator(imported, tmp_path / "out")
+    source = published.ids(imported.vocab_size, rows=97)
+    search = kt.GreedySearch() if beam == 1 else kt.BeamSearch(beam, length_penalty=0.0)
+    ours = published.found(search(imported, source, 12).ids)
+    found = engine.translate_batch(
+        [named(words, [row[row > 3]])[0] for row in source], beam_size=beam, num_hypotheses=beam,
+        length_penalty=0, min_decoding_length=0, max_decoding_length=12, return_end_token=True,
+    )  # fmt: skip
+    assert [[words.index(word) for word in one.hypotheses[0]] for one in found] == ours
+    assert len(set(map(tuple, ours))) > 5
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return kt.Tokenizer.train(["a man rides a red hat"], 300, hard_vocab_limit=False)
+
+
+def test_pieces_go_in_and_come_out(tokenizer, tmp_path):
+    model = kt.Transformer(tokenizer.vocab_size + 2, 1, d_model=16, num_heads=2, d_ff=24)
+    export_ctranslate2(model, tmp_path / "out", tokenizer, precision="int8", verbose=False)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "config.json", "model.bin", "shared_vocabulary.json", "tokenizer.model",
+    ]  # fmt: skip
+    pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / "out" / "tokenizer.model"))
+    engine = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    found = engine.translate_batch(
+        [pieces.encode("a man", out_type=str)], beam_size=1, max_decoding_length=7,
+        min_decoding_length=0,
+    )  # fmt: skip
+    source = pad_rows([[*tokenizer.encode("a man"), 3]])
+    # int8 may choose otherwise after the first token
+    first = kt.GreedySearch()(model, source, 7).ids.numpy()[0, 0, 0]
+    assert first == 3 or pieces.piece_to_id(found[0].hypotheses[0][0]) == first
+    again = export_ctranslate2(model, tmp_path / "out", tokenizer, verbose=False)  # replaced
+    assert json.loads((tmp_path / "out" / "shared_vocabulary.json").read_text("utf-8")) == again
+
+
+def test_vocabulary_is_the_tokenizers_in_the_order_of_ids(tokenizer):
+    size = tokenizer.vocab_size
+    words = ctranslate2_model.vocabulary(size + 2, tokenizer)
+    assert words[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert words[size:] == [f"<id {size}>", f"<id {size + 1}>"]
+    assert len(set(words)) == size + 2
+    pieces = [words[i] for i in tokenizer.encode("a man")]
+    assert "".join(pieces).replace("\u2581", " ").strip() == "a man"
+
+
+# Bad input
+
+
+def own_encoder():
+    frames = keras.Input((None, 5), name="frames")
+    return keras.Model(frames, keras.layers.Dense(D)(frames), name="listener")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": "rotary", "key_dim": 4}, "RotaryPositionEncoding.*key_dim=4"),
+        ({"activation": "softplus"}, "activation='softplus', known are"),
+        ({"key_dim": 7}, "key_dim=7"),
+        ({"recurrent_decoder": True}, "recurrent_decoder=True"),
+        ({"encoder": own_encoder}, "encoder='listener'"),
+    ],
+)
+def test_models_that_ctranslate2_lacks_are_refused(options, message, tmp_path):
+    options = {name: value() if callable(value) else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message):
+        export_ctranslate2(random_model(**options), tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"precision": "int4"}, ValueError, "precision must be one of .* 'int4'"),
+        ({"max_length": 0}, ValueError, "max_length must be an integer from 1 to"),
+        ({"tokenizer": "pieces"}, TypeError, "tokenizer must be a Tokenizer"),
+        ({"tolerance": -1.0}, ExportError, "Parity with CTranslate2"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused(options, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        export_ctranslate2(random_model(), tmp_path / "out", verbose=False, **options)
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_named(tokenizer, tmp_path, monkeypatch):
+    encoder = kt.TransformerEncoder(V, 1, D, H, F)
+    with pytest.raises(TypeError, match="must be a Transformer, but TransformerEncoder"):
+        export_ctranslate2(encoder, tmp_path / "out")
+    with pytest.raises(ValueError, match=f"has {tokenizer.vocab_size} ids, but the model {V}"):
+        export_ctranslate2(random_model(), tmp_path / "out", tokenizer)
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    with pytest.raises(ExportError, match="does not name its producer"):
+        export_ctranslate2(random_model(), tmp_path, verbose=False)
+    imports = builtins.__import__
+
+    def without(name, *rest):
+        if name == "ctranslate2":
+            raise ImportError(name)
+        return imports(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"keras-transformer-onnx\[ctranslate2\]"):
+        export_ctranslate2(random_model(), tmp_path / "out")

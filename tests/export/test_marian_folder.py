@@ -1,0 +1,218 @@
+"""Export to a Marian folder: `transformers` writes the same tokens with it, and it imports again.
+
+Shapes: B batch, S source length.
+"""
+
+import builtins
+import json
+
+import numpy as np
+import pytest
+from support import marian_folder, published
+from support.published import torch, transformers
+
+import keras_transformer as kt
+from keras_transformer.export import ExportError, export_marian
+from keras_transformer.export import marian_folder as exporter
+from keras_transformer.importers import marian
+from keras_transformer.padding import pad_rows
+
+# Its own text is not touched without that package either.
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses:UserWarning")
+
+MAX_LENGTH = 12
+WORDS = " ".join([*marian_folder.SOURCE, *marian_folder.TARGET, "½"]).split()
+TEXTS = [" ".join(WORDS[i : i + 1 + i % 7]) for i in range(len(WORDS))]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """One of a few characters, and a larger one."""
+    sizes = ((marian_folder.SOURCE, 61), (marian_folder.TARGET, 53))
+    return [
+        kt.Tokenizer.train(lines * 9, size, byte_fallback=False, hard_vocab_limit=False)
+        for lines, size in sizes
+    ]
+
+
+def random_model(vocab_size, **options):
+    """Weights that give many different answers; norms and biases are drawn, too."""
+    sizes = {"num_layers": 2, "d_model": 22, "num_heads": 2, "d_ff": 19}
+    model = kt.Transformer(vocab_size, **{**sizes, **options})
+    random = np.random.default_rng(11)
+    for weight in model.weights:
+        noise = random.normal(size=weight.shape)
+        if len(weight.shape) == 2:
+            large = ("cross_attention/value/kernel", "cross_attention/output/kernel")
+            size = 4.5 if weight.path.endswith(large) else 1.5
+            weight.assign(noise * size * 22**-0.5)
+        else:
+            weight.assign(0.3 * noise + (1.0 if weight.path.endswith("gamma") else 0.0))
+    return model
+
+
+def generated(folder, texts, beams):
+    """Texts that `transformers` writes with a folder."""
+    model = transformers.MarianMTModel.from_pretrained(folder).eval()
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        ids = model.generate(
+            **tokenizer(texts, return_tensors="pt", padding=True), max_length=None,
+            max_new_tokens=MAX_LENGTH, num_beams=beams, do_sample=False,
+            **({"length_penalty": 0.0} if beams > 1 else {}),
+        )  # fmt: skip
+    return ids[:, 1:], tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+
+def searched(model, source, target, texts, beams):
+    """Ids and texts that our searches write."""
+    search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
+    ids = search(model, pad_rows([[*source.encode(text), 3] for text in texts]), MAX_LENGTH).ids
+    return published.found(ids), target.decode(ids.numpy()[:, 0])
+
+
+VARIANTS = {
+    "the paper's": {},
+    "all biases, own output, two depths": {
+        "num_layers": (1, 3), "use_bias": True, "output_bias": True, "tie_output": False,
+        "activation": "gelu", "dtype": "mixed_bfloat16",
+    },
+    "two vocabularies": {"target_vocab_size": True, "activation": "silu", "output_bias": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_transformers_writes_the_same_tokens(options, tokenizers, tmp_path):
+    source = target = tokenizers[0]
+    if "target_vocab_size" in options:
+        target = tokenizers[1]
+        options = {**options, "target_vocab_size": target.vocab_size}
+    model = random_model(source.vocab_size, **options)
+    for weight in model.weights:  # padding takes a share of the probability, and they have no such
+        if weight.path.endswith("output_bias"):
+            weight.assign(np.where(np.arange(target.vocab_size) > 0, weight, -100.0))
+    other = None if target is source else target
+    export_marian(model, tmp_path / "out", source, target_tokenizer=other, verbose=False)
+    rows = exporter._rows(target.vocab_size, other is None)
+    order = [-1, *(rows.index(row) for row in range(1, target.vocab_size))]  # as importers have it
+    model = exporter.as_float32(model)
+    for beams in (1, 4) if "output_bias" in options else (1,):
+        theirs, texts = generated(tmp_path / "out", TEXTS, beams)
+        ours, expected = searched(model, source, target, TEXTS, beams)
+        assert published.tokens(order, theirs, end=3) == ours
+        known = [row for row, ids in enumerate(ours) if 1 not in ids]  # they drop unknown tokens
+        assert [texts[row] for row in known] == [expected[row].strip() for row in known]
+        assert len(set(map(tuple, ours))) > 1
+
+
+def test_ids_without_a_piece_have_a_name():
+    assert exporter._vocabulary([None] * 4 + ["a"], 6, shared=True) == {
+        "</s>": 0, "<unk>": 1, "a": 2, "<5>": 3, "<pad>": 4,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def opus(tmp_path_factory):
+    """A folder as OPUS-MT's are, imported, and exported again."""
+    first, again = (tmp_path_factory.mktemp(name) for name in ("opus", "again"))
+    marian_folder.write(first)
+    model, (source, target) = marian.load(first)
+    export_marian(model, again, source, target_tokenizer=target, verbose=False)
+    return first, again, model, (source, target)
+
+
+def vocabulary(folder):
+    return json.loads((folder / "vocab.json").read_text("utf-8"))
+
+
+def test_an_imported_model_comes_back(opus):
+    first, again, model, tokenizers = opus
+    loaded, found = marian.load(again)
+    assert found == tokenizers
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+    for ours, theirs in zip(model.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+    # The vocabulary is the first one, with pieces behind it that it lacks, and padding last.
+    before, after = (
+        json.loads((path / "vocab.json").read_text("utf-8")) for path in (first, again)
+    )
+    order = list(after)
+    assert order[: len(before) - 1] == list(before)[:-1] and order[-1] == "<pad>"
+    assert len(order) == len(before) + 2
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_transformers_writes_what_it_writes_with_the_first_folder(opus, beams):
+    first, again, *_ = opus
+    tokenizer = marian_folder.tokenizer(first)
+    read = transformers.MarianTokenizer.from_pretrained(again)
+    for text in marian_folder.TEXTS:  # those with pieces that the vocabulary lacked have ids now
+        one, two = tokenizer(text)["input_ids"], read(text)["input_ids"]
+        assert len(one) == len(two) and (one == two or 1 in one)
+    model = transformers.MarianMTModel.from_pretrained(first).eval()
+    with torch.no_grad():
+        expected = model.generate(
+            **tokenizer(marian_folder.TEXTS, return_tensors="pt", padding=True), num_beams=beams,
+            max_length=None, max_new_tokens=MAX_LENGTH, do_sample=False,
+            bad_words_ids=[[vocabulary(first)["<pad>"]]],
+            **({"length_penalty": 0.0} if beams > 1 else {}),
+        )  # fmt: skip
+    texts = tokenizer.batch_decode(expected, skip_special_tokens=True)
+    assert generated(again, marian_folder.TEXTS, beams)[1] == texts
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": "learned", "max_length": 13}, "LearnedPositionEncoding that are not"),
+        ({"positions": "rotary", "key_dim": 4}, "RotaryPositionEncoding inside of attention"),
+        ({"positions": kt.SinusoidalPositionEncoding(base=100.0)}, "not the paper's sinusoids"),
+        (
+            {"norm_first": True, "embedding_norm": True, "epsilon": 1e-6},
+            "norm_first=True; embedding_norm=True; epsilon=1e-06",
+        ),
+        ({"recurrent_decoder": True}, "recurrent_decoder=True"),
+        ({"activation": "softplus"}, "activation='softplus'"),
+    ],
+)
+def test_models_that_the_folder_cannot_hold_are_refused(options, message, tokenizers, tmp_path):
+    model = random_model(70, **options)
+    with pytest.raises(ValueError, match=f"A Marian folder cannot hold this model.*{message}"):
+        export_marian(model, tmp_path / "out", tokenizers[0])
+    assert not any(tmp_path.iterdir())
+
+
+def test_tokenizers_that_do_not_fit_are_refused(tokenizers, tmp_path):
+    source, target = tokenizers
+    with pytest.raises(TypeError, match="pass tokenizer, a Tokenizer"):
+        export_marian(random_model(70), tmp_path / "out", None)
+    with pytest.raises(ValueError, match=f"A tokenizer has {source.vocab_size} ids, but the model"):
+        export_marian(random_model(23), tmp_path / "out", source)
+    with pytest.raises(ValueError, match="two tokenizers mean different pieces by"):
+        export_marian(random_model(70), tmp_path / "out", source, target_tokenizer=target)
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_is_left_of_an_export_that_failed(tokenizers, tmp_path, monkeypatch):
+    model, out = random_model(70), tmp_path / "out"
+    other = random_model(70, num_layers=1)
+    monkeypatch.setattr(marian, "load", lambda folder: (other, tokenizers[0]))
+    with pytest.raises(ExportError, match="Parity of the logits that were read back"):
+        export_marian(model, out, tokenizers[0], verbose=False)
+    monkeypatch.setattr(marian, "load", lambda folder: (model, tokenizers[1]))
+    with pytest.raises(ExportError, match="tokenizer that was read back gives other ids"):
+        export_marian(model, out, tokenizers[0], verbose=False)
+    imports = builtins.__import__
+
+    def without(name, *rest):
+        if name.startswith("safetensors"):
+            raise ImportError(name)
+        return imports(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"keras-transformer-onnx\[import\]"):
+        export_marian(model, out, tokenizers[0])
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,131 @@
+"""Shortlists: candidates by hand, and searches that give what forbidding all other words gives.
+
+Shapes: B batch, S source length, V vocabulary, C candidates of a source token.
+"""
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.runtime.session import open_session
+from keras_transformer.search import Shortlist, Shortlisted
+
+V, TARGET_V, LENGTH = 29, 31, 11
+SOURCE = np.array([[5, 7, 11, 13, 3], [17, 19, 3, 0, 0], [22, 4, 28, 3, 0]], "int32")
+
+
+def random_model(**options):
+    model = kt.Transformer(V, 1, d_model=12, num_heads=3, d_ff=17, dropout=0.0, **options)
+    random = np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(weight + random.normal(scale=0.4, size=weight.shape))
+    return model
+
+
+def random_shortlist(size=V, **options):
+    random = np.random.default_rng(3)
+    return Shortlist(random.integers(3, size, (V, 2)), np.arange(size) < 5, **options)
+
+
+class Masked:
+    """A model whose logits are all computed, and then forbidden where no candidate is."""
+
+    def __init__(self, model, shortlist):
+        self.model, self.shortlist = model, shortlist
+        self.max_length, self.start_ids = model.max_length, model.start_ids
+        self.initial_cache = model.initial_cache
+
+    def encode(self, source_ids):
+        return self.model.encode(source_ids), self.shortlist.chosen(source_ids)
+
+    def decode_step(self, ids, position, memory, cache):
+        logits, cache = self.model.decode_step(ids, position, memory[0], cache)
+        return logits - 1e4 * (1.0 - memory[1][:, None]), cache
+
+
+def test_candidates_are_those_of_the_table_and_the_lowest_that_fill():
+    table = np.full((7, 2), 3)
+    table[5], table[6] = [8, 3], [9, 6]
+    always = np.arange(11) < 4
+    ids = np.array([[5, 3, 0], [5, 6, 3]])
+    found = [row.nonzero()[0].tolist() for row in Shortlist(table, always).candidates(ids)]
+    assert found == [[0, 1, 2, 3, 8], [0, 1, 2, 3, 6, 8, 9]]
+    filled = Shortlist(table, always, multiple=4, fill=np.arange(11) > 4).candidates(ids)
+    assert [row.nonzero()[0].tolist() for row in filled] == [
+        [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 8, 9],
+    ]  # fmt: skip
+
+
+OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
+
+
+@pytest.mark.parametrize(
+    "options, size, search",
+    [
+        ({}, V, kt.GreedySearch()),
+        (OWN, TARGET_V, kt.BeamSearch(3)),
+        ({"recurrent_decoder": True}, V, kt.BeamSearch(2)),
+    ],
+    ids=["one matrix", "a matrix and a bias of the logits' own", "recurrent"],
+)
+def test_searches_give_what_forbidding_all_other_words_gives(options, size, search):
+    model, shortlist = random_model(**options), random_shortlist(size, multiple=4)
+    found = search(Shortlisted(model, shortlist), SOURCE, LENGTH)
+    expected = search(Masked(model, shortlist), SOURCE, LENGTH)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+    allowed = shortlist.candidates(SOURCE)
+    for row, ids in zip(allowed, found.ids.numpy(), strict=True):
+        assert row[np.unique(ids[ids > 0])].all()
+    alone = search(Shortlisted(model, shortlist), SOURCE[1:2, :3], LENGTH)
+    best = found.ids.numpy()[1, 0]
+    np.testing.assert_array_equal(alone.ids.numpy()[0, 0].tolist(), best[: alone.ids.shape[2]])
+    free = search(model, SOURCE, LENGTH).ids.numpy()
+    assert free.shape != found.ids.shape or (free != found.ids.numpy()).any()  # it did forbid
+
+
+def test_an_artefact_writes_the_same(tmp_path):
+    model, shortlist, search = random_model(), random_shortlist(multiple=8), kt.BeamSearch(2)
+    export_onnx(
+        model, tmp_path / "out", None, search, shortlist=shortlist, max_length=LENGTH,
+        samples=[SOURCE, SOURCE[:1]], verbose=False,
+    )  # fmt: skip
+    session = open_session(read_artefact(tmp_path / "out"), threads=1)
+    ids, scores = session.run(["token_ids", "scores"], {"source_ids": SOURCE})
+    expected = search(Shortlisted(model, shortlist), SOURCE, LENGTH)
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"table": np.ones(5)}, r"takes a table \(V, C\)"),
+        ({"always": np.ones((3, 2))}, "always and fill"),
+        ({"multiple": 0}, "a multiple from 1"),
+        ({"table": np.full((5, 1), 7)}, "ids from 0 to 6"),
+        ({"always": np.arange(7) < 3}, "end token 3 must always be allowed"),
+    ],
+)
+def test_shortlists_that_do_not_fit_are_refused(change, message):
+    arguments = {"table": np.full((5, 1), 3), "always": np.arange(7) < 4, **change}
+    with pytest.raises(ValueError, match=message):
+        Shortlist(**arguments)
+
+
+def test_what_has_no_shortlist_is_refused(tmp_path):
+    model, shortlist = random_model(), random_shortlist()
+    causal = kt.CausalTransformer(V, 1, d_model=12, num_heads=3, d_ff=17)
+    for arguments, options, error, message in (
+        ([model], {"shortlist": "lex.bin"}, TypeError, "must be a Shortlist, but str"),
+        ([causal], {"shortlist": shortlist}, ValueError, "CausalTransformer"),
+        ([model], {"shortlist": shortlist, "layout": "steps"}, ValueError, "steps of fixed shapes"),
+        ([model], {"shortlist": random_shortlist(41)}, ValueError, r"\[29, 41\] ids"),
+    ):
+        with pytest.raises(error, match=message):
+            export_onnx(*arguments, tmp_path / "out", None, kt.GreedySearch(), **options)
+    with pytest.raises(ValueError, match="and a search, or leave it out"):
+        export_onnx(model, tmp_path / "out", shortlist=shortlist)
+    assert not any(tmp_path.iterdir())

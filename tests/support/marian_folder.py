@@ -1,0 +1,48 @@
+"""A small random folder as OPUS-MT's are: two SentencePiece models, language tokens."""
+
+import json
+
+from support import published
+from support.bergamot_model import vocabulary as trained
+from support.published import transformers
+
+from keras_transformer.importers.pieces import piece_ids
+
+SOURCE = ["um gato dorme na janela .", "dois cães correm no parque .", "três homens comem pão !"]
+TARGET = ["a cat sleeps at the window .", "two dogs run in the park .", "three men eat bread !"]
+TEXTS = [*SOURCE, ">>eng<< " + SOURCE[1], "um pão ½ corre", "gato"]
+
+
+def write(folder):
+    """Writes it; its vocabulary lacks two pieces that the source's model has.
+
+    Returns:
+        The model of `transformers`, and its `{piece: id}`.
+    """
+    source, target = trained(SOURCE * 9, 50), trained(TARGET * 9, 50)
+    own = [piece for piece in piece_ids(source) if len(piece) > 1 and piece[0] != "<"]
+    known = dict.fromkeys([*piece_ids(source), *piece_ids(target)])
+    kept = sorted(piece for piece in known if piece not in ("</s>", "<unk>", *own[:2]))
+    pieces = ["</s>", "<unk>", *kept, ">>eng<<", "<pad>"]
+    (folder / "source.spm").write_bytes(source)
+    (folder / "target.spm").write_bytes(target)
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    (folder / "vocab.json").write_text(json.dumps(ids), "utf-8")
+    config = transformers.MarianConfig(
+        vocab_size=len(ids), d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24,
+        decoder_ffn_dim=24, max_position_embeddings=40, pad_token_id=ids["<pad>"], eos_token_id=0,
+        decoder_start_token_id=ids["<pad>"], activation_function="swish", scale_embedding=True,
+        forced_eos_token_id=None,
+    )  # fmt: skip
+    model = published.drawn(transformers.MarianMTModel(config))
+    model.save_pretrained(folder)
+    return model, ids
+
+
+def tokenizer(folder):
+    """`transformers`' own tokenizer of a folder."""
+    return transformers.MarianTokenizer(
+        source_spm=str(folder / "source.spm"), target_spm=str(folder / "target.spm"),
+        vocab=str(folder / "vocab.json"),
+    )  # fmt: skip
