@@ -25,7 +25,6 @@ from keras_transformer.importers.pieces import piece_ids, piece_names, renumbere
 from keras_transformer.importers.vocabulary import logit_bias, our_ids, row_order, rows
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
-from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.special_ids import END_ID
 
 # What the configuration has to say, where it says anything.
@@ -150,6 +149,9 @@ def load_shortlist(folder):
             found = theirs.ids[theirs.offsets[number] : theirs.offsets[number + 1]]
             table[row, : len(found)] = ours[found]
     always = (target >= 0) & (target < theirs.first_count)
+    # Searches are TensorFlow's; models are read where it is not installed, too.
+    from keras_transformer.search.shortlist import Shortlist
+
     return Shortlist(table, always, multiple=8, fill=target >= 0)
 
 
