@@ -16,7 +16,7 @@ What lives here, from the bottom up:
 - `batching`: batches, worker threads, faults kept apart;
 - `runner`: what serves an artefact, whatever its task; `search_runner`: if it holds a search;
 - `translator`: text to text; `generator`: prompt to text; `transcriber`: arrays to text;
-  `predictor`: labels, tags, answers, vectors;
+  `predictor`: labels, tags, answers, vectors; `by_task`: the one of them that an artefact needs;
 - `text_session`: the model from strings to strings; `shell`: the command line, with `written`, what
   it writes, and `progress`;
 - `check`: what is wrong with serving here, from `installation`, what is found on the machine,
@@ -24,10 +24,11 @@ What lives here, from the bottom up:
 
 What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package the tokenizer and the
 special ids. A new kind of answer of a forward pass is a class in `heads` and one in `results`; of a
-search, one file beside `translator`.
+search, one file beside `translator` and its line in `by_task`.
 """
 
 from keras_transformer.export.runtime.artefact import ArtefactError
+from keras_transformer.export.runtime.by_task import answers, open_runner
 from keras_transformer.export.runtime.generator import Generation, Generator
 from keras_transformer.export.runtime.predictor import Predictor
 from keras_transformer.export.runtime.results import Answer, Labels, Outputs, Tags, Vector
@@ -50,5 +51,7 @@ __all__ = [
     "Translation",
     "Translator",
     "Vector",
+    "answers",
+    "open_runner",
     "open_text_model",
 ]

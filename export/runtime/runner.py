@@ -60,6 +60,15 @@ class Runner:
             self.manifest["precision"],
         )
 
+    def lengths(self, items):
+        """How long each item is as the model reads it, in tokens, or by its first axis; a list.
+
+        0 for an item that is refused, or that the model never sees because it is blank.
+        """
+        items = list(items)
+        rows, _ = self._read(items)
+        return [self._length(rows[i]) if i in rows else 0 for i in range(len(items))]
+
     def _list(self, items, batch_tokens, fixed=None):
         """The results of a list of items."""
         return list(self._stream(iter(items), batch_tokens, max(1, len(items)), fixed))

@@ -10,26 +10,15 @@ import os
 import sys
 
 from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.runtime.by_task import DONE, SEEDED, answers, open_runner
 from keras_transformer.export.runtime.check import check
-from keras_transformer.export.runtime.generator import Generator
-from keras_transformer.export.runtime.predictor import Predictor
 from keras_transformer.export.runtime.progress import Progress, abandon, tell
-from keras_transformer.export.runtime.signature import HEAD_TASKS
-from keras_transformer.export.runtime.transcriber import Transcriber
-from keras_transformer.export.runtime.translator import Translator
 from keras_transformer.export.runtime.written import written
 
-# What serves a task, and what is said of a line that it has done.
-_SERVED = {
-    "translate": (Translator, "translated"),
-    "generate": (Generator, "continued"),
-    "transcribe": (Transcriber, "transcribed"),
-    **dict.fromkeys((*HEAD_TASKS, "forward"), (Predictor, "answered")),
-}
 # Options that only some tasks have: who passes them elsewhere has something else in mind.
 _TASKS = {
     "--n-best": ("translate", "generate", "transcribe", "classify"),
-    "--seed": ("generate", "transcribe"),
+    "--seed": SEEDED,
     "--with-prompt": ("generate",),
 }
 _DESCRIPTION = (
@@ -182,19 +171,14 @@ def _answer(options, source, target, progress):
     Returns how many could not be answered, and what is said of one that could.
     """
     task = _checked_task(options)
-    kind, done = _SERVED[task]
+    done = DONE.get(task, "answered")
     named = {"threads": options.threads, "workers": options.workers}
     with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints which library it lacks
-        served = kind(options.folder, options.provider, **named)
+        served = open_runner(options.folder, options.provider, **named)
     if not options.quiet:
         progress.say(f"running on {served.provider}")
     lines, sizes = progress.reading(source), (options.batch_tokens, options.read_ahead)
-    if task in ("generate", "transcribe"):
-        results = served.n_best_stream(lines, options.seed, *sizes)
-    elif task == "translate":
-        results = served.n_best_stream(lines, *sizes)
-    else:
-        results = served.predict_stream(lines, *sizes)
+    results = answers(served, lines, options.seed, *sizes)
     failed = 0
     for number, result in enumerate(results, 1):
         target.write(written(number, result, options))

@@ -1,0 +1,40 @@
+"""One call for every task: what opens an artefact, and what asks it."""
+
+import pytest
+from support import artefacts, head_artefacts, seeded_artefact
+
+from keras_transformer.export.runtime import (
+    Generator,
+    Predictor,
+    Translator,
+    answers,
+    open_runner,
+)
+
+LINES = [artefacts.LINES[0], "", b"\xff"]
+
+
+def test_the_manifest_decides_what_serves(folder, tokenizer, tmp_path):
+    assert isinstance(open_runner(folder), Translator)
+    assert isinstance(open_runner(seeded_artefact.write(tmp_path / "g", tokenizer)), Generator)
+    classify = head_artefacts.write(tmp_path / "c", tokenizer, "classify")
+    assert isinstance(open_runner(classify, threads=1), Predictor)
+
+
+def test_answers_are_those_of_the_runner(folder, tokenizer, tmp_path):
+    translator = open_runner(folder)
+    assert list(answers(translator, LINES)) == translator.n_best(LINES)
+    generator = open_runner(seeded_artefact.write(tmp_path / "g", tokenizer))
+    assert list(answers(generator, LINES, seed=3)) == generator.n_best(LINES, 3)
+    predictor = open_runner(head_artefacts.write(tmp_path / "c", tokenizer, "classify"))
+    assert list(answers(predictor, LINES)) == predictor.predict(LINES)
+
+
+def test_a_seed_is_refused_where_nothing_is_sampled(folder):
+    with pytest.raises(ValueError, match="task is 'translate', which draws no random"):
+        answers(open_runner(folder), LINES, seed=1)
+
+
+def test_lengths_are_those_that_the_model_reads(folder, tokenizer):
+    found = open_runner(folder).lengths(LINES)
+    assert found == [len(tokenizer.encode(LINES[0])) + 1, 0, 0]
