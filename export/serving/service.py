@@ -1,0 +1,124 @@
+"""A service: artefacts by name, their replicas, and the doors."""
+
+import asyncio
+import dataclasses
+import os
+import sys
+
+from keras_transformer.export.serving import cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """An artefact, and with what it is served.
+
+    Args:
+        folder: str or path, what `export_onnx` wrote. It may be replaced while it is served.
+        replicas: int, processes. Defaults to 1.
+        gpus: float, GPUs for each replica, for Ray to find a place for it. Defaults to 0.
+        providers: as in `Translator`.
+        threads: int, of each batch. Defaults to the cores of the machine, shared by the replicas.
+        workers: int, lists that a replica computes at the same time. Defaults to 1.
+        batch_tokens: int, most tokens of a batch. Defaults to 2048.
+
+    Example:
+
+    >>> Served("out/onnx", replicas=2, threads=1)
+    Served(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, workers=1, \
+batch_tokens=2048)
+    """
+
+    folder: str
+    replicas: int = 1
+    gpus: float = 0
+    providers: list | None = None
+    threads: int | None = None
+    workers: int = 1
+    batch_tokens: int = 2048
+
+    def __post_init__(self):
+        for name in ("replicas", "workers", "batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.gpus < 0:
+            raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
+
+
+def serve(
+    models,
+    host="127.0.0.1",
+    port=8080,
+    grpc_port=None,
+    *,
+    limits=None,
+    log=sys.stdout,
+    drain_seconds=30.0,
+    ray_address=None,
+    listening=None,
+):
+    """Serves artefacts until the process gets SIGTERM or SIGINT, and answers what it has taken in.
+
+    Args:
+        models: dict from names to `Served`.
+        host: str, the address to listen at; only this machine reaches the default.
+        port: int, of HTTP.
+        grpc_port: int, of gRPC. Defaults to the next one.
+        limits: `Limits`.
+        log: file that gets a line of JSON for each request, or None.
+        drain_seconds: float, the time that open requests have at the end.
+        ray_address: of a Ray cluster that runs already. Defaults to a new one on this machine.
+        listening: function of both ports, called when requests are taken.
+
+    Returns:
+        Whether all requests that were taken in were answered.
+
+    Raises:
+        MissingRay: the extra `ray` is not installed.
+        ArtefactError: a folder is no artefact.
+        OSError, RuntimeError: a port is taken, or a replica does not come up.
+
+    Example:
+
+    >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
+    True
+    """
+    from keras_transformer.export.runtime.artefact import read_task
+
+    for served in models.values():
+        read_task(served.folder)  # before Ray is started, which takes a while
+    if grpc_port is None:
+        grpc_port = port + 1 if port else 0
+    with cluster.running(ray_address) as ray_serve:
+        replicas = {name: _deploy(ray_serve, name, served) for name, served in models.items()}
+        return asyncio.run(
+            _serve(replicas, limits, log, host, port, grpc_port, drain_seconds, listening)
+        )
+
+
+def _deploy(ray_serve, name, served):
+    threads = served.threads
+    if threads is None and served.replicas * served.workers > 1:
+        threads = max(1, (os.cpu_count() or 1) // (served.replicas * served.workers))
+    options = {"providers": served.providers, "threads": threads, "workers": served.workers}
+    return cluster.deploy(
+        ray_serve,
+        name,
+        served.folder,
+        replicas=served.replicas,
+        gpus=served.gpus,
+        batch_tokens=served.batch_tokens,
+        **options,
+    )
+
+
+async def _serve(replicas, limits, log, host, port, grpc_port, drain_seconds, listening):
+    # Here, because they need packages of the extra.
+    from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
+    from keras_transformer.export.serving.metrics import Metrics
+    from keras_transformer.export.serving.models import Limits, Models
+
+    models, stop = Models(limits or Limits(), Metrics(log)), asyncio.Event()
+    with stopped_by_signals(stop):
+        for name, some in replicas.items():
+            await models.add(name, some)
+        return await serve_doors(models, host, port, grpc_port, stop, drain_seconds, listening)
