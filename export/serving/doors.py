@@ -19,13 +19,19 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-async def serve_doors(models, host, port, grpc_port, stop, drain_seconds=30.0, listening=None):
+def listen(host, port):
+    """A socket that listens at an address; `OSError` where the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+async def serve_doors(models, opened, grpc_port, stop, drain_seconds=30.0, listening=None):
     """Serves models until they are to stop, and answers what was taken in.
 
     Args:
         models: `Models`.
-        host: str, the address to listen at.
-        port, grpc_port: int, 0 for any free one.
+        opened: from `listen`, for HTTP; gRPC listens at the same address.
+        grpc_port: int, 0 for any free one.
         stop: asyncio.Event.
         drain_seconds: float, the time that open requests have after that.
         listening: function of both ports, called when requests are taken.
@@ -34,11 +40,9 @@ async def serve_doors(models, host, port, grpc_port, stop, drain_seconds=30.0, l
         Whether all requests were answered.
 
     Raises:
-        OSError, RuntimeError: a port is taken.
+        RuntimeError: the port of gRPC is taken.
     """
-    opened = socket.create_server(
-        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-    )
+    host, port = opened.getsockname()[:2]
     config = uvicorn.Config(
         make_app(models),
         http=Connection,
@@ -57,7 +61,7 @@ async def serve_doors(models, host, port, grpc_port, stop, drain_seconds=30.0, l
     serving = asyncio.create_task(http.serve([opened]))
     try:
         if listening is not None:
-            listening(opened.getsockname()[1], grpc_port)
+            listening(port, grpc_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
         return await models.drain(drain_seconds)

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.http_v2 import EXTENSIONS, NAME, VERSION
 from keras_transformer.export.serving.messages import MESSAGES
-from keras_transformer.export.serving.refusals import Invalid, Refusal
+from keras_transformer.export.serving.refusals import Invalid, Refusal, Unknown
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -83,7 +83,10 @@ class _Door:
         return {"name": NAME, "version": VERSION, "extensions": EXTENSIONS}
 
     async def ModelReady(self, request, size, context):
-        self._models.get(request.name, request.version)
+        try:
+            self._models.get(request.name, request.version)
+        except Unknown:
+            return {"ready": False}
         return {"ready": self._models.ready}
 
     async def ModelMetadata(self, request, size, context):

@@ -42,7 +42,7 @@ class Limits:
     held_bytes: int = 256 * 2**20
     lines: int = 10_000
     open_requests: int = 1024
-    waiting_lines: int = 2048
+    waiting_lines: int = 512
     read_seconds: float = 20.0
     deadline_seconds: float = 300.0
 

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import sys
 
+from keras_transformer.export.runtime.artefact import read_task
 from keras_transformer.export.serving import cluster
 
 
@@ -17,15 +18,18 @@ class Served:
         replicas: int, processes. Defaults to 1.
         gpus: float, GPUs for each replica, for Ray to find a place for it. Defaults to 0.
         providers: as in `Translator`.
-        threads: int, of each batch. Defaults to the cores of the machine, shared by the replicas.
-        workers: int, lists that a replica computes at the same time. Defaults to 1.
+        threads, workers: int, threads of a batch, and lists that a replica computes at the same
+            time. Defaults: the cores of the machine, shared by the replicas, are workers of one
+            thread each, which take the least processor time for a line. With `workers=1` all of
+            a replica's cores work on one list, and a large model answers a lone request sooner.
+            With `gpus` there is one worker.
         batch_tokens: int, most tokens of a batch. Defaults to 2048.
 
     Example:
 
     >>> Served("out/onnx", replicas=2, threads=1)
-    Served(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, workers=1, \
-batch_tokens=2048)
+    Served(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, \
+workers=None, batch_tokens=2048)
     """
 
     folder: str
@@ -33,15 +37,24 @@ batch_tokens=2048)
     gpus: float = 0
     providers: list | None = None
     threads: int | None = None
-    workers: int = 1
+    workers: int | None = None
     batch_tokens: int = 2048
 
     def __post_init__(self):
-        for name in ("replicas", "workers", "batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("replicas", "threads", "workers", "batch_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {value}.")
         if self.gpus < 0:
             raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
+
+    def shares(self, cores):
+        """Threads and workers of each replica on a machine of so many cores."""
+        share = max(1, cores // self.replicas)
+        workers = self.workers
+        if workers is None:
+            workers = 1 if self.gpus else max(1, share // (self.threads or 1))
+        return self.threads or max(1, share // workers), workers
 
 
 def serve(
@@ -82,24 +95,25 @@ def serve(
     >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
     True
     """
-    from keras_transformer.export.runtime.artefact import read_task
+    cluster.imported_ray(local=ray_address is None)
+    # Here, because it needs packages of the extra.
+    from keras_transformer.export.serving.doors import listen
 
+    # Before Ray is started, which takes a while.
     for served in models.values():
-        read_task(served.folder)  # before Ray is started, which takes a while
+        read_task(served.folder)
     if grpc_port is None:
         grpc_port = port + 1 if port else 0
-    with cluster.running(ray_address) as ray_serve:
+    with listen(host, port) as opened, cluster.running(ray_address) as ray_serve:
         replicas = {name: _deploy(ray_serve, name, served) for name, served in models.items()}
         return asyncio.run(
-            _serve(replicas, limits, log, host, port, grpc_port, drain_seconds, listening)
+            _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening)
         )
 
 
 def _deploy(ray_serve, name, served):
-    threads = served.threads
-    if threads is None and served.replicas * served.workers > 1:
-        threads = max(1, (os.cpu_count() or 1) // (served.replicas * served.workers))
-    options = {"providers": served.providers, "threads": threads, "workers": served.workers}
+    threads, workers = served.shares(os.cpu_count() or 1)
+    options = {"providers": served.providers, "threads": threads, "workers": workers}
     return cluster.deploy(
         ray_serve,
         name,
@@ -111,8 +125,7 @@ def _deploy(ray_serve, name, served):
     )
 
 
-async def _serve(replicas, limits, log, host, port, grpc_port, drain_seconds, listening):
-    # Here, because they need packages of the extra.
+async def _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening):
     from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
     from keras_transformer.export.serving.metrics import Metrics
     from keras_transformer.export.serving.models import Limits, Models
@@ -121,4 +134,4 @@ async def _serve(replicas, limits, log, host, port, grpc_port, drain_seconds, li
     with stopped_by_signals(stop):
         for name, some in replicas.items():
             await models.add(name, some)
-        return await serve_doors(models, host, port, grpc_port, stop, drain_seconds, listening)
+        return await serve_doors(models, opened, grpc_port, stop, drain_seconds, listening)

@@ -45,6 +45,7 @@ FLOORS = (
         "data.words",
     },
     {"export.runtime"},
+    {"export.serving"},
     {
         "layers",
         "data",
@@ -67,7 +68,7 @@ FLOORS = (
     {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
-NO_FRAMEWORK = {name for floor in FLOORS[:3] for name in floor}
+NO_FRAMEWORK = {name for floor in FLOORS[:4] for name in floor}
 KERAS_ONLY = ("layers", "model_base", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
