@@ -1,6 +1,7 @@
 """The command line of the service: `python -m keras_transformer.export.serving out/onnx`."""
 
 import argparse
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -98,17 +99,19 @@ def main(arguments=None):
         limits = dataclasses.replace(
             Limits(), waiting_lines=options.queue, deadline_seconds=options.deadline
         )
-        answered = serve(
-            models,
-            options.host,
-            options.port,
-            options.grpc_port,
-            limits=limits,
-            log=None if options.quiet else sys.stdout,
-            drain_seconds=options.drain,
-            ray_address=options.ray_address,
-            listening=listening,
-        )
+        log = None if options.quiet else sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints, and the log is JSON
+            answered = serve(
+                models,
+                options.host,
+                options.port,
+                options.grpc_port,
+                limits=limits,
+                log=log,
+                drain_seconds=options.drain,
+                ray_address=options.ray_address,
+                listening=listening,
+            )
     except (MissingRay, ValueError, OSError, RuntimeError) as error:
         say(f"error: {error}")
         return 2

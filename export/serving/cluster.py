@@ -73,7 +73,7 @@ def running(address=None):
         ray.shutdown()
 
 
-def deploy(serve, name, folder, *, replicas=1, gpus=0, workers=1, **options):
+def deploy(serve, name, folder, *, replicas=1, gpus=0, **options):
     """Starts the replicas of an artefact, and waits until they answer.
 
     Args:
@@ -82,7 +82,7 @@ def deploy(serve, name, folder, *, replicas=1, gpus=0, workers=1, **options):
         folder: of the artefact, at the same path on each machine of the cluster.
         replicas: int, processes that serve it.
         gpus: float, GPUs for each of them; a part of one lets replicas share it.
-        workers, **options: as `Replica` takes them.
+        **options: as `Replica` takes them.
 
     Returns:
         `Replicas`.
@@ -94,15 +94,15 @@ def deploy(serve, name, folder, *, replicas=1, gpus=0, workers=1, **options):
         Replica,
         name=name,
         num_replicas=replicas,
-        max_ongoing_requests=2 * workers + 1,  # one list ahead of each, and a question
+        max_ongoing_requests=3,  # a list, one ahead of it, and a question
         ray_actor_options={"num_cpus": 1 / 64, "num_gpus": gpus},
         health_check_period_s=1,
         graceful_shutdown_timeout_s=5,
         graceful_shutdown_wait_loop_s=0.2,
     )
-    bound = deployment.bind(str(pathlib.Path(folder).resolve()), workers=workers, **options)
+    bound = deployment.bind(str(pathlib.Path(folder).resolve()), **options)
     handle = serve.run(bound, name=name, route_prefix=None, blocking=False)
-    return Replicas(handle, replicas * workers)
+    return Replicas(handle, replicas)
 
 
 class Replicas:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import socket
 
 import uvicorn
 
@@ -19,18 +18,12 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-def listen(host, port):
-    """A socket that listens at an address; `OSError` where the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
-
-
 async def serve_doors(models, opened, grpc_port, stop, drain_seconds=30.0, listening=None):
     """Serves models until they are to stop, and answers what was taken in.
 
     Args:
         models: `Models`.
-        opened: from `listen`, for HTTP; gRPC listens at the same address.
+        opened: socket that listens, for HTTP; gRPC listens at the same address.
         grpc_port: int, 0 for any free one.
         stop: asyncio.Event.
         drain_seconds: float, the time that open requests have after that.

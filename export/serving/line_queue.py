@@ -61,7 +61,7 @@ class LineQueue:
         most_waiting: int, lines that wait before requests are refused.
     """
 
-    def __init__(self, send, calls=1, list_lines=128, most_waiting=512):
+    def __init__(self, send, calls=1, list_lines=256, most_waiting=512):
         self._send, self._list_lines, self._most = send, list_lines, most_waiting
         self._parts = collections.deque()
         self._arrived = asyncio.Condition()

@@ -7,6 +7,7 @@ and a client that waits for each answer gets it.
 """
 
 import asyncio
+import contextlib
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -93,11 +94,19 @@ class _Stream:
             more = message.get("more_body", False)
             *lines, rest = (rest + message.get("body", b"")).split(b"\n")
             if len(rest) > self._limits.body_bytes:
+                await self._discard(more)
                 raise TooLarge(f"A line may have {self._limits.body_bytes} bytes.")
             if lines:
                 yield lines
         if rest:
             yield [rest]
+
+    async def _discard(self, more):
+        """Reads the rest: most clients read no answer before they have sent all."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.read_seconds):
+                while more:
+                    more = (await self._receive()).get("more_body", False)
 
     async def write(self, data):
         await self._start()

@@ -68,20 +68,23 @@ class Replica:
     Args:
         folder: str, an artefact.
         providers, threads, spinning: as `Translator` takes them.
-        workers: int, lists that are computed at the same time.
+        workers: int, batches of a list that are computed at the same time.
         batch_tokens: int, most tokens of a batch.
     """
 
     def __init__(
-        self, folder, providers=None, threads=None, workers=1, batch_tokens=2048, spinning=False
+        self, folder, providers=None, threads=None, workers=1, batch_tokens=512, spinning=False
     ):
         if LOOPBACK.items() <= os.environ.items():
             _keep_to_this_machine()
         self._folder, self._batch_tokens = pathlib.Path(folder), batch_tokens
-        if threads is None and workers > 1:
-            threads = 1
-        self._options = {"providers": providers, "threads": threads, "spinning": spinning}
-        self._pool = concurrent.futures.ThreadPoolExecutor(workers)
+        self._options = {
+            "providers": providers,
+            "threads": threads,
+            "workers": workers,
+            "spinning": spinning,
+        }
+        self._pool = concurrent.futures.ThreadPoolExecutor(1)  # one list after the other
         self._name = str(os.getpid())
         self._seen = self._identity()
         self._runner = open_runner(self._folder, **self._options)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import os
+import socket
 import sys
 
 from keras_transformer.export.runtime.artefact import read_task
@@ -18,18 +19,19 @@ class Served:
         replicas: int, processes. Defaults to 1.
         gpus: float, GPUs for each replica, for Ray to find a place for it. Defaults to 0.
         providers: as in `Translator`.
-        threads, workers: int, threads of a batch, and lists that a replica computes at the same
+        threads, workers: int, threads of a batch, and batches that a replica computes at the same
             time. Defaults: the cores of the machine, shared by the replicas, are workers of one
             thread each, which take the least processor time for a line. With `workers=1` all of
-            a replica's cores work on one list, and a large model answers a lone request sooner.
+            a replica's cores work on one batch, and a large model answers a lone request sooner.
             With `gpus` there is one worker.
-        batch_tokens: int, most tokens of a batch. Defaults to 2048.
+        batch_tokens: int, most tokens of a batch. Defaults to 512: the lines of a few dozen
+            requests differ in length, and smaller batches of them have less padding.
 
     Example:
 
     >>> Served("out/onnx", replicas=2, threads=1)
     Served(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, \
-workers=None, batch_tokens=2048)
+workers=None, batch_tokens=512)
     """
 
     folder: str
@@ -38,7 +40,7 @@ workers=None, batch_tokens=2048)
     providers: list | None = None
     threads: int | None = None
     workers: int | None = None
-    batch_tokens: int = 2048
+    batch_tokens: int = 512
 
     def __post_init__(self):
         for name in ("replicas", "threads", "workers", "batch_tokens"):
@@ -95,20 +97,21 @@ def serve(
     >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
     True
     """
-    cluster.imported_ray(local=ray_address is None)
-    # Here, because it needs packages of the extra.
-    from keras_transformer.export.serving.doors import listen
-
-    # Before Ray is started, which takes a while.
-    for served in models.values():
+    for served in models.values():  # before Ray is started, which takes a while
         read_task(served.folder)
     if grpc_port is None:
         grpc_port = port + 1 if port else 0
-    with listen(host, port) as opened, cluster.running(ray_address) as ray_serve:
+    with _listen(host, port) as opened, cluster.running(ray_address) as ray_serve:
         replicas = {name: _deploy(ray_serve, name, served) for name, served in models.items()}
         return asyncio.run(
             _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening)
         )
+
+
+def _listen(host, port):
+    """A socket that listens at an address; `OSError` where the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
 
 
 def _deploy(ray_serve, name, served):
@@ -126,6 +129,7 @@ def _deploy(ray_serve, name, served):
 
 
 async def _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening):
+    # Here, because they need packages of the extra.
     from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
     from keras_transformer.export.serving.metrics import Metrics
     from keras_transformer.export.serving.models import Limits, Models

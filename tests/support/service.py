@@ -6,9 +6,10 @@ is tested without the seconds that Ray takes to start.
 
 import asyncio
 import http.client
+import socket
 import threading
 
-from keras_transformer.export.serving.doors import listen, serve_doors
+from keras_transformer.export.serving.doors import serve_doors
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Limits, Models
 from keras_transformer.export.serving.replica import Replica
@@ -72,7 +73,7 @@ class Running:
         self.models = Models(limits, Metrics(log))
         for name, some in self._replicas.items():
             await self.models.add(name, some)
-        with listen("127.0.0.1", 0) as opened:
+        with socket.create_server(("127.0.0.1", 0)) as opened:
             self.answered = await serve_doors(
                 self.models, opened, 0, self._stop, drain_seconds, self._listening
             )
