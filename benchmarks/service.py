@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import common
+import workers
 from service_process import Service
 
 CLIENTS = Path(__file__).with_name("service_clients.py")
@@ -133,6 +134,81 @@ def load(service, args, model, single_file, rate):
     report["overload"]["lines/s after"] = len(after["answers"]) / after["seconds"]
     print(report["overload"], flush=True)
     return report
+
+
+def tables(report):
+    """The tables of a report: throughput, times under load, overload, equality."""
+    return "\n\n".join(
+        [
+            _throughput_table(report["throughput"], report["lines"]),
+            _load_table(report["under load"]),
+            _equality_table(report.get("equality", [])),
+        ]
+    )
+
+
+def _throughput_table(rounds, lines):
+    heads = ["requests", "lines/s", "Translator's", "of `Translator`", "by processor time", "loads"]
+    rows = []
+    for name, told in (("1 line", "1 line, 128 at a time"), ("16 lines", "16 lines, 32 at a time")):
+        ratios = [
+            statistics.median(row["translator"][what] / row[name][what] for row in rounds)
+            for what in ("seconds", "cpu")
+        ]
+        speeds = [
+            lines / statistics.median(row[part]["seconds"] for row in rounds)
+            for part in (name, "translator")
+        ]
+        loads = ", ".join(f"{row['load']:.0f}" for row in rounds)
+        rows.append([told, *(f"{speed:.1f}" for speed in speeds), *map(_ratio, ratios), loads])
+    return workers.table(heads, rows)
+
+
+def _ratio(value):
+    return f"{value:.2f}"
+
+
+def _load_table(load):
+    over = load["overload"]
+    rows = [
+        ["one request at a time", "", *(f"{value:.0f}" for value in load["single"].values()), ""],
+        [
+            "half of the full speed",
+            f"{load['rate'] / 2:.0f}",
+            *(f"{value:.0f}" for value in load["half"].values()),
+            _statuses(load["half statuses"]),
+        ],
+        [
+            f"three times the full speed, {over['seconds']:.0f} s",
+            f"{3 * load['rate']:.0f}",
+            "",
+            "",
+            _statuses(over["statuses"]),
+        ],
+    ]
+    table = workers.table(["load", "requests/s", "p50 ms", "p95 ms", "answers"], rows)
+    memory = ", ".join(
+        f"{name} {over['megabytes before'][name]:.0f} MB before and "
+        f"{over['megabytes after'][name]:.0f} MB after"
+        for name in over["megabytes before"]
+    )
+    speed = [over[f"lines/s {when}"] for when in ("before", "after")]
+    speeds = f"{speed[0]:.1f} lines/s before and {speed[1]:.1f} after"
+    return f"{table}\n\nThe overload: {memory}; {speeds}."
+
+
+def _statuses(counts):
+    return ", ".join(
+        f"{count:,} {name.removeprefix('StatusCode.')}" for name, count in sorted(counts.items())
+    )
+
+
+def _equality_table(rows):
+    heads = ["client", "at a time", "lines a request", "differing", "lines"]
+    return workers.table(heads, [[row[name] for name in _EQUALITY] for row in rows])
+
+
+_EQUALITY = ("client", "concurrency", "lines a request", "differing", "lines")
 
 
 def main():

@@ -5,7 +5,7 @@ What lives here: the exporters (`onnx_model`, `saved_model`, and `text_model` wi
 a task has to export (`tasks`), whether its outputs are what they are said to be (`heads`), the
 proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of a user's own
 (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line (`__main__`), the
-passes over a graph (`graph`) and the server's side (`runtime`).
+passes over a graph (`graph`), the server's side (`runtime`) and a service of it (`serving`).
 
 What may be imported: everything of this package; nothing of it imports this folder. `runtime`
 needs no framework, so the exporters, which need TensorFlow, are imported when first asked for. A

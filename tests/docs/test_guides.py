@@ -4,11 +4,14 @@ import json
 import pathlib
 import shutil
 import socket
+import subprocess
+import sys
 
 import pytest
 from support import exports, guides
 
 from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime import Translator
 
 pytestmark = pytest.mark.slow
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "guides"
@@ -86,6 +89,19 @@ def test_encoders(run):
 def test_serve(run):
     folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
+
+
+def test_service(run, saved):
+    """What a client says on the page, beside the service of the page in this process."""
+    from support import service
+
+    making = service.Running({"en-de": service.Local(saved / "out/onnx")})
+    folder = run("service")
+    command = [sys.executable, "ask.py", f"127.0.0.1:{making.port}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert making.stop() and done.returncode == 0, done.stderr
+    translator = Translator(saved / "out/onnx")
+    assert done.stdout == f"{translator.translate(['one hundred', 'two'])}\n"
 
 
 def test_cuda(run):
