@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from support import artefacts, seeded_artefact, service
+from support import artefacts, local_service, seeded_artefact
 
 
 @pytest.fixture(scope="package")
@@ -30,8 +30,8 @@ def log():
 @pytest.fixture(scope="module")
 def running(folder, seeded_folder, log):
     """A translator `en-de` and a generator `story` behind all doors."""
-    made = service.Running(
-        {"en-de": service.Local(folder), "story": service.Local(seeded_folder)}, log=log
+    made = local_service.Running(
+        {"en-de": local_service.Local(folder), "story": local_service.Local(seeded_folder)}, log=log
     )
     yield made
     made.stop()

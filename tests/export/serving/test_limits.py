@@ -11,7 +11,7 @@ import time
 
 import grpc
 import pytest
-from support import service
+from support import local_service
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import connections
@@ -31,13 +31,13 @@ SMALL = Limits(
 
 @pytest.fixture(scope="module")
 def local(folder):
-    return service.Local(folder)
+    return local_service.Local(folder)
 
 
 @pytest.fixture(scope="module")
 def small(local):
     """A service with small limits."""
-    made = service.Running({"en-de": local}, SMALL)
+    made = local_service.Running({"en-de": local}, SMALL)
     yield made
     made.stop()
 
@@ -366,8 +366,8 @@ def test_a_failure_of_the_service_is_one_and_is_logged(small, local, caplog):
 
 
 def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
-    local = service.Local(folder)
-    going = service.Running({"en-de": local})
+    local = local_service.Local(folder)
+    going = local_service.Running({"en-de": local})
     local.gate.clear()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         taken = pool.submit(ask, going)
@@ -384,8 +384,8 @@ def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
 
 
 def test_a_drain_has_an_end(folder):
-    local = service.Local(folder)
-    going = service.Running({"en-de": local}, drain_seconds=0.2)
+    local = local_service.Local(folder)
+    going = local_service.Running({"en-de": local}, drain_seconds=0.2)
     local.gate.clear()
     thread = threading.Thread(target=lambda: raw(going, HEAD + LINE), daemon=True)
     thread.start()
