@@ -82,7 +82,7 @@ def deploy(serve, name, folder, *, replicas=1, gpus=0, **options):
         folder: of the artefact, at the same path on each machine of the cluster.
         replicas: int, processes that serve it.
         gpus: float, GPUs for each of them; a part of one lets replicas share it.
-        **options: as `Replica` takes them.
+        options: as `Replica` takes them.
 
     Returns:
         `Replicas`.
