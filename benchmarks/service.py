@@ -234,23 +234,20 @@ def main():
     begun = time.perf_counter()
     with Service(args.artefact) as service:
         report["start seconds"] = time.perf_counter() - begun
-        for name, measure in (
-            ("throughput", lambda: throughput(service, args, model, folder)),
-            (
-                "under load",
-                lambda: load(service, args, model, single_file, rate_of(report, len(expected))),
-            ),
-            ("equality", lambda: equality(service, args, model, expected)),
-        ):
-            report["load"].append(os.getloadavg()[0])
-            report[name] = measure()
-            if args.output:
-                common.write(report, args.output)
+        report["throughput"] = throughput(service, args, model, folder)
+        keep(report, args)
+        seconds = statistics.median(row["1 line"]["seconds"] for row in report["throughput"])
+        report["under load"] = load(service, args, model, single_file, len(expected) / seconds)
+        keep(report, args)
+        for report["equality"] in equality(service, args, model, expected):
+            keep(report, args)
 
 
-def rate_of(report, lines):
-    """Lines a second that the service has answered, one a request."""
-    return lines / statistics.median(row["1 line"]["seconds"] for row in report["throughput"])
+def keep(report, args):
+    """Writes what was measured so far, and how busy the machine is."""
+    report["load"].append(os.getloadavg()[0])
+    if args.output:
+        common.write(report, args.output)
 
 
 if __name__ == "__main__":

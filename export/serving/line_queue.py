@@ -5,7 +5,7 @@ batch to fill: a replica that is free gets what is there, at once, and what come
 next list. Two rules make lists fuller, and neither costs an idle service anything:
 
 - Clients that were answered together ask again together. After a list of several requests the next
-  one waits for as many, `LINGER` seconds at most.
+  one waits for as many, a twentieth of the time that the last one took, `LINGER` at most.
 - One list is sent ahead of the answers, so that a replica need not wait for the next; but only one
   that is worth a batch.
 
@@ -21,7 +21,7 @@ import time
 
 from keras_transformer.export.serving.refusals import Busy, Late
 
-LINGER = 0.005
+LINGER = 0.05  # seconds
 # Lists of one request that may wait or run at the same time: the others are not to wait for all.
 LISTS_OF_A_REQUEST = 4
 
@@ -65,7 +65,7 @@ class LineQueue:
         self._send, self._list_lines, self._most = send, list_lines, most_waiting
         self._parts = collections.deque()
         self._arrived = asyncio.Condition()
-        self._last = 1  # requests of the last list
+        self._last, self._seconds = 1, 0.0  # requests of the last list, and its time
         self.waiting = 0
         ahead = max(1, min(32, list_lines))
         self._tasks = [
@@ -143,6 +143,7 @@ class LineQueue:
                 for part in parts:
                     _finish(part, error=error)
                 continue
+            self._seconds = time.monotonic() - begun
             results, lengths = iter(sent.results), iter(sent.lengths)
             for part in parts:
                 some = [next(results) for _ in part.items]
@@ -151,7 +152,7 @@ class LineQueue:
 
     async def _linger(self, count):
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(min(LINGER, 0.05 * self._seconds)):
                 await self._arrived.wait_for(lambda: len(self._parts) >= count)
 
     def _take(self):
