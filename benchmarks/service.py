@@ -23,6 +23,8 @@ import workers
 from service_process import Service
 
 CLIENTS = Path(__file__).with_name("service_clients.py")
+# A process for each line would measure the starts of curl; and all together must fit the queue.
+CURL_LINES = {1: 25, 16: 5, 128: 2}
 KINDS = ("grpc", "http", "libretranslate", "curl")
 WHOLE_FILE = """
 import json, sys, time
@@ -66,8 +68,7 @@ def equality(service, args, model, expected):
     rows = []
     for concurrency in (128, 16, 1):
         for kind in KINDS:
-            # A process for each line would measure the starts of curl.
-            lines = 25 if kind == "curl" and concurrency == 1 else 5 if kind == "curl" else 1
+            lines = CURL_LINES[concurrency] if kind == "curl" else 1
             found = client(service, kind, model, concurrency, args.file, "--lines", lines)
             pairs = zip(found["answers"], expected, strict=True)
             row = {
