@@ -18,6 +18,7 @@ import common
 import kinds
 import kinds_speed
 import layers
+import service
 import serving
 import training
 import workers
@@ -221,6 +222,7 @@ TABLES = {
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),
+    "service": lambda: measured("service", service.tables),
     "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
     "training": lambda: measured("training", training_table),
     "web": lambda: measured("web", browser.table),

@@ -7,8 +7,8 @@ with what these share in `encoder_decoder`), their arguments (`arguments`), a mo
 (`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
 a user's own (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line
 (`__main__`), the passes over a graph (`graph`), what another server wants (`triton`,
-`triton_config`), our server's side (`runtime`), archives of text (`archive`) and the browser's side
-(`web`, in JavaScript).
+`triton_config`), our server's side (`runtime`), a service of it (`serving`), archives of text
+(`archive`) and the browser's side (`web`, in JavaScript).
 
 What may be imported: everything of this package; nothing of it imports this folder. `runtime`
 needs no framework, so the exporters, which need TensorFlow, are imported when first asked for. A

@@ -28,7 +28,7 @@ def open_runner(folder, providers=None, **options):
 
     Args:
         folder: str or path, what `keras_transformer.export.export_onnx` wrote.
-        providers, **options: as `Translator` takes them.
+        providers, options: as `Translator` takes them.
 
     Returns:
         A `Translator`, `Generator`, `Transcriber` or `Predictor`.

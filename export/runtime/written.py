@@ -2,11 +2,20 @@
 
 import json
 import re
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_transformer.export.runtime.generator import Generation
 from keras_transformer.export.runtime.results import Labels, Outputs, Tags, Vector
+
+
+class Format(NamedTuple):
+    """How a result is written: the options of the command line."""
+
+    json: bool = False
+    n_best: int | None = None
+    with_prompt: bool = False
 
 
 def written(number, result, options):
@@ -15,7 +24,7 @@ def written(number, result, options):
     Args:
         number: int, of the line, from 1.
         result: of any kind that the runtime has.
-        options: has `json`, `n_best` and `with_prompt`, as the command line has.
+        options: `Format`, or what has the same attributes.
     """
     if options.json:
         rows = [_json(result._asdict())]

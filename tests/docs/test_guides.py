@@ -4,11 +4,14 @@ import json
 import pathlib
 import shutil
 import socket
+import subprocess
+import sys
 
 import pytest
 from support import exports, guides
 
 from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime import Translator
 
 pytestmark = pytest.mark.slow
 FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "guides"
@@ -94,6 +97,19 @@ def test_browser(run):
     folder = run("browser", starts_from=["model.keras", "tokenizer.model"])
     written = {path.parent.name for path in folder.glob("site/models/*/artefact.json")}
     assert written == {"en-de", "en-de-attention"}
+
+
+def test_service(run, saved):
+    """What a client says on the page, beside the service of the page in this process."""
+    from support import local_service
+
+    making = local_service.Running({"en-de": local_service.Local(saved / "out/onnx")})
+    folder = run("service")
+    command = [sys.executable, "ask.py", f"127.0.0.1:{making.port}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert making.stop() and done.returncode == 0, done.stderr
+    translator = Translator(saved / "out/onnx")
+    assert done.stdout == f"{translator.translate(['one hundred', 'two'])}\n"
 
 
 def test_cuda(run):

@@ -45,7 +45,7 @@ FLOORS = (
         "data.words",
     },
     {"export.runtime"},
-    {"export.archive"},
+    {"export.archive", "export.serving"},
     {
         "layers",
         "data",

@@ -1,0 +1,111 @@
+"""The service as a process of its own, for benchmarks: started, watched, stopped."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CLOCK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def free_ports():
+    """The first of two free ports, one after the other."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = one.getsockname()[1]
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except OSError:
+                continue
+            return port
+
+
+class Service:
+    """A running `python -m keras_transformer.export.serving`, at free ports of 127.0.0.1.
+
+    Args:
+        arguments: of the command.
+
+    Attributes:
+        port: int, of HTTP; gRPC's is the next one.
+    """
+
+    def __init__(self, *arguments):
+        self.port = free_ports()
+        self._errors = tempfile.NamedTemporaryFile("r", prefix="service-", suffix=".log")
+        command = [sys.executable, "-m", "keras_transformer.export.serving", *arguments]
+        with open(self._errors.name, "w") as errors:
+            self.process = subprocess.Popen(
+                [*command, "--quiet", "--port", str(self.port)],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        end = time.monotonic() + 300
+        while not re.search(r"http \S+:\d+, grpc \d+", self.errors()):
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.process.kill()
+                raise RuntimeError(self.errors())
+            time.sleep(0.2)
+
+    def errors(self):
+        return Path(self._errors.name).read_text("utf-8", "replace")
+
+    def family(self):
+        """Process ids of the service and of all that it has started, each with its command."""
+        parents, names = {}, {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                stat = (folder / "stat").read_text().rpartition(")")[2].split()
+                name = (folder / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+            parents[int(folder.name)], names[int(folder.name)] = int(stat[1]), name
+        found = {self.process.pid}
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return {pid: names[pid] for pid in sorted(found) if pid in names}
+
+    def replicas(self):
+        """Process ids of the replicas."""
+        return [pid for pid, name in self.family().items() if name.startswith("ray::ServeReplica")]
+
+    def cpu_seconds(self):
+        """Of all processes since their start."""
+        total = 0
+        for pid in self.family():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            total += int(fields[11]) + int(fields[12])
+        return total / CLOCK
+
+    def megabytes(self):
+        """Resident memory of the doors and of the replicas."""
+        found = {"doors": self.process.pid, "replicas": self.replicas()[0]}
+        return {
+            name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6
+            for name, pid in found.items()
+        }
+
+    def stop(self):
+        """Its exit status after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()

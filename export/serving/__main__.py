@@ -1,0 +1,128 @@
+"""The command line of the service: `python -m keras_transformer.export.serving out/onnx`."""
+
+import argparse
+import contextlib
+import dataclasses
+import pathlib
+import re
+import sys
+
+from keras_transformer.export.serving import MissingRay, Served, serve
+from keras_transformer.export.serving.models import Limits
+
+_KINDS = {"replicas": int, "gpus": float, "threads": int, "workers": int, "batch_tokens": int}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def parser():
+    """The parser of the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m keras_transformer.export.serving",
+        description="Serve artefacts over HTTP and gRPC, on this machine's 127.0.0.1 unless told "
+        "otherwise, until SIGTERM.",
+        epilog="Exit status: 0 all requests that were taken in were answered; 1 some were not; "
+        "2 wrong arguments, a bad artefact, a port that is taken.",
+    )
+    made.add_argument(
+        "models",
+        nargs="+",
+        metavar="[NAME=]FOLDER[,OPTION=VALUE...]",
+        help="what export_onnx wrote, and the name to serve it by (the folder's). A translator "
+        "called en-de is a pair of languages for /translate. Options: replicas, gpus (for each), "
+        "threads, workers, batch_tokens, provider",
+    )
+    made.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    made.add_argument("--port", type=int, default=8080, help="of HTTP (%(default)s; 0: any)")
+    made.add_argument("--grpc-port", type=int, help="of gRPC (the next one)")
+    made.add_argument(
+        "--queue",
+        type=int,
+        default=Limits.waiting_lines,
+        metavar="LINES",
+        help="that may wait for a model before requests are refused (%(default)s)",
+    )
+    made.add_argument(
+        "--deadline",
+        type=float,
+        default=Limits.deadline_seconds,
+        metavar="SECONDS",
+        help="of requests that bring none (%(default)g)",
+    )
+    made.add_argument(
+        "--drain",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="that open requests have after SIGTERM (%(default)g)",
+    )
+    made.add_argument("--quiet", action="store_true", help="no line a request on standard output")
+    made.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
+    return made
+
+
+def named(text):
+    """The name and the `Served` of an argument.
+
+    Raises:
+        ValueError: it is none.
+    """
+    place, *options = text.split(",")
+    name, equals, folder = place.partition("=")
+    if not equals:
+        name, folder = pathlib.Path(place).resolve().name, place
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for an address: pass NAME=FOLDER")
+    found = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key == "provider":
+            found["providers"] = [value]
+        elif key in _KINDS:
+            found[key] = _KINDS[key](value)
+        else:
+            raise ValueError(f"{key!r} is no option: {', '.join([*_KINDS, 'provider'])}")
+    return name, Served(folder, **found)
+
+
+def main(arguments=None):
+    """The command line. Returns the exit status."""
+    options = parser().parse_args(arguments)
+
+    def listening(port, grpc_port):
+        say(f"serving {', '.join(models)}: http {options.host}:{port}, grpc {grpc_port}")
+
+    try:
+        pairs = [named(text) for text in options.models]
+        models = dict(pairs)
+        if len(models) < len(pairs):
+            raise ValueError("two models have one name: pass NAME=FOLDER")
+        limits = dataclasses.replace(
+            Limits(), waiting_lines=options.queue, deadline_seconds=options.deadline
+        )
+        log = None if options.quiet else sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints, and the log is JSON
+            answered = serve(
+                models,
+                options.host,
+                options.port,
+                options.grpc_port,
+                limits=limits,
+                log=log,
+                drain_seconds=options.drain,
+                ray_address=options.ray_address,
+                listening=listening,
+            )
+    except (MissingRay, ValueError, OSError, RuntimeError) as error:
+        say(f"error: {error}")
+        return 2
+    if not answered:
+        say("some requests were not answered in time")
+    return 0 if answered else 1
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

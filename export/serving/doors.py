@@ -1,0 +1,78 @@
+"""Both servers of a service, HTTP and gRPC, from their start to a drain at a signal."""
+
+import asyncio
+import contextlib
+import signal
+
+import uvicorn
+
+from keras_transformer.export.serving.app import make_app
+from keras_transformer.export.serving.connections import Connection
+from keras_transformer.export.serving.grpc_v2 import make_server
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals to the service."""
+
+    def capture_signals(self):
+        return contextlib.nullcontext()
+
+
+async def serve_doors(models, opened, grpc_port, stop, drain_seconds=30.0, listening=None):
+    """Serves models until they are to stop, and answers what was taken in.
+
+    Args:
+        models: `Models`.
+        opened: socket that listens, for HTTP; gRPC listens at the same address.
+        grpc_port: int, 0 for any free one.
+        stop: asyncio.Event.
+        drain_seconds: float, the time that open requests have after that.
+        listening: function of both ports, called when requests are taken.
+
+    Returns:
+        Whether all requests were answered.
+
+    Raises:
+        RuntimeError: the port of gRPC is taken.
+    """
+    host, port = opened.getsockname()[:2]
+    config = uvicorn.Config(
+        make_app(models),
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="error",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    http = _Server(config)
+    address = f"[{host}]:{grpc_port}" if ":" in host else f"{host}:{grpc_port}"
+    grpc, grpc_port = make_server(models, address)
+    await grpc.start()
+    serving = asyncio.create_task(http.serve([opened]))
+    try:
+        if listening is not None:
+            listening(port, grpc_port)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
+        return await models.drain(drain_seconds)
+    finally:
+        http.should_exit = True
+        await grpc.stop(grace=2)
+        await serving
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop):
+    """Sets an event at SIGTERM and SIGINT, within the block and in its event loop."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

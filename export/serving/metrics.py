@@ -1,0 +1,96 @@
+"""Prometheus' metrics and the log: one line of JSON a request, without its text.
+
+They are kept where the requests are counted, in the process of the doors, with the package that
+Ray itself uses. Ray's own metrics leave through an agent of its dashboard, on a port for each
+machine; here they are at `/metrics` of the service, the replica being a label.
+"""
+
+import collections
+import json
+import sys
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
+_LINES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# The latest requests, of which percentiles are told.
+LATEST = 1024
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+class Metrics:
+    """What is counted of requests, lists and queues.
+
+    Args:
+        log: file that gets a line a request; None for none.
+    """
+
+    def __init__(self, log=sys.stdout):
+        self._log = log
+        self.registry = registry = CollectorRegistry()
+
+        def made(kind, name, text, labels, **options):
+            return kind(f"keras_transformer_{name}", text, labels, registry=registry, **options)
+
+        request = ("door", "model")
+        self._requests = made(Counter, "requests", "Requests.", (*request, "status"))
+        self._seconds = made(
+            Histogram, "request_seconds", "From begin to end.", request, buckets=_SECONDS
+        )
+        self._waits = made(
+            Histogram, "wait_seconds", "Of requests in the queue.", ("model",), buckets=_SECONDS
+        )
+        self._lines = made(Counter, "lines", "Lines answered.", ("model", "replica"))
+        self._tokens = made(Counter, "tokens", "Tokens read.", ("model", "replica"))
+        self._busy = made(Counter, "busy_seconds", "Of the replica.", ("model", "replica"))
+        self._lists = made(
+            Histogram, "list_lines", "Lines sent at once.", ("model",), buckets=_LINES
+        )
+        self._waiting = made(Gauge, "waiting_lines", "Lines in the queue.", ("model",))
+        self._latency = made(
+            Gauge, "latency_seconds", f"Of the {LATEST} latest.", ("model", "quantile")
+        )
+        self._latest = collections.defaultdict(lambda: collections.deque(maxlen=LATEST))
+
+    def watch(self, name, queue):
+        """Has the length of a model's queue told."""
+        self._waiting.labels(name).set_function(lambda: queue.waiting)
+
+    def list_done(self, name, sent):
+        """Counts a list: `Sent` by a replica."""
+        self._lists.labels(name).observe(len(sent.results))
+        self._lines.labels(name, sent.replica).inc(len(sent.results))
+        self._tokens.labels(name, sent.replica).inc(sum(sent.lengths))
+        self._busy.labels(name, sent.replica).inc(sent.seconds)
+
+    def request_done(self, record, seconds):
+        """Counts a request, and writes its line."""
+        self._requests.labels(record.door, record.model, record.status).inc()
+        self._seconds.labels(record.door, record.model).observe(seconds)
+        if record.model:
+            self._waits.labels(record.model).observe(record.waited)
+            self._latest[record.model].append(seconds)
+        if self._log is None:
+            return
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "door": record.door,
+            "model": record.model,
+            "status": record.status,
+            "lines": record.lines,
+            "tokens": record.tokens,
+            "wait_ms": round(1e3 * record.waited, 1),
+            "ms": round(1e3 * seconds, 1),
+        }
+        self._log.write(json.dumps(line) + "\n")
+        self._log.flush()
+
+    def page(self):
+        """What Prometheus reads, bytes."""
+        for model, latest in self._latest.items():
+            ordered = sorted(latest)
+            for quantile in QUANTILES:
+                value = ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+                self._latency.labels(model, quantile).set(value)
+        return generate_latest(self.registry)

@@ -1,0 +1,159 @@
+"""A replica: one artefact, opened, in a process of its own that Ray Serve starts and watches."""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import logging
+import os
+import pathlib
+import sys
+import threading
+import time
+
+from keras_transformer.export.runtime import ArtefactError, answers, open_runner
+from keras_transformer.export.runtime.by_task import SEEDED
+from keras_transformer.export.runtime.signature import MANIFEST_FILE, SEED
+
+logger = logging.getLogger("ray.serve")
+# Ray reads it when it is imported: all of its processes talk over 127.0.0.1.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Seconds between looks at the folder.
+LOOK = 1.0
+
+
+@dataclasses.dataclass
+class Sent:
+    """What comes back for a list of lines.
+
+    Attributes:
+        results: list, one a line: `Translation` or another of the runtime's results.
+        lengths: list of int, tokens of each line as the model read it.
+        seconds: float, time that the list took.
+        version: str, of the artefact that answered.
+        replica: str, which one it was.
+    """
+
+    results: list
+    lengths: list
+    seconds: float
+    version: str
+    replica: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What the doors must know of a model.
+
+    Attributes:
+        task: str, of the artefact.
+        version: str, the first digits of the manifest's checksum.
+        samples: bool, whether a seed matters.
+        precision, provider: str, as they run.
+    """
+
+    task: str
+    version: str
+    samples: bool
+    precision: str
+    provider: str
+
+
+class Replica:
+    """Answers lists of lines with one artefact, and takes up another that replaces it.
+
+    Ray Serve makes it, in a process of its own. The manifest of the folder is looked at every
+    second. Where it is another one the new artefact is opened beside the old one, which answers
+    meanwhile; a folder that cannot be opened changes nothing, and is looked at again.
+
+    Args:
+        folder: str, an artefact.
+        providers, threads, spinning: as `Translator` takes them.
+        workers: int, batches of a list that are computed at the same time.
+        batch_tokens: int, most tokens of a batch.
+    """
+
+    def __init__(
+        self, folder, providers=None, threads=None, workers=1, batch_tokens=512, spinning=False
+    ):
+        if LOOPBACK.items() <= os.environ.items():
+            _keep_to_this_machine()
+        self._folder, self._batch_tokens = pathlib.Path(folder), batch_tokens
+        self._options = {
+            "providers": providers,
+            "threads": threads,
+            "workers": workers,
+            "spinning": spinning,
+        }
+        self._pool = concurrent.futures.ThreadPoolExecutor(1)  # one list after the other
+        self._name = str(os.getpid())
+        self._seen = self._identity()
+        self._runner = open_runner(self._folder, **self._options)
+        self._tried = None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    async def answer(self, items, seed=None):
+        """The `Sent` of a list of lines."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._answer, items, seed)
+
+    async def describe(self):
+        """The `Description` of what is served now."""
+        return description(self._runner)
+
+    def _answer(self, items, seed):
+        runner, start = self._runner, time.perf_counter()
+        found = answers(runner, items, seed, self._batch_tokens, max(1, len(items)))
+        results, lengths = list(found), runner.lengths(items)
+        seconds = time.perf_counter() - start
+        return Sent(results, lengths, seconds, description(runner).version, self._name)
+
+    def _identity(self):
+        """What changes when the manifest is replaced; None where there is none."""
+        try:
+            found = os.stat(self._folder / MANIFEST_FILE)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _watch(self):
+        while True:
+            time.sleep(LOOK)
+            self.look()
+
+    def look(self):
+        """Takes up a new artefact, if there is one."""
+        found = self._identity()
+        if found is None or found == self._seen:
+            return
+        try:
+            runner = open_runner(self._folder, **self._options)
+        except (ArtefactError, ValueError, OSError) as error:
+            if found != self._tried:  # said once
+                logger.warning("%s was replaced, and is not served: %s", self._folder, error)
+            self._tried = found
+            return
+        if found == self._identity():  # else it was replaced meanwhile: at the next look
+            self._runner, self._seen = runner, found
+            logger.info("%s was replaced: version %s", self._folder, description(runner).version)
+
+
+def _keep_to_this_machine():
+    """Binds the port of this process to 127.0.0.1.
+
+    Ray Serve 2.60 opens one in each replica, for handles that speak gRPC, on all addresses of the
+    machine, and has no option for it. It does so after a replica was made.
+    """
+    module = sys.modules.get("ray.serve._private.replica")
+    if module is not None:
+        add = module.add_port_to_grpc_server
+        module.add_port_to_grpc_server = lambda server, address: add(server, "127.0.0.1:0")
+
+
+def description(runner):
+    """The `Description` of what `open_runner` gave."""
+    manifest = runner.manifest
+    samples = manifest["task"] in SEEDED and any(
+        value["name"] == SEED for value in manifest["inputs"]
+    )
+    version = manifest["checksum"][:12]
+    return Description(manifest["task"], version, samples, manifest["precision"], runner.provider)

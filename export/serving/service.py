@@ -1,0 +1,141 @@
+"""A service: artefacts by name, their replicas, and the doors."""
+
+import asyncio
+import dataclasses
+import os
+import socket
+import sys
+
+from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.serving import cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """An artefact, and with what it is served.
+
+    Args:
+        folder: str or path, what `export_onnx` wrote. It may be replaced while it is served.
+        replicas: int, processes. Defaults to 1.
+        gpus: float, GPUs for each replica, for Ray to find a place for it. Defaults to 0.
+        providers: as in `Translator`.
+        threads, workers: int, threads of a batch, and batches that a replica computes at the same
+            time. Defaults: the cores of the machine, shared by the replicas, are workers of one
+            thread each, which take the least processor time for a line. With `workers=1` all of
+            a replica's cores work on one batch, and a large model answers a lone request sooner.
+            With `gpus` there is one worker.
+        batch_tokens: int, most tokens of a batch. Defaults to 512: the lines of a few dozen
+            requests differ in length, and smaller batches of them have less padding.
+
+    Example:
+
+    >>> Served("out/onnx", replicas=2, threads=1)
+    Served(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, \
+workers=None, batch_tokens=512)
+    """
+
+    folder: str
+    replicas: int = 1
+    gpus: float = 0
+    providers: list | None = None
+    threads: int | None = None
+    workers: int | None = None
+    batch_tokens: int = 512
+
+    def __post_init__(self):
+        for name in ("replicas", "threads", "workers", "batch_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {value}.")
+        if self.gpus < 0:
+            raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
+
+    def shares(self, cores):
+        """Threads and workers of each replica on a machine of so many cores."""
+        share = max(1, cores // self.replicas)
+        workers = self.workers
+        if workers is None:
+            workers = 1 if self.gpus else max(1, share // (self.threads or 1))
+        return self.threads or max(1, share // workers), workers
+
+
+def serve(
+    models,
+    host="127.0.0.1",
+    port=8080,
+    grpc_port=None,
+    *,
+    limits=None,
+    log=sys.stdout,
+    drain_seconds=30.0,
+    ray_address=None,
+    listening=None,
+):
+    """Serves artefacts until the process gets SIGTERM or SIGINT, and answers what it has taken in.
+
+    Args:
+        models: dict from names to `Served`.
+        host: str, the address to listen at; only this machine reaches the default.
+        port: int, of HTTP.
+        grpc_port: int, of gRPC. Defaults to the next one.
+        limits: `Limits`.
+        log: file that gets a line of JSON for each request, or None.
+        drain_seconds: float, the time that open requests have at the end.
+        ray_address: of a Ray cluster that runs already. Defaults to a new one on this machine.
+        listening: function of both ports, called when requests are taken.
+
+    Returns:
+        Whether all requests that were taken in were answered.
+
+    Raises:
+        MissingRay: the extra `ray` is not installed.
+        ArtefactError: a folder is no artefact.
+        OSError, RuntimeError: a port is taken, or a replica does not come up.
+
+    Example:
+
+    >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
+    True
+    """
+    for served in models.values():  # before Ray is started, which takes a while
+        read_task(served.folder)
+    if grpc_port is None:
+        grpc_port = port + 1 if port else 0
+    with _listen(host, port) as opened, cluster.running(ray_address) as ray_serve:
+        replicas = {name: _deploy(ray_serve, name, served) for name, served in models.items()}
+        return asyncio.run(
+            _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening)
+        )
+
+
+def _listen(host, port):
+    """A socket that listens at an address; `OSError` where the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+def _deploy(ray_serve, name, served):
+    threads, workers = served.shares(os.cpu_count() or 1)
+    options = {"providers": served.providers, "threads": threads, "workers": workers}
+    return cluster.deploy(
+        ray_serve,
+        name,
+        served.folder,
+        replicas=served.replicas,
+        gpus=served.gpus,
+        batch_tokens=served.batch_tokens,
+        **options,
+    )
+
+
+async def _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening):
+    # Here, because they need packages of the extra.
+    from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
+    from keras_transformer.export.serving.metrics import Metrics
+    from keras_transformer.export.serving.models import Limits, Models
+
+    models, stop = Models(limits or Limits(), Metrics(log)), asyncio.Event()
+    with stopped_by_signals(stop):
+        for name, some in replicas.items():
+            await models.add(name, some)
+        return await serve_doors(models, opened, grpc_port, stop, drain_seconds, listening)

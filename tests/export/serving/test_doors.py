@@ -1,0 +1,225 @@
+"""All doors, with clients that others wrote: each gives what `Translator` gives."""
+
+import concurrent.futures
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from libretranslatepy import LibreTranslateAPI
+from support import artefacts
+
+from keras_transformer.export.runtime import Generator, Translator
+
+LINES = [*artefacts.LINES, "", "  ", "two\0dogs", "x " * 100, "a dog 😀"]
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return Translator(folder).n_best(LINES)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def triton(request, running):
+    """tritonclient's module of a kind, and a client."""
+    if request.param == "http":
+        module, port = tritonclient.http, running.port
+    else:
+        module, port = tritonclient.grpc, running.grpc_port
+    with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        yield module, client
+
+
+def tensor(module, lines, **options):
+    made = module.InferInput("text", [len(lines)], "BYTES")
+    made.set_data_from_numpy(np.array([line.encode() for line in lines], object), **options)
+    return made
+
+
+def test_tritonclient_asks_after_server_and_models(triton):
+    module, client = triton
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("en-de") and not client.is_model_ready("no")
+    options = {} if module is tritonclient.http else {"as_json": True}
+    server, model = (
+        client.get_server_metadata(**options),
+        client.get_model_metadata("en-de", **options),
+    )
+    assert server["name"] == "keras_transformer"
+    assert [entry["name"] for entry in model["outputs"]] == ["text", "result", "error"]
+    assert client.is_model_ready("en-de", model["versions"][0])
+
+
+def test_tritonclient_gets_what_translator_gives(triton, expected):
+    module, client = triton
+    answer = client.infer("en-de", [tensor(module, LINES)], request_id="seven")
+    texts = [text.decode() for text in answer.as_numpy("text")]
+    assert texts == [result.text for result in expected]
+    errors = [text.decode() or None for text in answer.as_numpy("error")]
+    assert errors == [result.error for result in expected] and any(errors)
+    results = [json.loads(text) for text in answer.as_numpy("result")]
+    assert [tuple(result["texts"]) for result in results] == [one.texts for one in expected]
+
+
+def test_json_and_binary_data_say_the_same(running):
+    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{running.port}") as client:
+        for binary_in in (True, False):
+            for binary_out in (True, False):
+                output = tritonclient.http.InferRequestedOutput("text", binary_data=binary_out)
+                inputs = tensor(tritonclient.http, LINES[:3], binary_data=binary_in)
+                answer = client.infer("en-de", [inputs], outputs=[output]).as_numpy("text")
+                found = [text if isinstance(text, str) else text.decode() for text in answer]
+                assert len(found) == 3 and len(set(found)) == 3
+
+
+def test_grpc_contents_are_answered_with_contents(running):
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name="en-de", id="7")
+    entry = request.inputs.add(name="text", datatype="BYTES", shape=[2, 1])
+    entry.contents.bytes_contents.extend([b"two dogs", b"\xff"])
+    request.outputs.add(name="error")
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{running.grpc_port}") as client:
+        answer = client._client_stub.ModelInfer(request)
+    (output,) = answer.outputs
+    assert answer.id == "7" and list(output.shape) == [2, 1] and not answer.raw_output_contents
+    assert output.contents.bytes_contents[1].startswith(b"not UTF-8")
+
+
+def test_a_seed_is_a_parameter(triton, seeded_folder):
+    module, client = triton
+    prompts = artefacts.LINES[:2]
+    expected = {seed: Generator(seeded_folder).generate(prompts, seed) for seed in (3, 4)}
+    assert expected[3] != expected[4]
+    for seed, texts in expected.items():
+        answer = client.infer("story", [tensor(module, prompts)], parameters={"seed": seed})
+        assert [text.decode() for text in answer.as_numpy("text")] == texts
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"model_name": "no"}, "There is no model 'no'. There are: en-de, story."),
+        ({"model_name": "en-de", "model_version": "9"}, "en-de has no version '9'"),
+        ({"model_name": "en-de", "parameters": {"seed": 1}}, "en-de draws no random numbers"),
+        ({"model_name": "story", "parameters": {"seed": -1}}, "integer from 0 to"),
+        ({"model_name": "story", "parameters": {"seed": "x"}}, "integer from 0 to"),
+    ],
+)
+def test_tritonclient_is_told_what_is_wrong(triton, arguments, message):
+    module, client = triton
+    with pytest.raises(tritonclient.utils.InferenceServerException, match=message):
+        client.infer(inputs=[tensor(module, ["two dogs"])], **arguments)
+
+
+def test_libretranslate(running, expected):
+    client = LibreTranslateAPI(f"http://127.0.0.1:{running.port}/")
+    assert {"code": "en", "name": "en", "targets": ["de"]} in client.languages()
+    assert client.translate(LINES[0], "en", "de") == expected[0].text
+    text = client.translate("\n".join(LINES[:3]), "en", "de")
+    assert text == "\n".join(result.text for result in expected[:3])
+
+
+def libretranslate(running, **fields):
+    body = json.dumps({"source": "en", "target": "de", **fields})
+    status, _, answer = running.request("POST", "/translate", body, JSON)
+    return status, json.loads(answer)
+
+
+def test_libretranslate_takes_lists_and_gives_alternatives(running, expected):
+    status, answer = libretranslate(running, q=LINES[:2], alternatives=3)
+    assert status == 200
+    assert answer["translatedText"] == [result.text for result in expected[:2]]
+    assert answer["alternatives"] == [[result.texts[1]] for result in expected[:2]]
+    status, answer = libretranslate(running, q="")
+    assert (status, answer) == (200, {"translatedText": ""})
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"q": "x", "format": "html"}, "Only format text"),
+        ({"q": "x", "source": "auto"}, "do not detect"),
+        ({"q": "x", "target": "fr"}, "There are: en-de."),
+        ({"q": "x", "source": ["en"]}, "no model for these languages"),
+        ({"q": 7}, "q is a text"),
+        ({"q": ["x", None]}, "q is a text"),
+        ({}, "q is a text"),
+        ({"q": "x", "alternatives": "many"}, "alternatives"),
+        ({"q": ["two dogs", "x " * 100]}, "Line 2 is not translated"),
+    ],
+)
+def test_libretranslate_refuses(running, fields, message):
+    status, answer = libretranslate(running, **fields)
+    assert status == 400 and message in answer["error"]
+
+
+def test_libretranslate_refuses_to_detect_and_other_content(running):
+    status, _, answer = running.request("POST", "/detect", "q=x")
+    assert status == 400 and b"do not detect" in answer
+    status, _, answer = running.request("POST", "/translate", "q", {"Content-Type": "text/csv"})
+    assert status == 415 and b"application/json" in answer
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, _, answer = running.request("POST", "/translate", "q=%ff&source=en&target=de", form)
+    assert status == 400 and b"form cannot be read" in answer
+
+
+def test_curl_streams_lines(running, expected):
+    assert shutil.which("curl")
+    address = f"http://127.0.0.1:{running.port}/lines/en-de"
+    data = "".join(f"{line}\n" for line in LINES).encode()
+    command = ["curl", "--silent", "--fail", "-T", "-", address]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=30, check=True)
+    assert done.stdout.decode().split("\n") == [*(result.text for result in expected), ""]
+
+
+def test_each_line_is_answered_before_the_next_is_sent(running, expected):
+    command = ["curl", "--silent", "--no-buffer", "--max-time", "30", "-T", "."]  # read as it comes
+    address = f"http://127.0.0.1:{running.port}/lines/en-de"
+    with subprocess.Popen(
+        [*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as curl:
+        for line, result in zip(LINES[:3], expected, strict=False):
+            curl.stdin.write(line.encode() + b"\n")
+            curl.stdin.flush()
+            assert curl.stdout.readline().decode() == result.text + "\n"
+        curl.stdin.close()
+        assert curl.stdout.read() == b"" and curl.wait(10) == 0
+
+
+def test_lines_as_json_with_reasons_and_seeds(running, seeded_folder):
+    status, _, answer = running.request("POST", "/lines/en-de?format=json", b"two dogs\n\xff")
+    first, second = map(json.loads, answer.splitlines())
+    assert status == 200 and len(first["texts"]) == 2 and "not UTF-8" in second["error"]
+    _, _, answer = running.request("PUT", "/lines/story?seed=5", LINES[0].encode())
+    assert answer.decode() == Generator(seeded_folder).generate(LINES[:1], 5)[0] + "\n"
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+def test_answers_do_not_depend_on_who_else_asks(running, folder, concurrency):
+    lines = [" ".join(LINES[n % 5].split()[: 1 + n % 7]) + f" {n % 3}" for n in range(97)]
+    expected = Translator(folder).translate(lines)
+
+    def ask(line):
+        return running.request("POST", "/lines/en-de", line.encode())[2].decode().removesuffix("\n")
+
+    with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
+        assert list(pool.map(ask, lines)) == expected
+
+
+def test_health_metrics_and_log_tell_no_text(running, log):
+    for path in ("/live", "/ready", "/v2", "/v2/health/live", "/v2/health/ready"):
+        assert running.request("GET", path)[0] == 200
+    running.request("POST", "/lines/en-de", b"a man rides a bicycle .")
+    page = running.request("GET", "/metrics")[2].decode()
+    for name in ("waiting_lines", "list_lines_bucket", "tokens_total", "busy_seconds_total"):
+        assert f"keras_transformer_{name}{{" in page
+    assert 'latency_seconds{model="en-de",quantile="0.95"}' in page
+    line = json.loads(log.getvalue().splitlines()[-1])
+    assert line["door"] == "lines" and line["model"] == "en-de" and line["status"] == 200
+    assert line["lines"] == 1 and line["tokens"] > 1 and line["ms"] > 0
+    assert "bicycle" not in log.getvalue() and "bicycle" not in page

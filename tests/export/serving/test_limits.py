@@ -1,0 +1,402 @@
+"""What a service does not take: full queues, deadlines, malformed requests; and how it ends."""
+
+import concurrent.futures
+import itertools
+import json
+import random
+import socket
+import struct
+import threading
+import time
+
+import grpc
+import pytest
+from support import local_service
+
+from keras_transformer.export.runtime import Translator
+from keras_transformer.export.serving import connections
+from keras_transformer.export.serving.messages import MESSAGES
+from keras_transformer.export.serving.models import Limits
+
+LINE = b"two dogs run along the beach ."
+SMALL = Limits(
+    body_bytes=100_000,
+    held_bytes=200_000,
+    lines=50,
+    open_requests=20,
+    waiting_lines=3,
+    read_seconds=0.7,
+)
+
+
+@pytest.fixture(scope="module")
+def local(folder):
+    return local_service.Local(folder)
+
+
+@pytest.fixture(scope="module")
+def small(local):
+    """A service with small limits."""
+    made = local_service.Running({"en-de": local}, SMALL)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    (text,) = Translator(folder).translate([LINE])
+    return text.encode() + b"\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_suffers(request, expected):
+    """After each test the service answers as before, and holds nothing of what it has refused."""
+    yield
+    if "small" in request.fixturenames:
+        small = request.getfixturevalue("small")
+        assert small.request("POST", "/lines/en-de", LINE)[::2] == (200, expected)
+        assert small.models._held == 0
+
+
+def ask(running, path="/lines/en-de", body=LINE, headers=()):
+    return running.request("POST", path, body, headers)
+
+
+def infer(data=("x",), shape=None, **fields):
+    """The body of a request of the Open Inference Protocol."""
+    entry = {
+        "name": "text",
+        "datatype": "BYTES",
+        "shape": [len(data)] if shape is None else shape,
+        "data": data,
+    }
+    return {"inputs": [entry | fields]}
+
+
+def grpc_call(running, data, method="ModelInfer", timeout=20):
+    """Sends bytes to a method, and gives the code and the text of the answer."""
+    with grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
+        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        try:
+            return grpc.StatusCode.OK, call(data, timeout=timeout)
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+
+
+def grpc_infer(**fields):
+    entry = {"name": "text", "datatype": "BYTES", "shape": [1]}
+    request = {"model_name": "en-de", "inputs": [entry], "raw_input_contents": [b"\1\0\0\0x"]}
+    return MESSAGES["ModelInferRequest"](**request | fields).SerializeToString()
+
+
+def wait_for(holds):
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expected):
+    queue = small.models.get("en-de").queue
+    local.gate.clear()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(10) as pool:
+            # One is computed, and as many as may wait do.
+            first = pool.submit(ask, small)
+            wait_for(lambda: local.lists and queue.waiting == 0)
+            taken = [first, *(pool.submit(ask, small) for _ in range(SMALL.waiting_lines))]
+            wait_for(lambda: queue.waiting == SMALL.waiting_lines)
+            status, headers, body = ask(small)
+            assert status == 429 and headers["Retry-After"] == "1" and b"Repeat" in body
+            body = json.dumps(infer())
+            assert ask(small, "/v2/models/en-de/infer", body)[0] == 429
+            code, text = grpc_call(small, grpc_infer())
+            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "wait already" in text
+            local.gate.set()
+            assert {future.result()[::2] for future in taken} == {(200, expected)}
+    finally:
+        local.gate.set()
+    assert queue.waiting == 0
+
+
+def test_too_many_open_requests_are_refused(small, local):
+    sockets = []
+    try:
+        for _ in range(SMALL.open_requests):
+            sockets.append(socket.create_connection(("127.0.0.1", small.port)))
+            sockets[-1].sendall(b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        wait_for(lambda: small.models._open == SMALL.open_requests)
+        status, _, body = ask(small)
+        assert status == 429 and b"requests are open" in body
+    finally:
+        for opened in sockets:
+            opened.close()
+    wait_for(lambda: small.models._open == 0)
+
+
+def test_what_is_too_late_is_not_begun(small, local):
+    local.gate.clear()
+    try:
+        before = len(local.lists)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            running = pool.submit(ask, small)
+            wait_for(lambda: len(local.lists) == before + 1)
+            late = pool.submit(ask, small, headers={"Request-Timeout": "0.05"})
+            body = json.dumps(infer(["late"]) | {"parameters": {"timeout": 50_000}})
+            also = pool.submit(ask, small, "/v2/models/en-de/infer", body)
+            code = pool.submit(grpc_call, small, grpc_infer(), timeout=0.1).result()[0]
+            assert late.result()[0] == also.result()[0] == 504
+            assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+            local.gate.set()
+            assert running.result()[0] == 200
+    finally:
+        local.gate.set()
+    assert ask(small)[0] == 200
+    assert not any(b"late" in items for items, _ in local.lists)
+    assert len(local.lists) == before + 2  # neither was computed
+
+
+JSON_BODIES = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b"\xff\xfe",
+    b"[" * 90_000,
+    b'{"inputs": 7}',
+    b'{"inputs": []}',
+    b'{"inputs": [7]}',
+    b'{"inputs": [{}]}',
+    *(
+        json.dumps(body).encode()
+        for body in (
+            {"inputs": infer()["inputs"] * 2},
+            infer(name="other"),
+            infer(name=None),
+            infer(datatype="FP32"),
+            infer(datatype=["BYTES"]),
+            *(
+                infer(shape=shape)
+                for shape in ([2], [1, 2], [-1], [1.0], ["1"], [True], 1, {}, "1")
+            ),
+            infer(shape=[10**9, 10**9]),
+            infer(shape=[1] * 9),
+            *(infer(data, shape=[1]) for data in ([7], [None], [["x", "y"]], [{}], "x", 7, None)),
+            infer(data=["x"] * 51),
+            infer(parameters=7),
+            infer(parameters={"binary_data_size": 1}),
+            infer(parameters={"binary_data_size": "1"}),
+            infer(parameters={"shared_memory_region": "x"}),
+            infer() | {"parameters": [1]},
+            infer() | {"outputs": [{"name": "no"}]},
+            infer() | {"outputs": [{"name": ["text"]}]},
+            infer() | {"outputs": "text"},
+            infer() | {"outputs": [{"name": "text", "parameters": {"classification": 3}}]},
+            *(infer() | {"parameters": {"timeout": value}} for value in (-1, "1", True, 1.5)),
+            *(infer() | {"parameters": {"seed": value}} for value in (1, "1", [1])),
+        )
+    ),
+]
+BINARY = [
+    (b"", "0"),
+    (b"\1\0\0", None),
+    (b"\1\0\0\0", None),
+    (b"\xff\xff\xff\xffx", None),
+    (b"\1\0\0\0xy", None),
+    (b"\1\0\0\0x" * 2, None),
+    (b"\1\0\0\0x", "-1"),
+    (b"\1\0\0\0x", "99999"),
+    (b"\1\0\0\0x", "9" * 5000),
+    (b"\1\0\0\0x", "x"),
+]
+
+
+def test_malformed_json_and_binary_data_are_refused(small):
+    place = "/v2/models/en-de/infer"
+    for body in JSON_BODIES:
+        status, _, answer = ask(small, place, body)
+        assert 400 <= status < 500 and json.loads(answer)["error"], (body[:100], status)
+    for data, length in BINARY:
+        entry = {"name": "text", "datatype": "BYTES", "shape": [1]}
+        entry["parameters"] = {"binary_data_size": len(data)}
+        header = json.dumps({"inputs": [entry]}).encode()
+        headers = {"Inference-Header-Content-Length": length or str(len(header))}
+        status, _, answer = ask(small, place, header + data, headers)
+        assert status == 400 and json.loads(answer)["error"], (data, length)
+
+
+def test_random_damage_is_refused_or_answered(small):
+    """Bytes changed, left out, doubled: each answer is one of the 4xx kind, or 200 where it is
+    still a request."""
+    draw = random.Random(7)
+    good = json.dumps(infer(["two dogs", "x"])).encode(), grpc_infer()
+    codes, statuses = set(), set()
+    for _ in range(150):
+        for damaged, is_grpc in zip(map(bytearray, good), (False, True), strict=True):
+            place = draw.randrange(len(damaged))
+            damaged[place : place + draw.randrange(3)] = draw.randbytes(draw.randrange(4))
+            if is_grpc:
+                codes.add(grpc_call(small, bytes(damaged))[0])
+            else:
+                statuses.add(ask(small, "/v2/models/en-de/infer", bytes(damaged))[0])
+    assert statuses <= {200, 400, 413} and 400 in statuses
+    allowed = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "DEADLINE_EXCEEDED"}
+    assert {code.name for code in codes} <= allowed and grpc.StatusCode.INVALID_ARGUMENT in codes
+
+
+def test_malformed_messages_are_refused(small):
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1]}
+    wrong = [
+        b"\xff",
+        b"",
+        grpc_infer(inputs=[]),
+        grpc_infer(inputs=[tensor] * 2),
+        grpc_infer(inputs=[tensor | {"datatype": "INT32"}]),
+        grpc_infer(inputs=[tensor | {"shape": [-1]}]),
+        grpc_infer(inputs=[tensor | {"shape": [2**62, 4]}]),
+        grpc_infer(inputs=[tensor | {"contents": {"bytes_contents": [b"x"]}}]),
+        grpc_infer(inputs=[tensor | {"contents": {"int_contents": [1]}}], raw_input_contents=[]),
+        grpc_infer(raw_input_contents=[b"\1\0\0\0x"] * 2),
+        grpc_infer(raw_input_contents=[b"\2\0\0\0x"]),
+        grpc_infer(outputs=[{"name": "no"}]),
+        grpc_infer(parameters=[{"key": "timeout", "value": {"string_param": "x"}}]),
+        grpc_infer(inputs=[tensor | {"parameters": [{"key": "shared_memory_region"}]}]),
+        grpc_infer(model_name="no"),
+    ]
+    codes = [grpc_call(small, data)[0].name for data in wrong]
+    assert set(codes) == {"INVALID_ARGUMENT", "NOT_FOUND"}
+    assert grpc_call(small, b"x" * 200_000)[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert grpc_call(small, b"", "ModelTrain")[0] == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    "method, path, headers, status",
+    [
+        ("GET", "/nothing", {}, 404),
+        ("DELETE", "/v2/models/en-de/infer", {}, 405),
+        ("POST", "/lines/no", {}, 404),
+        ("POST", "/lines/en-de?format=xml", {}, 400),
+        ("POST", "/lines/en-de?seed=1", {}, 400),
+        ("POST", "/lines/en-de?seed=x", {}, 400),
+        ("POST", "/lines/en-de?sed=1", {}, 400),
+        ("POST", "/lines/en-de", {"Content-Encoding": "gzip"}, 415),
+        ("POST", "/lines/en-de", {"Request-Timeout": "soon"}, 400),
+        ("POST", "/lines/en-de", {"Request-Timeout": "-1"}, 400),
+        ("POST", "/v2/models/en-de/infer", {"Content-Encoding": "gzip"}, 415),
+        ("POST", "/translate", {"Content-Type": "multipart/form-data"}, 415),
+    ],
+)
+def test_wrong_addresses_and_headers_are_refused(small, method, path, headers, status):
+    found, _, body = small.request(method, path, LINE, headers)
+    assert found == status and json.loads(body)["error"]
+
+
+def test_a_large_body_is_refused_after_it_was_sent(small):
+    for body in (b"x" * 5_000_000, iter([b"x" * 50_000] * 100)):  # the second in chunks
+        status, _, answer = ask(small, "/v2/models/en-de/infer", body)
+        assert status == 413 and b"100000 bytes" in answer
+    status, _, answer = ask(small, body=b"x" * 5_000_000)  # one line
+    assert status == 413 and b"A line may have" in answer
+
+
+def raw(running, data, then=b"", pause=0.0):
+    """What comes back for bytes on a connection of their own."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
+        opened.sendall(data)
+        time.sleep(pause)
+        if then:
+            opened.sendall(then)
+        opened.settimeout(10)
+        return opened.recv(65536)
+
+
+HEAD = b"POST /lines/en-de HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
+
+
+def test_slow_clients_are_told(small, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    assert raw(small, b"POST /li").startswith(b"HTTP/1.1 408")
+    assert raw(small, HEAD + b"two").startswith(b"HTTP/1.1 408")
+    infer_head = HEAD.replace(b"lines/en-de", b"v2/models/en-de/infer")
+    assert raw(small, infer_head + b"{").startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize(
+    "data, status",
+    [
+        (b"\0\1\2\3\r\n\r\n", b"400"),
+        (b"GET / HTTP/9.9\r\n\r\n", b"400"),
+        (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"40"),
+        (b"GET /%ff%fe HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+        (b"POST /detect HTTP/1.1\r\nContent-Length: -3\r\n\r\n", b"400"),
+        (b"POST /detect HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000, b"431"),
+    ],
+)
+def test_what_is_no_http_is_refused(small, data, status):
+    assert raw(small, data).startswith(b"HTTP/1.1 " + status)
+
+
+def test_each_line_of_a_stream_comes_before_the_next_is_sent(small, expected):
+    with socket.create_connection(("127.0.0.1", small.port), timeout=10) as opened:
+        chunked = b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        opened.sendall(b"PUT /lines/en-de HTTP/1.1" + chunked)
+        for _ in range(2):
+            opened.sendall(b"%x\r\n%s\n\r\n" % (len(LINE) + 1, LINE))
+            found = b""
+            while expected not in found:
+                found += opened.recv(1000)
+        opened.sendall(b"0\r\n\r\n")
+        assert opened.recv(1000) == b"0\r\n\r\n"
+
+
+def test_a_client_that_leaves_is_forgotten(small):
+    with socket.create_connection(("127.0.0.1", small.port)) as opened:
+        opened.sendall(HEAD + b"two")
+        wait_for(lambda: small.models._open == 1)
+    wait_for(lambda: small.models._open == 0)
+
+
+def test_a_failure_of_the_service_is_one_and_is_logged(small, local, caplog):
+    local.fails.append(RuntimeError("broken"))
+    status, _, body = ask(small)
+    assert status == 500 and b"its log says why" in body and b"broken" not in body
+    assert "a request has failed" in caplog.text
+
+
+def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
+    local = local_service.Local(folder)
+    going = local_service.Running({"en-de": local})
+    local.gate.clear()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        taken = pool.submit(ask, going)
+        wait_for(lambda: local.lists)
+        going.begin_to_stop()
+        wait_for(lambda: going.models.draining)
+        assert ask(going)[0] == going.request("GET", "/ready")[0] == 503
+        assert going.request("GET", "/live")[0] == 200
+        code, _ = grpc_call(going, grpc_infer())
+        assert code == grpc.StatusCode.UNAVAILABLE
+        local.gate.set()
+        assert taken.result()[::2] == (200, expected)
+    assert going.stop() is True
+
+
+def test_a_drain_has_an_end(folder):
+    local = local_service.Local(folder)
+    going = local_service.Running({"en-de": local}, drain_seconds=0.2)
+    local.gate.clear()
+    thread = threading.Thread(target=lambda: raw(going, HEAD + LINE), daemon=True)
+    thread.start()
+    wait_for(lambda: local.lists)
+    assert going.stop() is False
+
+
+def test_binary_elements_are_read_as_the_protocol_says():
+    from keras_transformer.export.serving import tensors
+
+    items = [b"", b"x", bytes(range(256))]
+    assert tensors.unpacked(tensors.packed(items)) == items
+    assert tensors.packed([b"ab"]) == struct.pack("<I", 2) + b"ab"
+    assert list(itertools.chain(tensors.asked_outputs([]))) == ["text", "result", "error"]
