@@ -5,7 +5,7 @@
 
 Clients are those of `service_clients`, processes of their own on the same cores. The service and
 `Translator`, fed with the whole file in a process of its own, take turns; CPU seconds are of all
-processes of a service, without the clients. Faults are `service_faults`.
+processes of a service, without the clients.
 """
 
 import argparse

@@ -177,20 +177,6 @@ def test_curl_streams_lines(running, expected):
     assert done.stdout.decode().split("\n") == [*(result.text for result in expected), ""]
 
 
-def test_each_line_is_answered_before_the_next_is_sent(running, expected):
-    command = ["curl", "--silent", "--no-buffer", "--max-time", "30", "-T", "."]  # read as it comes
-    address = f"http://127.0.0.1:{running.port}/lines/en-de"
-    with subprocess.Popen(
-        [*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as curl:
-        for line, result in zip(LINES[:3], expected, strict=False):
-            curl.stdin.write(line.encode() + b"\n")
-            curl.stdin.flush()
-            assert curl.stdout.readline().decode() == result.text + "\n"
-        curl.stdin.close()
-        assert curl.stdout.read() == b"" and curl.wait(10) == 0
-
-
 def test_lines_as_json_with_reasons_and_seeds(running, seeded_folder):
     status, _, answer = running.request("POST", "/lines/en-de?format=json", b"two dogs\n\xff")
     first, second = map(json.loads, answer.splitlines())
