@@ -1,7 +1,8 @@
 """Prove an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
 
-`tensorflow,export` must import every module. `serve` must import the runtime where no framework is
-installed, stay small, and name the missing extra when asked for a layer.
+`tensorflow,export` must import every module but the service's. `ray` must import these, and `serve`
+the runtime, where no framework is installed; `serve` must stay small, and name the missing extra
+when asked for a layer.
 """
 
 import importlib.util
@@ -13,11 +14,20 @@ import sysconfig
 SERVE_LIMIT = 250  # megabytes on disk, all that `serve` installs
 
 
+FRAMEWORKS = ("tensorflow", "keras", "jax", "torch")
+SERVICE = "keras_transformer.export.serving"  # it needs the extra `ray`
+
+
+def modules(package):
+    """Names of all modules below a package; none of them runs a command."""
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    return [module.name for module in found if not module.name.endswith("__main__")]
+
+
 def check_every_module_imports() -> None:
     import keras_transformer
 
-    modules = pkgutil.walk_packages(keras_transformer.__path__, "keras_transformer.")
-    names = [module.name for module in modules if not module.name.endswith("__main__")]
+    names = [name for name in modules(keras_transformer) if not name.startswith(f"{SERVICE}.")]
     for name in names:
         importlib.import_module(name)
     for package in (keras_transformer, importlib.import_module("keras_transformer.export")):
@@ -26,10 +36,23 @@ def check_every_module_imports() -> None:
     print(f"imported: {' '.join(names)}")
 
 
-def check_serving_without_framework() -> None:
-    for framework in ("tensorflow", "keras", "jax", "torch"):
+def check_no_framework() -> None:
+    for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is not None:
             sys.exit(f"{framework} is installed, so this environment proves nothing")
+
+
+def check_the_service_imports() -> None:
+    check_no_framework()
+    for package in (SERVICE, "keras_transformer.export.archive"):
+        names = modules(importlib.import_module(package))
+        for name in names:
+            importlib.import_module(name)
+        print(f"imported: {package} {' '.join(names)}")
+
+
+def check_serving_without_framework() -> None:
+    check_no_framework()
     importlib.import_module("keras_transformer.export.runtime")
 
     import keras_transformer
@@ -58,6 +81,8 @@ def check_serving_without_framework() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["tensorflow,export"]:
         check_every_module_imports()
+    elif sys.argv[1:] == ["ray"]:
+        check_the_service_imports()
     elif sys.argv[1:] == ["serve"]:
         check_serving_without_framework()
     else:

@@ -33,12 +33,12 @@ def read_texts(data):
     return [read_lines(files[0])[:TEXTS], read_lines(files[1])[:QUERIES]]
 
 
-def vectors(encode, ids):
+def vectors(encode, ids, batch_size=BATCH):
     """Vectors (N, D) of all rows of ids; batches are of similar length."""
     from keras_transformer.padding import pad_rows
 
     found = [None] * len(ids)
-    for batch in common.batches(ids, BATCH):
+    for batch in common.batches(ids, batch_size):
         for row, vector in zip(batch, encode(pad_rows([ids[i] for i in batch])), strict=True):
             found[row] = np.asarray(vector)
     return np.array(found)
@@ -134,7 +134,9 @@ def main():
         "queries": QUERIES,
         "same_ids": float(np.mean(same)),
     }
-    for name in ("keras", "onnxruntime"):
+    # The origin beside itself, a text at a time: what rounding alone does to the order.
+    found["transformers_one_by_one"] = vectors(engines["transformers"], ids, 1)
+    for name in ("keras", "onnxruntime", "transformers_one_by_one"):
         report[name] = compared(found[name], found["transformers"])
         print(name, report[name], flush=True)
     print("same ids:", report["same_ids"])

@@ -102,13 +102,15 @@ def make_small_model(folder):
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends the training after so many seconds."""
+    """Ends the training so many seconds after its first epoch, in which the step is compiled."""
 
     def __init__(self, seconds):
         super().__init__()
-        self.end = time.monotonic() + seconds
+        self.seconds = seconds
 
     def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            self.end = time.monotonic() + self.seconds
         self.model.stop_training = time.monotonic() > self.end
 
 
