@@ -1,9 +1,12 @@
 """HTTP connections: uvicorn's, with limits for what comes before a request's body.
 
 uvicorn waits for ever for the head of a request and takes one of any size, and closes a connection
-without a word at an address that is not ASCII. Here each of these gets an answer.
+without a word at an address that is not ASCII. Here each of these gets an answer. And what comes is
+acknowledged at once: a client that sends head and body apart waits with the body until the head is,
+for which Linux takes 40 ms of its own accord.
 """
 
+import socket
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -37,6 +40,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def data_received(self, data):
+        self._acknowledge()
         in_head = self._timer is not None
         if in_head:
             self._head_bytes += len(data)
@@ -47,6 +51,12 @@ class Connection(HttpToolsProtocol):
             return
         if in_head and self._timer is not None and self._head_bytes > HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _acknowledge(self):
+        """Linux forgets the option, so it is set for each packet."""
+        opened = self.transport.get_extra_info("socket")
+        if opened is not None and hasattr(socket, "TCP_QUICKACK"):
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _begin_head(self):
         self._head_bytes = 0

@@ -3,7 +3,9 @@
 import concurrent.futures
 import json
 import shutil
+import socket
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -82,6 +84,21 @@ def test_json_and_binary_data_say_the_same(running):
                 answer = client.infer("en-de", [inputs], outputs=[output]).as_numpy("text")
                 found = [text if isinstance(text, str) else text.decode() for text in answer]
                 assert len(found) == 3 and len(set(found)) == 3
+
+
+@pytest.mark.parametrize("cut", [0, 20])
+def test_nothing_waits_for_an_acknowledgement(running, cut):
+    """Requests and answers come in two parts; where one waits for the other, that is 40 ms."""
+    request, seconds = b"GET /v2/models/en-de HTTP/1.1\r\nHost: x\r\n\r\n", []
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
+        for _ in range(21):
+            begun, found = time.perf_counter(), b""
+            for part in filter(None, (request[:cut], request[cut:])):
+                opened.sendall(part)
+            while not found.endswith(b"}"):
+                found += opened.recv(2**16)
+            seconds.append(time.perf_counter() - begun)
+    assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once in any case
 
 
 def test_grpc_contents_are_answered_with_contents(running):
