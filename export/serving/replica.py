@@ -102,10 +102,15 @@ class Replica:
 
     def _answer(self, items, seed):
         runner, start = self._runner, time.perf_counter()
-        found = answers(runner, items, seed, self._batch_tokens, max(1, len(items)))
-        results, lengths = list(found), runner.lengths(items)
+        lengths = runner.lengths(items)
+        results = list(answers(runner, items, seed, self._share(lengths), max(1, len(items))))
         seconds = time.perf_counter() - start
         return Sent(results, lengths, seconds, description(runner).version, self._name)
+
+    def _share(self, lengths):
+        """Most tokens of a batch: no more than leave each worker a part of a short list."""
+        share = sum(lengths) // self._options["workers"] + max(lengths, default=0)
+        return max(1, min(self._batch_tokens, share))
 
     def _identity(self):
         """What changes when the manifest is replaced; None where there is none."""
