@@ -42,14 +42,16 @@ def speed_table(report):
         for name, title in names.items()
     ]
     heads_of_ratios = ["times the speed of `Translator`", "by the clock", "by processor time"]
+    sizes = {speed["lines"]: ""}
+    sizes.setdefault(WHOLE, ", reckoned: a start and the rest")
     ratios = [
         [f"{lines:,} lines{how}"]
         + [cost(speed, "translator", lines, k) / cost(speed, "archive", lines, k) for k in kinds]
-        for lines, how in ((speed["lines"], ""), (WHOLE, ", reckoned: a start and the rest"))
+        for lines, how in sizes.items()
     ]
     told = (
-        f"{speed['rounds']} round. Others used the machine: its load was {speed['load']:.0f} on "
-        f"{report['machine']['cores']} cores, so that both took many times as long as alone."
+        f"Rounds: {speed['rounds']}. The machine's load meanwhile: {speed['load']:.1f} on "
+        f"{report['machine']['cores']} cores; where it is far above that, others used the machine."
     )
     tables = workers.table(heads, rows), workers.table(heads_of_ratios, ratios), told
     return "\n\n".join(tables)
