@@ -139,7 +139,7 @@ class LineQueue:
                 sent = await self._send(items, parts[0].seed)
             except asyncio.CancelledError:
                 raise
-            except Exception as error:
+            except Exception as error:  # of any kind: who asked gets it, and the queue goes on
                 for part in parts:
                     _finish(part, error=error)
                 continue

@@ -161,7 +161,7 @@ class Models:
         except asyncio.CancelledError:
             record.status = 499  # the client has gone
             raise
-        except Exception:
+        except Exception:  # of any kind: it is logged and counted, and goes on to the door
             record.status = 500
             logger.exception("a request has failed")
             raise
