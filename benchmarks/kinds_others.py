@@ -65,13 +65,15 @@ def whisper_inputs(rng, real):
     }
 
 
-def image_inputs(name, brightest=1.0):
-    return lambda rng, real: {name: brightest * images(rng, real)}
+def image_inputs(name, prepare=lambda pixels: pixels):
+    return lambda rng, real: {name: prepare(images(rng, real))}
 
 
-def pictures(name, **options):
-    build = application(name, **options)
-    return other(name, build, image_inputs("image", 255.0), sequence=False)
+def pictures(name, module, **options):
+    """A row of `application`. Pixels are prepared as the model's own documentation asks for it."""
+    prepare = getattr(keras.applications, module).preprocess_input
+    inputs = image_inputs("image", lambda pixels: np.asarray(prepare(255.0 * pixels)))
+    return other(name, application(name, **options), inputs, sequence=False)
 
 
 def other(name, build, inputs, **options):
@@ -89,11 +91,11 @@ VIT = {
 WHISPER = {"max_encoder_sequence_length": 48, "max_decoder_sequence_length": 64}
 ROWS = [
     other("Keras' attention", keras_attention, lambda rng, real: {"source_ids": ids(rng, real)}),
-    pictures("MobileNetV2", alpha=0.35),
-    pictures("MobileNetV3Small"),
-    pictures("MobileNet", alpha=0.25),
-    pictures("ResNet50V2"),
-    pictures("ConvNeXtTiny"),
+    pictures("MobileNetV2", "mobilenet_v2", alpha=0.35),
+    pictures("MobileNetV3Small", "mobilenet_v3"),
+    pictures("MobileNet", "mobilenet", alpha=0.25),
+    pictures("ResNet50V2", "resnet_v2"),
+    pictures("ConvNeXtTiny", "convnext"),
     other("BERT", backbone("Bert", **TEXT), text_inputs(segments=True)),
     other("ALBERT", backbone("Albert", **TEXT, embedding_dim=32), text_inputs(segments=True)),
     other("GPT-2", backbone("GPT2", **TEXT), text_inputs()),
