@@ -154,14 +154,14 @@ def test_cached_steps_of_reordered_hypotheses_give_the_logits_of_the_whole():
     source[0, 4:] = 0
     cache, memory, rng = model.initial_cache(B, W), model.encode(source), np.random.default_rng(2)
     assert cache.by_sentence == ()
-    past = np.zeros((B, W, 0), "int32")
+    past = np.zeros((B, W, T), "int32")  # of one length: JAX compiles for each anew
     for t in range(T):
-        past = np.concatenate([past, target[:, :, t : t + 1]], axis=2)  # (B, W, t + 1)
+        past[:, :, t] = target[:, :, t]
         logits, cache = model.decode_step(target[:, :, t], t, memory, cache)
         whole = model({
-            "source_ids": np.repeat(source, W, axis=0), "target_ids": past.reshape(B * W, -1)
+            "source_ids": np.repeat(source, W, axis=0), "target_ids": past.reshape(B * W, T)
         })  # fmt: skip
-        assert_close(logits, numpy64(whole)[:, -1].reshape(B, W, V), atol=2e-5)
+        assert_close(logits, numpy64(whole)[:, t].reshape(B, W, V), atol=2e-5)
         parents = rng.integers(0, W, (B, W))
         past = np.take_along_axis(past, parents[:, :, None], axis=1)
         states = [

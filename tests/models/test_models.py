@@ -218,13 +218,13 @@ def test_hypotheses_that_branch_take_their_own_past_along(options):
     source, tokens = ids_of(S), integers(3, V, T, B, width)
     parents = integers(0, width, T, B, width, seed=1)
     memory, cache = model.encode(source), model.initial_cache(B, width)
-    own = np.zeros((B, width, 0), "int32")
+    own = np.zeros((B, width, T), "int32")  # of one length: JAX compiles for each anew
     for position in range(T):
-        own = np.concatenate([own, tokens[position, :, :, None]], axis=2)
+        own[:, :, position] = tokens[position]
         logits, cache = model.decode_step(tokens[position], position, memory, cache)
-        rows = own.reshape(B * width, -1)
+        rows = own.reshape(B * width, T)
         whole = model({"source_ids": np.repeat(source, width, axis=0), "target_ids": rows})
-        assert_close(logits, numpy64(whole)[:, -1].reshape(B, width, V))
+        assert_close(logits, numpy64(whole)[:, position].reshape(B, width, V))
         chosen = parents[position][..., None]
         own = np.take_along_axis(own, chosen, axis=1)
         past = np.take_along_axis(numpy64(cache.by_hypothesis), chosen, axis=1)
