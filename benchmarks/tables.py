@@ -192,16 +192,40 @@ def task_table(path):
     return f"`{report['command']}`\n\n{workers.table(['', report['data']], rows)}"
 
 
+# What the Transformer does in each task, in a line for the index of tasks.
+DOES = {
+    "answer": "The passage attends to the question and to itself; each token is scored as the "
+    "answer's first and last.",
+    "classify": "A class token attends to all words and collects what says the class.",
+    "forecast": "Days of the past attend to each other, and give all days to come at once.",
+    "images": "Patches of a picture attend to each other and to a class token, as words would.",
+    "language_model": "The decoder alone: each character attends to those before it.",
+    "parse": "The decoder writes the tree as a line of brackets, while it attends to the sentence.",
+    "similarity": "One encoder, two languages: a sentence and its translation get one vector.",
+    "speech": "Frames of sound attend to each other; the decoder writes the words.",
+    "summarise": "The decoder writes one line, while it attends to a paragraph.",
+    "tag": "Each word attends to its neighbours, which say whether it is a noun or a verb.",
+    "why_self_attention": "What a layer costs, and how far it reaches, beside other layers.",
+}
+
+
 def tasks_table():
-    """All tasks, one a line. "classify-trec" is the task "classify" on one of its sets."""
-    rows = []
+    """All tasks, one a row. "classify-trec" is the task "classify" on one of its sets."""
+    pages = {}
     for name, path in TASKS.items():
-        report = json.loads(path.read_text("utf-8"))
-        minutes = f"{report['minutes']['whole']:.0f}"
-        known = [scores(report.get(part) or {}) for part in ("score", "published", "baseline")]
-        page = name.partition("-")[0]
-        rows.append([f"[{page}]({page}.md)", report["data"], *known, minutes])
-    return workers.table(["task", "data", "score", "published", "baseline", "minutes"], rows)
+        pages.setdefault(name.partition("-")[0], []).append(json.loads(path.read_text("utf-8")))
+    rows = []
+    for page, reports in pages.items():
+        picture = f"[![{page}]({page}.png)]({page}.md)"
+        known = [
+            "<br>".join(f"{report['data']}: {scores(report[part])}"
+                        for report in reports if report.get(part))
+            for part in ("score", "published", "baseline")
+        ]  # fmt: skip
+        rows.append([picture, f"**[{page}]({page}.md)** {DOES[page]}", *known])
+    return workers.table(
+        ["", "script, and what happens in it", "score", "published", "baseline"], rows
+    )
 
 
 TABLES = {
