@@ -12,6 +12,7 @@ import statistics
 import time
 
 import keras
+import numpy as np
 import onnxruntime
 import tensorflow as tf
 
@@ -43,7 +44,23 @@ def plain_file(model, path):
     )
 
 
-def in_turn(files, inputs, rounds=21, threads=1, shortest=0.01, clock=time.perf_counter):
+def is_right(path, inputs, expected, disabled=()):
+    """Whether ONNX Runtime gives Keras' outputs for a file, roughly.
+
+    Args:
+        path: of an ONNX file.
+        inputs: dict from names of inputs to arrays.
+        expected: list of arrays, the outputs in their order.
+        disabled: names of ONNX Runtime's optimizers that do not run. Defaults to none.
+    """
+    run = _runner(path, inputs, 1, disabled)
+    pairs = zip(run(), expected, strict=True)
+    return all(np.abs(y - x).max() <= 0.01 * max(1.0, np.abs(x).max()) for y, x in pairs)
+
+
+def in_turn(
+    files, inputs, rounds=21, threads=1, shortest=0.01, clock=time.perf_counter, disabled=None
+):
     """Seconds of one run of each file: medians over rounds in which each file runs in its turn.
 
     Args:
@@ -54,23 +71,32 @@ def in_turn(files, inputs, rounds=21, threads=1, shortest=0.01, clock=time.perf_
         shortest: seconds that a turn takes at least; a fast file runs several times in it.
         clock: `time.thread_time` counts, for one thread, the processor's time only, which other
             programs disturb less. Defaults to `time.perf_counter`.
+        disabled: dict from names of files to lists of ONNX Runtime's optimizers that they do
+            without. Defaults to `None`: all run.
 
     Returns:
         Dict from the names to seconds.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 4
     runs, counts, taken = {}, {}, {name: [] for name in files}
     for name, path in files.items():
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        feed = {value.name: inputs[value.name.partition(":")[0]] for value in session.get_inputs()}
-        runs[name] = lambda session=session, feed=feed: session.run(None, feed)
+        runs[name] = _runner(path, inputs, threads, (disabled or {}).get(name, ()))
         runs[name]()
         counts[name] = max(1, round(shortest / max(_seconds(runs[name], 1, clock), 1e-6)))
     for _ in range(rounds):
         for name, run in runs.items():
             taken[name].append(_seconds(run, counts[name], clock))
     return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def _runner(path, inputs, threads, disabled):
+    """A function that runs a file once on these inputs, in a session of its own."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    session = onnxruntime.InferenceSession(
+        path, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled)
+    )
+    feed = {value.name: inputs[value.name.partition(":")[0]] for value in session.get_inputs()}
+    return lambda: session.run(None, feed)
 
 
 def _seconds(run, count, clock):

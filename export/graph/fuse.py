@@ -7,9 +7,9 @@ becomes the one operator that does the same: `LayerNormalization` of ONNX, and o
 `FusedMatMul` (products with a transposed matrix) and, for GPUs, `SkipLayerNormalization` (residual
 + norm).
 
-The rules stand by subject in `fuse_attention`, `fuse_norms`, `fuse_projections` and
-`fuse_selections`; what a rule is made of is in `fuse_rule`. A new rule is a class there and an
-entry in its list of rules.
+The rules stand by subject in `fuse_activations`, `fuse_attention`, `fuse_norms`,
+`fuse_projections` and `fuse_selections`; what a rule is made of is in `fuse_rule`. A new rule is a
+class there and an entry in its list of rules.
 
 Why not rules that exist: onnxscript 0.7's `optimize_for_ort` fuses nothing of a converted model of
 ours, no norm and no attention (449 nodes of a forward pass are left, 180 after these rules), nor
@@ -19,6 +19,7 @@ does ONNX Runtime's transformer optimizer. Both know the graphs that PyTorch's e
 from onnxscript.rewriter import pattern
 
 from keras_transformer.export.graph.channels_first import keep_channels_first
+from keras_transformer.export.graph.fuse_activations import activation_rules
 from keras_transformer.export.graph.fuse_attention import attention_rules, cached_attention_rules
 from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
 from keras_transformer.export.graph.fuse_norms import norm_rules, residual_rules, sum_residuals
@@ -41,7 +42,7 @@ def fuse_blocks(model, skip_norms=False):
     """
 
     def flat_rules(known):
-        return product_rules(known) + condition_rules(known)
+        return product_rules(known) + condition_rules(known) + activation_rules(known)
 
     steps = [index_rules, flat_rules, norm_rules, cached_attention_rules, attention_rules]
     steps.append(flat_rules)  # attention has left new places for them

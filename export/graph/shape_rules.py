@@ -176,9 +176,9 @@ _ELEMENTWISE = (
 )  # fmt: skip
 _SAME_SHAPE = (
     "Abs", "BatchNormalization", "Cast", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Floor",
-    "Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not",
-    "Reciprocal", "Relu", "ReverseSequence", "ScatterND", "Selu", "Sigmoid", "Sign", "Sin",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Trilu",
+    "HardSigmoid", "Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax",
+    "Neg", "Not", "Reciprocal", "Relu", "ReverseSequence", "ScatterND", "Selu", "Sigmoid", "Sign",
+    "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Trilu",
 )  # fmt: skip
 _REDUCE = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
