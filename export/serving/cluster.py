@@ -18,6 +18,13 @@ from keras_transformer.export.serving.replica import LOOPBACK, Replica
 
 # How often a batch is sent again where the process that had it has died.
 TRIES = 4
+# Ray reads these when its processes start. Its controller looks ten times a second for work, which
+# took a twentieth of a core, and its workers make room for every other process of the machine.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
+    "RAY_worker_niceness": "0",
+}
 OBJECT_STORE = 80 * 2**20  # batches of lines hardly use it
 
 
@@ -31,7 +38,8 @@ def imported_ray(local):
     Raises:
         MissingRay: it is not installed.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     if local:
         os.environ.update(LOOPBACK)
     try:
@@ -100,6 +108,7 @@ def deploy(serve, name, folder, *, replicas=1, gpus=0, workers=1, batch_tokens=5
         health_check_period_s=1,
         graceful_shutdown_timeout_s=5,
         graceful_shutdown_wait_loop_s=0.2,
+        logging_config={"enable_access_log": False},  # else a line on disk for each batch
     )
     options |= {"workers": workers, "batch_tokens": batch_tokens}
     bound = deployment.bind(str(pathlib.Path(folder).resolve()), **options)
