@@ -75,7 +75,7 @@ class Model:
 
     async def _send(self, items, seed):
         sent = await self._replicas.answer(items, seed)
-        self._metrics.list_done(self.name, sent)
+        self._metrics.batch_done(self.name, sent)
         if sent.version != self.description.version:
             self.description = await self._replicas.describe()
         return sent
