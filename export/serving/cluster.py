@@ -19,7 +19,7 @@ from keras_transformer.export.serving.replica import LOOPBACK, Replica
 # How often a batch is sent again where the process that had it has died.
 TRIES = 4
 # Ray reads these when its processes start. Its controller looks ten times a second for work, which
-# took a twentieth of a core, and its workers make room for every other process of the machine.
+# took up to 8 % of a core, and its workers make room for every other process of the machine.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
