@@ -4,14 +4,16 @@
         --output benchmarks/results/service.json
 
 Clients are those of `service_clients`, processes of their own on the same cores. The service and
-`Translator`, fed with the whole file in a process of its own, take turns; CPU seconds are of all
-processes of a service, without the clients.
+`Translator`, fed with the whole file in a process of its own, take turns, each with the file
+several times over, so that the start and the end of a run count little; CPU seconds are of all
+processes of a service, and of the clients apart.
 """
 
 import argparse
 import importlib.metadata
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -29,33 +31,41 @@ KINDS = ("grpc", "http", "libretranslate", "curl")
 WHOLE_FILE = """
 import json, sys, time
 from keras_transformer.export.runtime import Translator
-folder, file, options = sys.argv[1:]
+folder, file, times, options = sys.argv[1:]
 lines = open(file, encoding="utf-8").read().splitlines()
 translator = Translator(folder, **json.loads(options))
 translator.translate(lines[:20])
 cpu, start = time.process_time(), time.perf_counter()
-answers = translator.translate(lines)
+for _ in range(int(times)):
+    answers = translator.translate(lines)
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, time.process_time() - cpu, answers]))
 """
 
 
-def whole_file(folder, file, **options):
+def whole_file(folder, file, times=1, **options):
     """Seconds, CPU seconds and translations of a file, in a process of its own."""
-    command = [sys.executable, "-c", WHOLE_FILE, folder, file, json.dumps(options)]
+    command = [sys.executable, "-c", WHOLE_FILE, folder, file, str(times), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def client(service, kind, model, concurrency, file, *options):
-    """What `service_clients` reports."""
+    """What `service_clients` reports, and the CPU seconds of the clients."""
     command = [sys.executable, CLIENTS, kind, service.port, model, concurrency, file, *options]
+    before = _children_seconds()
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=900, env=os.environ
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | {"cpu": _children_seconds() - before}
+
+
+def _children_seconds():
+    """CPU seconds of the processes that were started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def percentile(times, share):
@@ -91,12 +101,14 @@ def throughput(service, args, model, folder):
     rounds = []
     for _ in range(args.rounds):
         row = {"load": os.getloadavg()[0]}
-        seconds, cpu, _ = whole_file(folder, args.file, workers=os.cpu_count())
+        seconds, cpu, _ = whole_file(folder, args.file, args.times, workers=os.cpu_count())
         row["translator"] = {"seconds": seconds, "cpu": cpu}
         for name, concurrency, lines in (("1 line", 128, 1), ("16 lines", 32, 16)):
             before = service.cpu_seconds()
-            found = client(service, "grpc", model, concurrency, args.file, "--lines", lines)
-            row[name] = {"seconds": found["seconds"], "cpu": service.cpu_seconds() - before}
+            options = ("--lines", lines, "--times", args.times)
+            found = client(service, "grpc", model, concurrency, args.file, *options)
+            cpu = service.cpu_seconds() - before
+            row[name] = {"seconds": found["seconds"], "cpu": cpu, "clients": found["cpu"]}
         print(row, flush=True)
         rounds.append(row)
     for name in ("1 line", "16 lines"):
@@ -141,7 +153,7 @@ def tables(report):
     """The tables of a report: throughput, times under load, overload, equality."""
     return "\n\n".join(
         [
-            _throughput_table(report["throughput"], report["lines"]),
+            _throughput_table(report["throughput"], report["lines"] * report.get("times", 1)),
             _load_table(report["under load"]),
             _equality_table(report.get("equality", [])),
         ]
@@ -218,6 +230,7 @@ def main():
     parser.add_argument("--file", type=Path, required=True, help="sentences, one a line")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--times", type=int, default=4, help="the file is sent, in a round")
     parser.add_argument("--overload", type=float, default=60)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
@@ -227,7 +240,7 @@ def main():
     for name in ("ray", "grpcio", "tritonclient", "libretranslatepy"):
         report["versions"][name] = importlib.metadata.version(name)
     report |= {"artefact": Path(folder).name, "rounds": args.rounds, "load": []}
-    report["lines"] = len(expected)
+    report["lines"], report["times"] = len(expected), args.times
     single_file = args.file.with_name("single.txt")
     lines = args.file.read_text("utf-8").splitlines()
     single_file.write_text("".join(f"{line}\n" for line in lines[:100]), "utf-8")
@@ -238,7 +251,8 @@ def main():
         report["throughput"] = throughput(service, args, model, folder)
         keep(report, args)
         seconds = statistics.median(row["1 line"]["seconds"] for row in report["throughput"])
-        report["under load"] = load(service, args, model, single_file, len(expected) / seconds)
+        rate = args.times * len(expected) / seconds
+        report["under load"] = load(service, args, model, single_file, rate)
         keep(report, args)
         for report["equality"] in equality(service, args, model, expected):
             keep(report, args)

@@ -67,7 +67,7 @@ def make_ask(kind, port, model):
 
 def closed(args, lines):
     """All lines, with so many requests at a time."""
-    work = collections.deque(numbered(lines, args.lines))
+    work = collections.deque(numbered(lines * args.times, args.lines))
     answers, times = {}, []
 
     def loop(_):
@@ -125,6 +125,7 @@ def main():
     parser.add_argument("concurrency")
     parser.add_argument("file", type=Path)
     parser.add_argument("--lines", type=int, default=1, help="of a request")
+    parser.add_argument("--times", type=int, default=1, help="all lines are sent")
     parser.add_argument("--rate", type=float, help="requests a second")
     parser.add_argument("--seconds", type=float, default=20)
     args = parser.parse_args()

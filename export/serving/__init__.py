@@ -7,8 +7,8 @@ What lives here, from the bottom up:
 - `refusals`: why a request gets no answer, and what that is in each protocol;
 - `replica`: one artefact in a process of Ray Serve's; `cluster`: these processes, and how they are
   asked;
-- `line_queue`: requests in, lists of lines out; `models`: what the doors ask, with limits and
-  deadlines; `metrics`: Prometheus and the log;
+- `line_queue`: requests in, batches of lines of similar length out, by `measure`; `models`: what
+  the doors ask, with limits and deadlines; `metrics`: Prometheus and the log;
 - the doors: `http_v2` and `grpc_v2`, the Open Inference Protocol, with `tensors` and `messages`;
   `libretranslate`; `plain`, lines in and lines out; with `bodies`, how requests are read;
 - `app` and `connections`: HTTP; `doors`: both servers, until a signal; `service`: all of it;

@@ -2,8 +2,8 @@
 
 The doors are in the process of the command and not behind Ray Serve's proxy. On two cores of an AMD
 EPYC, beside other work, an empty answer passed the proxy 114 times a second for one client and 153
-times for sixteen; uvicorn in this process gave it 2,881 and 3,461 times. Only lists of lines pass
-Ray, so that its few milliseconds a call are shared by all requests of a list.
+times for sixteen; uvicorn in this process gave it 2,881 and 3,461 times. Only batches of lines pass
+Ray, so that its few milliseconds a call are shared by all requests of a batch.
 """
 
 import asyncio
@@ -12,12 +12,20 @@ import logging
 import os
 import pathlib
 
+from keras_transformer.export.serving.measure import make_measure
 from keras_transformer.export.serving.refusals import Refusal, Unavailable
 from keras_transformer.export.serving.replica import LOOPBACK, Replica
 
-# How often a list is sent again where the process that had it has died.
+# How often a batch is sent again where the process that had it has died.
 TRIES = 4
-OBJECT_STORE = 80 * 2**20  # lists of lines hardly use it
+# Ray reads these when its processes start. Its controller looks ten times a second for work, which
+# took up to 8 % of a core, and its workers make room for every other process of the machine.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
+    "RAY_worker_niceness": "0",
+}
+OBJECT_STORE = 80 * 2**20  # batches of lines hardly use it
 
 
 class MissingRay(ImportError):
@@ -30,7 +38,8 @@ def imported_ray(local):
     Raises:
         MissingRay: it is not installed.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     if local:
         os.environ.update(LOOPBACK)
     try:
@@ -73,7 +82,7 @@ def running(address=None):
         ray.shutdown()
 
 
-def deploy(serve, name, folder, *, replicas=1, gpus=0, **options):
+def deploy(serve, name, folder, *, replicas=1, gpus=0, workers=1, batch_tokens=512, **options):
     """Starts the replicas of an artefact, and waits until they answer.
 
     Args:
@@ -82,7 +91,7 @@ def deploy(serve, name, folder, *, replicas=1, gpus=0, **options):
         folder: of the artefact, at the same path on each machine of the cluster.
         replicas: int, processes that serve it.
         gpus: float, GPUs for each of them; a part of one lets replicas share it.
-        options: as `Replica` takes them.
+        workers, batch_tokens, options: as `Replica` takes them.
 
     Returns:
         `Replicas`.
@@ -94,15 +103,17 @@ def deploy(serve, name, folder, *, replicas=1, gpus=0, **options):
         Replica,
         name=name,
         num_replicas=replicas,
-        max_ongoing_requests=3,  # a list, one ahead of it, and a question
+        max_ongoing_requests=workers + 1,  # batches, and a question
         ray_actor_options={"num_cpus": 1 / 64, "num_gpus": gpus},
         health_check_period_s=1,
         graceful_shutdown_timeout_s=5,
         graceful_shutdown_wait_loop_s=0.2,
+        logging_config={"enable_access_log": False},  # else a line on disk for each batch
     )
+    options |= {"workers": workers, "batch_tokens": batch_tokens}
     bound = deployment.bind(str(pathlib.Path(folder).resolve()), **options)
     handle = serve.run(bound, name=name, route_prefix=None, blocking=False)
-    return Replicas(handle, replicas)
+    return Replicas(handle, make_measure(folder), replicas * workers, batch_tokens)
 
 
 class Replicas:
@@ -110,14 +121,17 @@ class Replicas:
 
     Args:
         handle: Ray Serve's handle of the deployment.
-        calls: int, lists that they compute at the same time.
+        measure: function of a list of lines: a guess of their lengths.
+        calls: int, batches that they compute at the same time.
+        batch_tokens: int, most tokens of a batch.
     """
 
-    def __init__(self, handle, calls):
-        self._handle, self.calls = handle, calls
+    def __init__(self, handle, measure, calls, batch_tokens):
+        self._handle, self.measure = handle, measure
+        self.calls, self.batch_tokens = calls, batch_tokens
 
     async def answer(self, items, seed=None):
-        """The `Sent` of a list. A list whose replica dies is sent to another one.
+        """The `Sent` of a batch. A batch whose replica dies is sent to another one.
 
         Raises:
             Unavailable: no replica answers.

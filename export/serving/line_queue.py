@@ -1,13 +1,14 @@
-"""A model's queue: requests in, lists of lines out, for replicas that are free.
+"""A model's queue: requests in, batches of lines of similar length out, for workers that are free.
 
-A replica sorts a list by length and answers it in batches, as for a file. So nothing waits for a
-batch to fill: a replica that is free gets what is there, at once, and what comes meanwhile is the
-next list. Two rules make lists fuller, and neither costs an idle service anything:
+A worker that is free takes a line of the request whose turn it is and, beside it, those waiting
+lines that are most like it in length, whoever asked for them: a batch costs what its longest line
+costs. So nothing waits for a batch to fill, none is kept from its turn by others, and a request of
+many lines does not stand before one of few. Nothing is sent ahead of the workers: what waits longer
+finds better company.
 
-- Clients that were answered together ask again together. After a list of several requests the next
-  one waits for as many, a twentieth of the time that the last one took, `LINGER` at most.
-- One list is sent ahead of the answers, so that a replica need not wait for the next; but only one
-  that is worth a batch.
+Clients that were answered together ask again together. So where fewer requests wait than a batch
+has just answered, its worker gives them a twentieth of the time that the batch took, `LINGER` at
+most, before it takes what is there. An idle service waits for nobody.
 
 The queue is bounded. Where it is full a request is refused at once, and one that was taken in is
 never dropped for want of room.
@@ -15,15 +16,14 @@ never dropped for want of room.
 
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import time
 
 from keras_transformer.export.serving.refusals import Busy, Late
 
 LINGER = 0.05  # seconds
-# Lists of one request that may wait or run at the same time: the others are not to wait for all.
-LISTS_OF_A_REQUEST = 4
+# Lines of a request, longest first, among which company is looked for; only these fill the queue.
+NEXT_LINES = 64
 
 
 @dataclasses.dataclass
@@ -33,21 +33,34 @@ class Answered:
     Attributes:
         results: list, one a line.
         tokens: int, tokens that the model read.
-        waited: float, seconds in the queue.
+        waited: float, seconds in the queue until the last line was taken.
     """
 
     results: list
-    tokens: int
-    waited: float
+    tokens: int = 0
+    waited: float = 0.0
 
 
-@dataclasses.dataclass
-class _Part:
-    items: list
-    seed: int | None
-    deadline: float | None
-    answer: asyncio.Future
-    since: float = dataclasses.field(default_factory=time.monotonic)
+class _Request:
+    """A request's lines that wait, as pairs of length and place, longest first."""
+
+    def __init__(self, items, lengths, seed):
+        self.items, self.seed, self.since = items, seed, time.monotonic()
+        self.waiting = sorted(zip(lengths, range(len(items)), strict=True), reverse=True)
+        self.open = len(items)
+        self.answered = Answered([None] * len(items))
+        self.done = asyncio.get_running_loop().create_future()
+
+    def finish(self, place, result, tokens):
+        self.answered.results[place] = result
+        self.answered.tokens += tokens
+        self.open -= 1
+        if not self.open and not self.done.done():
+            self.done.set_result(self.answered)
+
+    def fail(self, error):
+        if not self.done.done():  # else the client has gone, or has the error of another batch
+            self.done.set_exception(error)
 
 
 class LineQueue:
@@ -56,30 +69,33 @@ class LineQueue:
     Args:
         send: async function of a list of lines and a seed, which returns an object with `results`
             and `lengths`, a list each.
-        calls: int, lists that are computed at the same time.
-        list_lines: int, most lines of a list.
+        measure: function of a list of lines: how long each is, a list of int. May be a guess.
+        calls: int, batches that are computed at the same time.
+        batch_tokens: int, most tokens of a batch, padding included. A longer line is a batch of its
+            own.
         most_waiting: int, lines that wait before requests are refused.
     """
 
-    def __init__(self, send, calls=1, list_lines=256, most_waiting=512):
-        self._send, self._list_lines, self._most = send, list_lines, most_waiting
-        self._parts = collections.deque()
-        self._arrived = asyncio.Condition()
-        self._last, self._seconds = 1, 0.0  # requests of the last list, and its time
-        self.waiting = 0
-        ahead = max(1, min(32, list_lines))
-        self._tasks = [
-            asyncio.create_task(self._serve(least)) for least in [*[1] * calls, *[ahead] * calls]
-        ]
+    def __init__(self, send, measure, calls=1, batch_tokens=512, most_waiting=512):
+        self._send, self._measure = send, measure
+        self._batch_tokens, self._most = batch_tokens, most_waiting
+        self._requests = collections.deque()  # by turns
+        self._arrived, self._free = asyncio.Event(), 0
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(calls)]
+
+    @property
+    def waiting(self):
+        """How many lines wait; of each request no more than `NEXT_LINES` count."""
+        return sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
 
     async def answer(self, items, seed=None, deadline=None):
         """Answers a request.
 
         Args:
             items: list of lines.
-            seed: int or None. Only requests of one seed share a list.
-            deadline: float, when the client waits no longer, by `time.monotonic`; or None. What has
-                not begun by then is not done.
+            seed: int or None. Only requests of one seed share a batch.
+            deadline: float, when the client waits no longer, by the event loop's time; or None.
+                What has not begun by then is not done.
 
         Returns:
             `Answered`.
@@ -88,98 +104,77 @@ class LineQueue:
             Busy: too many lines wait.
             Late: the deadline is over.
         """
-        if self.waiting >= self._most:
-            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
-        gate, size = asyncio.Semaphore(LISTS_OF_A_REQUEST), self._list_lines
-
-        async def one(start):
-            async with gate:
-                return await self._put(items[start : start + size], seed, deadline)
-
-        tasks = [asyncio.ensure_future(one(start)) for start in range(0, len(items), size)]
+        if not items:
+            return Answered([])
+        if (waiting := self.waiting) >= self._most:
+            raise Busy(f"{waiting} lines wait already. Repeat the request in a second.")
+        request = _Request(items, self._measure(items), seed)
+        self._requests.append(request)
+        self._arrived.set()
         try:
-            async with asyncio.timeout(deadline and max(0, deadline - time.monotonic())):
-                parts = await asyncio.gather(*tasks)
+            async with asyncio.timeout_at(deadline):
+                return await request.done
         except TimeoutError as error:
             raise Late("The deadline of the request is over.") from error
-        finally:
-            for task in tasks:
-                task.cancel()
-        results = [result for part in parts for result in part.results]
-        tokens, waits = sum(part.tokens for part in parts), [part.waited for part in parts]
-        return Answered(results, tokens, max(waits, default=0.0))
+        finally:  # who has gone, or has an error, waits for no more
+            if request.waiting:
+                request.waiting.clear()
+                self._requests.remove(request)
 
     async def close(self):
-        """Ends the tasks that send lists; what waits is not answered."""
+        """Ends the tasks that send batches; what waits is not answered."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _put(self, items, seed, deadline):
-        part = _Part(items, seed, deadline, asyncio.get_running_loop().create_future())
-        self._parts.append(part)
-        self.waiting += len(items)
-        async with self._arrived:
-            self._arrived.notify_all()
-        return await part.answer
-
-    async def _serve(self, least):
-        """Sends one list after the other, each when there are at least so many lines."""
+    async def _work(self):
+        """Sends one batch after the other."""
         while True:
-            async with self._arrived:
-                await self._arrived.wait_for(lambda: self.waiting >= least)
-                if self._last > 1:
-                    await self._linger(self._last)
-                parts = self._take()
-            if not parts:
-                continue
-            items = [item for part in parts for item in part.items]
+            self._free += 1
+            while not self._requests:
+                self._arrived.clear()
+                await self._arrived.wait()
+            lines = self._take()
+            self._free -= 1
             begun = time.monotonic()
+            items = [request.items[place] for request, place in lines]
             try:
-                sent = await self._send(items, parts[0].seed)
-            except asyncio.CancelledError:
-                raise
+                sent = await self._send(items, lines[0][0].seed)
             except Exception as error:  # of any kind: who asked gets it, and the queue goes on
-                for part in parts:
-                    _finish(part, error=error)
+                for request, _ in lines:
+                    request.fail(error)
                 continue
-            self._seconds = time.monotonic() - begun
-            results, lengths = iter(sent.results), iter(sent.lengths)
-            for part in parts:
-                some = [next(results) for _ in part.items]
-                tokens = sum(next(lengths) for _ in part.items)
-                _finish(part, Answered(some, tokens, begun - part.since))
-
-    async def _linger(self, count):
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(LINGER, 0.05 * self._seconds)):
-                await self._arrived.wait_for(lambda: len(self._parts) >= count)
+            for (request, place), result, tokens in zip(
+                lines, sent.results, sent.lengths, strict=True
+            ):
+                request.answered.waited = max(request.answered.waited, begun - request.since)
+                request.finish(place, result, tokens)
+            if 1 < len({request for request, _ in lines}) > len(self._requests):
+                await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
     def _take(self):
-        """The requests of the next list; those that nobody waits for any more are left out."""
-        parts, lines = [], 0
-        while self._parts:
-            part = self._parts[0]
-            if part.answer.done() or (part.deadline and part.deadline <= time.monotonic()):
-                _finish(part, error=Late("The deadline of the request is over."))
-            elif parts and (
-                lines + len(part.items) > self._list_lines or part.seed != parts[0].seed
-            ):
+        """The lines of the next batch, pairs of a request and a place in it."""
+        first = self._requests[0]
+        longest = first.waiting[0][0]
+        lines = [
+            (abs(length - longest), length, place, request)
+            for request in self._requests
+            if request.seed == first.seed
+            for length, place in request.waiting[:NEXT_LINES]
+        ]
+        # Python's sort is stable: of equal lines those go first whose turn is first.
+        lines.sort(key=lambda line: line[0])
+        # Where few lines wait and other workers are free, they get a part.
+        share = sum(line[1] for line in lines) // self._free + longest
+        most, taken = min(self._batch_tokens, share), []
+        for _, length, place, request in lines:
+            longest = max(longest, length)
+            if taken and longest * (len(taken) + 1) > most:
                 break
-            else:
-                parts.append(part)
-                lines += len(part.items)
-            self._parts.popleft()
-            self.waiting -= len(part.items)
-        if parts:
-            self._last = len(parts)
-        return parts
-
-
-def _finish(part, answered=None, error=None):
-    if part.answer.done():  # the client has gone
-        return
-    if error is None:
-        part.answer.set_result(answered)
-    else:
-        part.answer.set_exception(error)
+            taken.append((request, place))
+            request.waiting.remove((length, place))
+        self._requests.rotate(-1)
+        for request in {request for request, _ in taken}:
+            if not request.waiting:
+                self._requests.remove(request)
+        return taken

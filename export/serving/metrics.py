@@ -20,7 +20,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 
 class Metrics:
-    """What is counted of requests, lists and queues.
+    """What is counted of requests, batches and queues.
 
     Args:
         log: file that gets a line a request; None for none.
@@ -44,8 +44,8 @@ class Metrics:
         self._lines = made(Counter, "lines", "Lines answered.", ("model", "replica"))
         self._tokens = made(Counter, "tokens", "Tokens read.", ("model", "replica"))
         self._busy = made(Counter, "busy_seconds", "Of the replica.", ("model", "replica"))
-        self._lists = made(
-            Histogram, "list_lines", "Lines sent at once.", ("model",), buckets=_LINES
+        self._batches = made(
+            Histogram, "batch_lines", "Lines of a batch.", ("model",), buckets=_LINES
         )
         self._waiting = made(Gauge, "waiting_lines", "Lines in the queue.", ("model",))
         self._latency = made(
@@ -57,9 +57,9 @@ class Metrics:
         """Has the length of a model's queue told."""
         self._waiting.labels(name).set_function(lambda: queue.waiting)
 
-    def list_done(self, name, sent):
-        """Counts a list: `Sent` by a replica."""
-        self._lists.labels(name).observe(len(sent.results))
+    def batch_done(self, name, sent):
+        """Counts a batch: `Sent` by a replica."""
+        self._batches.labels(name).observe(len(sent.results))
         self._lines.labels(name, sent.replica).inc(len(sent.results))
         self._tokens.labels(name, sent.replica).inc(sum(sent.lengths))
         self._busy.labels(name, sent.replica).inc(sent.seconds)

@@ -52,14 +52,21 @@ class Model:
 
     Args:
         name: str, as it stands in addresses.
-        replicas: object with `answer(items, seed)`, `describe()` and `calls`, as `Replicas`.
+        replicas: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls` and
+            `batch_tokens`, as `Replicas`.
         limits: `Limits`.
         metrics: `Metrics`.
     """
 
     def __init__(self, name, replicas, limits, metrics):
         self.name, self._replicas, self._metrics = name, replicas, metrics
-        self.queue = LineQueue(self._send, replicas.calls, most_waiting=limits.waiting_lines)
+        self.queue = LineQueue(
+            self._send,
+            replicas.measure,
+            replicas.calls,
+            replicas.batch_tokens,
+            limits.waiting_lines,
+        )
         self.description = None
 
     async def open(self):
@@ -68,7 +75,7 @@ class Model:
 
     async def _send(self, items, seed):
         sent = await self._replicas.answer(items, seed)
-        self._metrics.list_done(self.name, sent)
+        self._metrics.batch_done(self.name, sent)
         if sent.version != self.description.version:
             self.description = await self._replicas.describe()
         return sent

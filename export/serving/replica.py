@@ -23,12 +23,12 @@ LOOK = 1.0
 
 @dataclasses.dataclass
 class Sent:
-    """What comes back for a list of lines.
+    """What comes back for a batch of lines.
 
     Attributes:
         results: list, one a line: `Translation` or another of the runtime's results.
         lengths: list of int, tokens of each line as the model read it.
-        seconds: float, time that the list took.
+        seconds: float, time that the batch took.
         version: str, of the artefact that answered.
         replica: str, which one it was.
     """
@@ -59,7 +59,7 @@ class Description:
 
 
 class Replica:
-    """Answers lists of lines with one artefact, and takes up another that replaces it.
+    """Answers batches of lines with one artefact, and takes up another that replaces it.
 
     Ray Serve makes it, in a process of its own. The manifest of the folder is looked at every
     second. Where it is another one the new artefact is opened beside the old one, which answers
@@ -68,8 +68,9 @@ class Replica:
     Args:
         folder: str, an artefact.
         providers, threads, spinning: as `Translator` takes them.
-        workers: int, batches of a list that are computed at the same time.
-        batch_tokens: int, most tokens of a batch.
+        workers: int, batches that are computed at the same time.
+        batch_tokens: int, most tokens of a batch, which the queue that sends it has guessed. One
+            of more than twice as many is parted.
     """
 
     def __init__(
@@ -77,14 +78,9 @@ class Replica:
     ):
         if LOOPBACK.items() <= os.environ.items():
             _keep_to_this_machine()
-        self._folder, self._batch_tokens = pathlib.Path(folder), batch_tokens
-        self._options = {
-            "providers": providers,
-            "threads": threads,
-            "workers": workers,
-            "spinning": spinning,
-        }
-        self._pool = concurrent.futures.ThreadPoolExecutor(1)  # one list after the other
+        self._folder, self._most_tokens = pathlib.Path(folder), 2 * batch_tokens
+        self._options = {"providers": providers, "threads": threads, "spinning": spinning}
+        self._pool = concurrent.futures.ThreadPoolExecutor(workers)
         self._name = str(os.getpid())
         self._seen = self._identity()
         self._runner = open_runner(self._folder, **self._options)
@@ -92,7 +88,7 @@ class Replica:
         threading.Thread(target=self._watch, daemon=True).start()
 
     async def answer(self, items, seed=None):
-        """The `Sent` of a list of lines."""
+        """The `Sent` of a batch of lines."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._answer, items, seed)
 
@@ -103,14 +99,9 @@ class Replica:
     def _answer(self, items, seed):
         runner, start = self._runner, time.perf_counter()
         lengths = runner.lengths(items)
-        results = list(answers(runner, items, seed, self._share(lengths), max(1, len(items))))
+        results = list(answers(runner, items, seed, self._most_tokens, max(1, len(items))))
         seconds = time.perf_counter() - start
         return Sent(results, lengths, seconds, description(runner).version, self._name)
-
-    def _share(self, lengths):
-        """Most tokens of a batch: no more than leave each worker a part of a short list."""
-        share = sum(lengths) // self._options["workers"] + max(lengths, default=0)
-        return max(1, min(self._batch_tokens, share))
 
     def _identity(self):
         """What changes when the manifest is replaced; None where there is none."""

@@ -24,8 +24,8 @@ class Served:
             thread each, which take the least processor time for a line. With `workers=1` all of
             a replica's cores work on one batch, and a large model answers a lone request sooner.
             With `gpus` there is one worker.
-        batch_tokens: int, most tokens of a batch. Defaults to 512: the lines of a few dozen
-            requests differ in length, and smaller batches of them have less padding.
+        batch_tokens: int, most tokens of a batch, which one worker computes. Defaults to 512: where
+            a hundred lines wait, larger batches of them have more padding.
 
     Example:
 

@@ -10,6 +10,7 @@ import socket
 import threading
 
 from keras_transformer.export.serving.doors import serve_doors
+from keras_transformer.export.serving.measure import make_measure
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Limits, Models
 from keras_transformer.export.serving.replica import Replica
@@ -22,20 +23,20 @@ class Local:
         folder: an artefact.
 
     Attributes:
-        gate: threading.Event; lists wait for it. Set at the beginning.
-        lists: the lists that came, with their seeds.
-        fails: list of exceptions, which the next lists raise one after the other.
+        gate: threading.Event; batches wait for it. Set at the beginning.
+        batches: the batches that came, with their seeds.
+        fails: list of exceptions, which the next batches raise one after the other.
     """
 
-    calls = 1
+    calls, batch_tokens = 1, 512
 
     def __init__(self, folder):
-        self.replica = Replica(str(folder), threads=1)
-        self.gate, self.lists, self.fails = threading.Event(), [], []
+        self.replica, self.measure = Replica(str(folder), threads=1), make_measure(folder)
+        self.gate, self.batches, self.fails = threading.Event(), [], []
         self.gate.set()
 
     async def answer(self, items, seed=None):
-        self.lists.append((items, seed))
+        self.batches.append((items, seed))
         if self.fails:
             raise self.fails.pop(0)
         while not self.gate.is_set():

@@ -227,7 +227,7 @@ def test_health_metrics_and_log_tell_no_text(running, log):
         assert running.request("GET", path)[0] == 200
     running.request("POST", "/lines/en-de", b"a man rides a bicycle .")
     page = running.request("GET", "/metrics")[2].decode()
-    for name in ("waiting_lines", "list_lines_bucket", "tokens_total", "busy_seconds_total"):
+    for name in ("waiting_lines", "batch_lines_bucket", "tokens_total", "busy_seconds_total"):
         assert f"keras_transformer_{name}{{" in page
     assert 'latency_seconds{model="en-de",quantile="0.95"}' in page
     line = json.loads(log.getvalue().splitlines()[-1])

@@ -103,7 +103,7 @@ def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expe
         with concurrent.futures.ThreadPoolExecutor(10) as pool:
             # One is computed, and as many as may wait do.
             first = pool.submit(ask, small)
-            wait_for(lambda: local.lists and queue.waiting == 0)
+            wait_for(lambda: local.batches and queue.waiting == 0)
             taken = [first, *(pool.submit(ask, small) for _ in range(SMALL.waiting_lines))]
             wait_for(lambda: queue.waiting == SMALL.waiting_lines)
             status, headers, body = ask(small)
@@ -137,10 +137,10 @@ def test_too_many_open_requests_are_refused(small, local):
 def test_what_is_too_late_is_not_begun(small, local):
     local.gate.clear()
     try:
-        before = len(local.lists)
+        before = len(local.batches)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             running = pool.submit(ask, small)
-            wait_for(lambda: len(local.lists) == before + 1)
+            wait_for(lambda: len(local.batches) == before + 1)
             late = pool.submit(ask, small, headers={"Request-Timeout": "0.05"})
             body = json.dumps(infer(["late"]) | {"parameters": {"timeout": 50_000}})
             also = pool.submit(ask, small, "/v2/models/en-de/infer", body)
@@ -152,8 +152,8 @@ def test_what_is_too_late_is_not_begun(small, local):
     finally:
         local.gate.set()
     assert ask(small)[0] == 200
-    assert not any(b"late" in items for items, _ in local.lists)
-    assert len(local.lists) == before + 2  # neither was computed
+    assert not any(b"late" in items for items, _ in local.batches)
+    assert len(local.batches) == before + 2  # neither was computed
 
 
 JSON_BODIES = [
@@ -371,7 +371,7 @@ def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
     local.gate.clear()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         taken = pool.submit(ask, going)
-        wait_for(lambda: local.lists)
+        wait_for(lambda: local.batches)
         going.begin_to_stop()
         wait_for(lambda: going.models.draining)
         assert ask(going)[0] == going.request("GET", "/ready")[0] == 503
@@ -389,7 +389,7 @@ def test_a_drain_has_an_end(folder):
     local.gate.clear()
     thread = threading.Thread(target=lambda: raw(going, HEAD + LINE), daemon=True)
     thread.start()
-    wait_for(lambda: local.lists)
+    wait_for(lambda: local.batches)
     assert going.stop() is False
 
 

@@ -1,40 +1,44 @@
-"""The queue of a model, and a replica whose artefact is replaced: without doors and without Ray."""
+"""The queue of a model: which lines share a batch, whose turn it is, and what is refused."""
 
 import asyncio
-import shutil
 import types
 
 import pytest
-from support import artefacts
 
-from keras_transformer.export.runtime import Translator
-from keras_transformer.export.serving.cluster import TRIES, Replicas
-from keras_transformer.export.serving.line_queue import LineQueue
-from keras_transformer.export.serving.refusals import Busy, Late, Unavailable
-from keras_transformer.export.serving.replica import Replica
+from keras_transformer.export.serving.line_queue import NEXT_LINES, LineQueue
+from keras_transformer.export.serving.refusals import Busy, Late
 
 
 class Sender:
-    """Doubles numbers, once it is let; remembers the lists that it got."""
+    """Doubles numbers, once it is let; remembers the batches that it got."""
 
     def __init__(self):
-        self.lists, self.free = [], asyncio.Event()
+        self.batches, self.free = [], asyncio.Event()
 
     async def __call__(self, items, seed):
-        self.lists.append((list(items), seed))
+        self.batches.append((list(items), seed))
         await self.free.wait()
         if "bad" in items:
             raise ZeroDivisionError
         results = [2 * item for item in items]
         return types.SimpleNamespace(results=results, lengths=[1] * len(items))
 
+    def items(self):
+        """The lines of each batch, sorted."""
+        return [sorted(items) for items, _ in self.batches]
 
-def queued(test, **options):
+
+def sizes(items):
+    """A number is as long as it is large; a text has one token."""
+    return [item if isinstance(item, int) else 1 for item in items]
+
+
+def queued(test, measure=sizes, **options):
     """Runs a test, a coroutine function of a queue and its sender."""
 
     async def run():
         sender = Sender()
-        queue = LineQueue(sender, **options)
+        queue = LineQueue(sender, measure, **options)
         try:
             await asyncio.wait_for(test(queue, sender), 10)
         finally:
@@ -49,51 +53,101 @@ async def begun(queue, sender, *requests, seed=None):
     for request in requests:
         tasks.append(asyncio.create_task(queue.answer(request, seed)))
         await asyncio.sleep(0.02)
-    assert sender.lists[0][0] == requests[0]
+    assert sender.batches[0][0] == requests[0]
     return tasks
 
 
-def test_what_comes_while_a_list_is_computed_is_the_next_list():
+def test_what_comes_while_a_batch_is_computed_is_the_next_batch():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [2, 3], [4])
-        assert len(sender.lists) == 1 and queue.waiting == 3
+        assert len(sender.batches) == 1 and queue.waiting == 3
         sender.free.set()
         answers = [await task for task in tasks]
         assert [answer.results for answer in answers] == [[2], [4, 6], [8]]
         assert [answer.tokens for answer in answers] == [1, 2, 1]
-        assert [items for items, _ in sender.lists] == [[1], [2, 3, 4]] and queue.waiting == 0
+        assert sender.items() == [[1], [2, 3, 4]] and queue.waiting == 0
 
     queued(test)
 
 
-def test_a_list_worth_a_batch_is_sent_ahead():
+def test_lines_of_similar_length_share_a_batch_whoever_asks():
     async def test(queue, sender):
-        tasks = await begun(queue, sender, [1], [*range(40)])
-        assert len(sender.lists) == 2
+        tasks = await begun(queue, sender, [1], [50, 11], [52, 10], [12], [51])
         sender.free.set()
-        assert len((await tasks[1]).results) == 40
+        answers = [(await task).results for task in tasks]
+        assert answers == [[2], [100, 22], [104, 20], [24], [102]]
+        assert sender.items() == [[1], [50, 51, 52], [10, 11, 12]]
+
+    queued(test, batch_tokens=156)
+
+
+def test_the_oldest_request_is_never_starved():
+    """A line that is like no other is in the next batch, whatever comes after it."""
+
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1], [99], *([10],) * 40)
+        sender.free.set()
+        await asyncio.gather(*tasks)
+        assert sender.items()[:2] == [[1], [99]]
+
+    queued(test, batch_tokens=100)
+
+
+def test_a_long_request_does_not_stand_before_short_ones():
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1], [20] * 100, [3], [4])
+        sender.free.set()
+        done, _ = await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
+        assert done == {tasks[2], tasks[3]}  # short ones after one batch of the long one
+        assert (await tasks[1]).results == [40] * 100
+        assert sender.items()[:3] == [[1], [20] * 5, [3, 4, 20, 20, 20]]
+
+    queued(test, batch_tokens=100)
+
+
+def test_a_free_worker_gets_a_part_of_what_waits():
+    async def test(queue, sender):
+        await asyncio.sleep(0)  # both workers are there
+        task = asyncio.create_task(queue.answer([5] * 9))
+        await asyncio.sleep(0.02)
+        assert sender.items() == [[5] * 5, [5] * 4]
+        sender.free.set()
+        assert (await task).results == [10] * 9
+
+    queued(test, calls=2)
+
+
+def test_one_who_comes_to_an_idle_queue_does_not_wait():
+    async def test(queue, sender):
+        sender.free.set()
+        for number in range(3):
+            await asyncio.sleep(0.06)  # longer than any lingering
+            assert (await queue.answer([number])).waited < 0.02
 
     queued(test)
 
 
-def test_a_long_request_is_parted_and_put_together():
+def test_a_long_request_is_parted_and_put_together_in_order():
     async def test(queue, sender):
         sender.free.set()
-        assert (await queue.answer([*range(23)])).results == [*range(0, 46, 2)]
-        assert max(len(items) for items, _ in sender.lists) <= 5
+        items = [7 * n % 23 for n in range(23)]
+        assert (await queue.answer(items)).results == [2 * item for item in items]
+        for batch in sender.items():
+            assert len(batch) == 1 or len(batch) * max(batch) <= 30
         assert (await queue.answer([])).results == []
 
-    queued(test, list_lines=5)
+    queued(test, batch_tokens=30)
 
 
 def test_seeds_are_kept_apart():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [2], seed=7)
         tasks += [asyncio.create_task(queue.answer([3], 8))]
+        tasks += [asyncio.create_task(queue.answer([4], 7))]
         await asyncio.sleep(0.02)
         sender.free.set()
-        assert [(await task).results for task in tasks] == [[2], [4], [6]]
-        assert [seed for _, seed in sender.lists] == [7, 7, 8]
+        assert [(await task).results for task in tasks] == [[2], [4], [6], [8]]
+        assert sender.batches == [([1], 7), ([2, 4], 7), ([3], 8)]
 
     queued(test)
 
@@ -104,74 +158,50 @@ def test_a_full_queue_refuses_and_late_requests_are_left_out():
         (first,) = await begun(queue, sender, [1])
         with pytest.raises(Late):
             await queue.answer(["late", "late"], deadline=loop.time() + 0.05)
-        kept = asyncio.create_task(queue.answer([5]))
+        kept = asyncio.create_task(queue.answer([5, 5, 5]))
         await asyncio.sleep(0.02)
         with pytest.raises(Busy, match="3 lines wait already"):
             await queue.answer([6])
         sender.free.set()
-        assert (await first).results == [2] and (await kept).results == [10]
-        assert "late" not in [item for items, _ in sender.lists for item in items]
+        assert (await first).results == [2] and (await kept).results == [10] * 3
+        assert "late" not in [item for items, _ in sender.batches for item in items]
 
     queued(test, most_waiting=3)
 
 
-def test_an_error_reaches_those_of_its_list_and_no_other():
+def test_a_client_that_goes_takes_its_waiting_lines_along():
     async def test(queue, sender):
+        first, gone = await begun(queue, sender, [1], [2, 2])
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert queue.waiting == 0
+        first.cancel()  # its batch goes on, and is thrown away
+        await asyncio.wait([first])
         sender.free.set()
-        with pytest.raises(ZeroDivisionError):
-            await queue.answer(["bad"])
-        assert (await queue.answer([1])).results == [2]
+        assert (await queue.answer([3])).results == [6]
+        assert sender.items() == [[1], [3]]
 
     queued(test)
 
 
-def test_a_replica_takes_up_what_replaces_its_artefact(tokenizer, tmp_path, caplog):
-    folder, line = artefacts.write(tmp_path / "out", tokenizer), artefacts.LINES[0]
-    replica = Replica(str(folder), threads=1)
-    version = asyncio.run(replica.describe()).version
-    replica.look()
-    assert asyncio.run(replica.describe()).version == version
+def test_of_a_long_request_only_the_next_lines_fill_the_queue():
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1], [2] * 1000)
+        assert queue.waiting == NEXT_LINES
+        tasks.append(asyncio.create_task(queue.answer([2])))
+        sender.free.set()
+        assert [len((await task).results) for task in tasks] == [1, 1000, 1]
 
-    shutil.rmtree(folder)
-    replica.look()  # nothing is there: the old one answers
-    expected = asyncio.run(replica.answer([line])).results
-    folder.mkdir()
-    (folder / "artefact.json").write_text("{}")
-    with caplog.at_level("WARNING", "ray.serve"):
-        replica.look()
-        replica.look()
-    assert sum("is not served" in record.message for record in caplog.records) == 1
-    assert asyncio.run(replica.answer([line])).results == expected
-
-    limits = {"source_length": 3, "target_length": None, "extra_length": 0}
-    artefacts.write(folder, tokenizer, limits=limits)
-    replica.look()
-    sent = asyncio.run(replica.answer([line, ""]))
-    assert sent.version != version and sent.results == Translator(folder).n_best([line, ""])
-    assert "tokens" in sent.results[0].error and sent.lengths == [0, 0]
+    queued(test, most_waiting=NEXT_LINES + 1)
 
 
-def test_a_list_is_sent_again_until_a_replica_answers(monkeypatch):
-    ray = pytest.importorskip("ray.exceptions")
-    waits = []
+def test_an_error_reaches_those_of_its_batch_and_no_other():
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [50], ["bad"], [70, "bad"], [1], [70])
+        sender.free.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in found[1:4]] == [ZeroDivisionError] * 3
+        assert found[0].results == [100] and found[4].results == [140]
+        assert queue.waiting == 0 and (await queue.answer([1])).results == [2]
 
-    async def sleep(seconds):
-        waits.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    answers = []
-
-    class Method:
-        async def remote(self, items, seed):
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-    replicas = Replicas(types.SimpleNamespace(answer=Method()), 1)
-    answers[:] = [ray.RayActorError(), ray.RayActorError(), "found"]
-    assert asyncio.run(replicas.answer(["x"])) == "found" and len(waits) == 2
-    answers[:] = [ray.RayActorError()] * TRIES
-    with pytest.raises(Unavailable, match="No replica answers"):
-        asyncio.run(replicas.answer(["x"]))
-    assert not answers
+    queued(test, batch_tokens=100)
