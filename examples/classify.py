@@ -25,6 +25,7 @@ from keras_transformer.export.runtime import Predictor
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate
 
+LONGEST = 5000  # pieces of a text: to choose by and to answer, texts are read whole
 # What to read, how to train on it, and what others reached. All was chosen on validation sets.
 USUAL = dict(num_layers=1, d_model=128, word_dropout=0.0, vocab_size=4000, sampling_alpha=None,
              max_length=64, tokens_per_batch=1024, peak=0.001)  # fmt: skip
@@ -70,8 +71,8 @@ def batches(texts, tokenizer, recipe, args):
         max_length=recipe["max_length"], truncate=True, seed=args.seed,
         sampling_alpha=recipe["sampling_alpha"],
     )  # fmt: skip
-    valid = kt.classification_batches(  # of whole texts, as when answering
-        *texts.valid, tokenizer, label_names=texts.labels, max_length=5000, shuffle=False
+    valid = kt.classification_batches(
+        *texts.valid, tokenizer, label_names=texts.labels, max_length=LONGEST, shuffle=False
     )
     return train, valid
 
@@ -124,13 +125,12 @@ def main(argv=None):
             loss=kt.SequenceCrossentropy(label_smoothing=0.1, pad_id=-1),
             metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
         )
-        # The batches shuffle themselves.
-        run.fit(model, train, validation_data=valid, epochs=args.epochs, shuffle=False,
-                best="val_accuracy")  # fmt: skip
+        options = dict(shuffle=False, best="val_accuracy")  # the batches shuffle themselves
+        run.fit(model, train, validation_data=valid, epochs=args.epochs, **options)
 
-        head = export.Classification(texts.labels)
-        export.export_onnx(model, run.path / "onnx", tokenizer, head=head)
-        results = Predictor(run.path / "onnx").predict(texts.test[0])
+        head, folder = export.Classification(texts.labels), run.path / "onnx"
+        export.export_onnx(model, folder, tokenizer, head=head, max_source_length=LONGEST)
+        results = Predictor(folder).predict(texts.test[0])
         found = [result.label for result in results]
         accuracy = float(np.mean([a == b for a, b in zip(found, texts.test[1], strict=True)]))
         usual = max(texts.labels, key=texts.train[1].count)
@@ -142,8 +142,8 @@ def main(argv=None):
             model, {"accuracy": accuracy}, data=recipe["name"], published=recipe.get("published"),
             baseline={f"always {usual!r}": texts.test[1].count(usual) / len(found)},
         )  # fmt: skip
-        for text, result in zip(shown, answers, strict=True):
-            print(f"  {result.label} ({result.probability:.2f}): {text}")
+        for text, answer in zip(shown, answers, strict=True):
+            print(f"  {answer.label} ({answer.probability:.2f}): {text}")
 
 
 if __name__ == "__main__":
