@@ -14,9 +14,11 @@ class MaskedConv1D(layers.Conv1D):
     """`keras.layers.Conv1D` that respects the Keras mask and passes it on, strided too.
 
     Speech models shorten sound by a few strided convolutions before the first block (Dong et al.
-    2018, "Speech-Transformer"; Whisper, arXiv 2212.04356, section 2.2). Keras' own layer destroys
-    the mask. Here masked frames count as zeros, so that a row gives the same vectors however far it
-    is padded on the right. `keras.layers.Masking` in front makes a mask of frames that are zeros.
+    2018, "Speech-Transformer"; Whisper, arXiv 2212.04356, section 2.2). Over embeddings of text it
+    tells each piece of a word its neighbours before attention begins, which helps where data is
+    little. Keras' own layer destroys the mask. Here masked frames count as zeros, so that a row
+    gives the same vectors however far it is padded on the right. `keras.layers.Masking` in front
+    makes a mask of frames that are zeros.
 
     Frame j of the output stands at frame j * strides of the input. "same" puts (k - 1) // 2 zeros
     on the left, k the frames that the kernel spans, whatever the length, as PyTorch does. Keras'
