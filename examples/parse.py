@@ -5,9 +5,10 @@
 
     Anna sees the dog .   ->   (S (NP XX ) (VP XX (NP XX XX ) ) XX )
 
-As in section 6.3 of the paper; each XX is a word of the sentence. Beam search may write what is no
-tree of the sentence: then the best of its hypotheses that is one counts. Chooses the epoch by the
-validation set, and measures on the test set what ONNX Runtime answers.
+As in section 6.3 of the paper; each XX is a word, and in articles its tag. Their phrases are
+learned, too, as small sentences. Beam search may write what is no tree of the sentence: then the
+best of its hypotheses that is one counts. Chooses the epoch by the validation set, and measures on
+the test set what ONNX Runtime answers.
 """
 
 import os
@@ -20,21 +21,38 @@ import keras
 
 from keras_transformer import export, plots
 from keras_transformer.data.sets.treebank import made_trees, read_treebank
-from keras_transformer.data.sets.trees import from_brackets, tagged_words, to_brackets
+from keras_transformer.data.sets.trees import from_brackets, phrases, tagged_words, to_brackets
 from keras_transformer.export.runtime import Translator
 from keras_transformer.training import task_run
 from keras_transformer.training.bracket_score import bracket_score
 from keras_transformer.training.recipes import learning_rate
 
-# Of the model, tokens of a batch, and how many epochs.
-SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15
-LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 4096, 40
+# Of the model, tokens of a batch, how many epochs, words of the shortest phrase to learn from, and
+# whether to write tags: with few sentences these tell which word the decoder must look at next.
+SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15, None, False
+LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 2048, 8, 3, True
 
 
 def texts(trees, tags):
     """Sentences, and their lines of brackets."""
     sentences = [" ".join(word for word, _ in tagged_words(tree)) for tree in trees]
     return sentences, [to_brackets(tree, tags) for tree in trees]
+
+
+def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout):
+    """From words to brackets; two convolutions show each piece of a word those next to it."""
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    x = kt.TokenEmbedding(words, d_model)(source_ids)  # (B, S, D)
+    x = keras.layers.Dropout(dropout)(kt.SinusoidalPositionEncoding()(x))
+    for width in (5, 3):
+        near = keras.layers.Dropout(dropout)(kt.MaskedConv1D(d_model, width, activation="relu")(x))
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, near]))
+    for _ in range(num_layers):
+        x = kt.EncoderBlock(num_heads, d_ff, dropout)(x)
+    return kt.Transformer(
+        brackets, num_layers, d_model, num_heads, d_ff, dropout, norm_first=True,
+        encoder=keras.Model(source_ids, x),
+    )  # fmt: skip
 
 
 def tree_of(line, words=None):
@@ -81,38 +99,31 @@ def flat_score(gold):
 def main(argv=None):
     parser = task_run.make_parser("parse", __doc__, epochs=None)
     parser.add_argument("--beam-width", type=int, default=8, help="default: 8")
-    parser.add_argument("--tags", action="store_true", help="write a word's tag in place of XX")
     args = task_run.parse(parser, argv)
-    sizes, tokens_per_batch, epochs = LARGE if args.data else SMALL
+    sizes, tokens, epochs, least, tags = LARGE if args.data else SMALL
     args.epochs = args.epochs or epochs
     with task_run.TaskRun(args) as run:
-        if args.data:
-            sets = read_treebank(args.data / "parsing" / "wsj-sample.zip", args.limit)
-        else:
-            sets = made_trees(args.limit)
-        train, valid, test = (texts(trees, args.tags) for trees in sets)
+        archive = args.data and args.data / "parsing" / "wsj-sample.zip"
+        sets = read_treebank(archive, args.limit) if archive else made_trees(args.limit)
+        small = [phrase for tree in sets.train for phrase in phrases(tree, least)] if least else []
+        train, valid, test = (texts(trees, tags) for trees in (sets.train + small, *sets[1:]))
         words = kt.Tokenizer.train(train[0], 3000, hard_vocab_limit=False)
         brackets = kt.Tokenizer.train(
             train[1], 100, model_type="word", byte_fallback=False, hard_vocab_limit=False
         )
         batches = kt.translation_batches(
-            *train, words, tokens_per_batch, target_tokenizer=brackets, seed=args.seed
+            *train, words, tokens, target_tokenizer=brackets, seed=args.seed
         )
-        measured = kt.translation_batches(
-            *valid, words, 8192, target_tokenizer=brackets, shuffle=False
-        )
+        measured = kt.translation_batches(*valid, words, target_tokenizer=brackets, shuffle=False)
         print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
-        model = kt.Transformer(words.vocab_size, target_vocab_size=brackets.vocab_size, **sizes)
+        model = translator(words.vocab_size, brackets.vocab_size, **sizes)
         updates = args.epochs * len(batches)
         rate = learning_rate(peak=0.002, warmup_steps=200, anneal=True, updates=updates)
-        model.compile(
-            keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
-            loss=kt.SequenceCrossentropy(label_smoothing=0.1),
-        )
-        run.fit(
-            model, batches, validation_data=measured, epochs=args.epochs, best="val_loss",
-            shuffle=False,  # the batches shuffle themselves
-        )  # fmt: skip
+        adam = keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0)
+        model.compile(adam, loss=kt.SequenceCrossentropy(label_smoothing=0.1))
+        # The batches shuffle themselves.
+        run.fit(model, batches, validation_data=measured, epochs=args.epochs, best="val_loss",
+                shuffle=False)  # fmt: skip
 
         search = kt.BeamSearch(args.beam_width, length_penalty=0.6)
         longest = 2 * max(len(brackets.encode(line)) for line in train[1])
@@ -128,11 +139,10 @@ def main(argv=None):
             pair = [sets.test[shown[-1]], trees[shown[-1]]]
             run.draw("trees.png", plots.plot_trees(pair, ["by people", "by the model"]))
         run.write_score(
-            model,
-            scores(sets.test, results),
+            model, scores(sets.test, results),
             data="WSJ sample" if args.data else "sentences of a small grammar",
             baseline={"f1 of one bracket a sentence": flat_score(sets.test)},
-        )
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

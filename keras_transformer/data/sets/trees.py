@@ -50,6 +50,24 @@ def tagged_words(tree):
     return [pair for child in tree.children for pair in tagged_words(child)]
 
 
+def phrases(tree, least=1):
+    """All phrases inside a tree, itself left out, that have at least so many words; list of `Tree`.
+
+    Each is a small tree to learn from, of words that belong together.
+
+    Example:
+
+    >>> (tree,) = read_trees("(S (NP (DT the) (NN dog)) (VP (VBZ sleeps)))")
+    >>> [str(phrase) for phrase in phrases(tree)]
+    ['(NP (DT the) (NN dog))', '(VP (VBZ sleeps))']
+    """
+    found = []
+    for child in tree.children if not is_word(tree) else ():
+        if not is_word(child):
+            found += [child, *phrases(child)]
+    return [phrase for phrase in found if len(tagged_words(phrase)) >= least]
+
+
 def read_trees(text):
     """Reads trees as the Penn Treebank writes them: "(LABEL child child ...)", on any lines.
 

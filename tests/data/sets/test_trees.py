@@ -6,6 +6,7 @@ from keras_transformer.data.sets.trees import (
     Tree,
     cleaned,
     from_brackets,
+    phrases,
     read_trees,
     tagged_words,
     to_brackets,
@@ -45,6 +46,15 @@ def test_words_and_tags_in_order():
         ("Anna", "NNP"), (",", ","), ("sleeps", "VBZ"), ("here", "RB"), ("of", "IN"),
         ("-LRB-", "-LRB-"), ("61", "CD"), (".", "."),
     ]  # fmt: skip
+
+
+def test_phrases_are_the_trees_inside():
+    (tree,) = read_trees("(S (NP (DT a) (NN b)) (VP (VB c) (PP (IN d) (NP (NN e)))) (. .))")
+    labels = [phrase.label for phrase in phrases(tree)]
+    assert labels == ["NP", "VP", "PP", "NP"]  # no word, and not the tree itself
+    longest = phrases(tree, least=3)
+    assert [tagged_words(phrase) for phrase in longest] == [tagged_words(tree)[2:5]]
+    assert phrases(Tree("NN", ("b",))) == []
 
 
 def test_brackets_and_back():
