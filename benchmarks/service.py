@@ -27,6 +27,12 @@ from service_process import Service
 CLIENTS = Path(__file__).with_name("service_clients.py")
 # A process for each line would measure the starts of curl; and all together must fit the queue.
 CURL_LINES = {1: 25, 16: 5, 128: 2}
+# For the throughput: requests at a time, and lines of each.
+LOADS = {
+    "1 line, 128 at a time": (128, 1),
+    "1 line, 384 at a time": (384, 1),
+    "16 lines, 32 at a time": (32, 16),
+}
 KINDS = ("grpc", "http", "libretranslate", "curl")
 WHOLE_FILE = """
 import json, sys, time
@@ -103,7 +109,7 @@ def throughput(service, args, model, folder):
         row = {"load": os.getloadavg()[0]}
         seconds, cpu, _ = whole_file(folder, args.file, args.times, workers=os.cpu_count())
         row["translator"] = {"seconds": seconds, "cpu": cpu}
-        for name, concurrency, lines in (("1 line", 128, 1), ("16 lines", 32, 16)):
+        for name, (concurrency, lines) in LOADS.items():
             before = service.cpu_seconds()
             options = ("--lines", lines, "--times", args.times)
             found = client(service, "grpc", model, concurrency, args.file, *options)
@@ -111,7 +117,7 @@ def throughput(service, args, model, folder):
             row[name] = {"seconds": found["seconds"], "cpu": cpu, "clients": found["cpu"]}
         print(row, flush=True)
         rounds.append(row)
-    for name in ("1 line", "16 lines"):
+    for name in LOADS:
         for what in ("seconds", "cpu"):
             ratio = statistics.median(row["translator"][what] / row[name][what] for row in rounds)
             print(name, what, ratio)
@@ -163,7 +169,9 @@ def tables(report):
 def _throughput_table(rounds, lines):
     heads = ["requests", "lines/s", "Translator's", "of `Translator`", "by processor time", "loads"]
     rows = []
-    for name, told in (("1 line", "1 line, 128 at a time"), ("16 lines", "16 lines, 32 at a time")):
+    for name in LOADS:
+        if name not in rounds[0]:
+            continue
         ratios = [
             statistics.median(row["translator"][what] / row[name][what] for row in rounds)
             for what in ("seconds", "cpu")
@@ -173,7 +181,7 @@ def _throughput_table(rounds, lines):
             for part in (name, "translator")
         ]
         loads = ", ".join(f"{row['load']:.0f}" for row in rounds)
-        rows.append([told, *(f"{speed:.1f}" for speed in speeds), *map(_ratio, ratios), loads])
+        rows.append([name, *(f"{speed:.1f}" for speed in speeds), *map(_ratio, ratios), loads])
     return workers.table(heads, rows)
 
 
@@ -250,7 +258,9 @@ def main():
         report["start seconds"] = time.perf_counter() - begun
         report["throughput"] = throughput(service, args, model, folder)
         keep(report, args)
-        seconds = statistics.median(row["1 line"]["seconds"] for row in report["throughput"])
+        seconds = statistics.median(
+            row["1 line, 128 at a time"]["seconds"] for row in report["throughput"]
+        )
         rate = args.times * len(expected) / seconds
         report["under load"] = load(service, args, model, single_file, rate)
         keep(report, args)

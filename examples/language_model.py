@@ -85,7 +85,8 @@ def main(argv=None):
         run.draw("learning.png", plots.plot_learning_curve(history.history))
 
         search = kt.Sampling(temperature=0.8)
-        export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=200)
+        longest = WINDOW - max(map(len, prompts))  # what comes behind a window was never learned
+        export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=longest)
         loss = model.evaluate(test, verbose=0)
         run.write_score(
             model,
