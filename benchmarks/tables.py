@@ -216,6 +216,10 @@ def tasks_table():
         pages.setdefault(name.partition("-")[0], []).append(json.loads(path.read_text("utf-8")))
     rows = []
     for page, reports in pages.items():
+        sets = [report["data"] for report in reports]
+        for report in reports:
+            if sets.count(report["data"]) > 1:
+                report["data"] += f", {report['epochs']} epochs"
         picture = f"[![{page}]({page}.png)]({page}.md)"
         known = [
             "<br>".join(f"{report['data']}: {scores(report[part])}"
