@@ -170,8 +170,6 @@ def _throughput_table(rounds, lines):
     heads = ["requests", "lines/s", "Translator's", "of `Translator`", "by processor time", "loads"]
     rows = []
     for name in LOADS:
-        if name not in rounds[0]:
-            continue
         ratios = [
             statistics.median(row["translator"][what] / row[name][what] for row in rounds)
             for what in ("seconds", "cpu")

@@ -3,7 +3,7 @@
     python examples/parse.py                 # sentences of a small grammar
     python examples/parse.py --data DIR      # DIR/parsing/wsj-sample.zip, newspaper articles
 
-    Anna sees the dog .   ->   (S (NP XX ) (VP XX (NP XX XX ) ) XX )
+    Anna sees the dog .   ->   (S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S
 
 As in section 6.3 of the paper; each XX is a word, and in articles its tag. Their phrases are
 learned, too, as small sentences. Beam search may write what is no tree of the sentence: then the
@@ -109,7 +109,7 @@ def main(argv=None):
         train, valid, test = (texts(trees, tags) for trees in (sets.train + small, *sets[1:]))
         words = kt.Tokenizer.train(train[0], 3000, hard_vocab_limit=False)
         brackets = kt.Tokenizer.train(
-            train[1], 100, model_type="word", byte_fallback=False, hard_vocab_limit=False
+            train[1], 200, model_type="word", byte_fallback=False, hard_vocab_limit=False
         )
         batches = kt.translation_batches(
             *train, words, tokens, target_tokenizer=brackets, seed=args.seed

@@ -3,7 +3,7 @@
 A tree of the Penn Treebank, its form on one line and its brackets:
 
     (S (NP (DT the) (NN dog)) (VP (VBZ sleeps)) (. .))
-    (S (NP XX XX ) (VP XX ) XX )
+    (S (NP XX XX )NP (VP XX )VP XX )S
 
 The second form is what a model writes (Vinyals et al., arXiv 1412.7449; section 6.3 of the paper):
 the words are known, and their tags all become XX.
@@ -135,6 +135,8 @@ def cleaned(tree):
 def to_brackets(tree, tags=False):
     """A tree as a line of brackets, its words as XX.
 
+    Each phrase ends with its label, too: so whoever writes the line need not count brackets.
+
     Args:
         tree: `Tree`.
         tags: bool, whether words are their tags instead. It is more to learn; but which word it is
@@ -143,18 +145,19 @@ def to_brackets(tree, tags=False):
     Example:
 
     >>> to_brackets(read_trees("(S (NP (NNP Anna)) (VP (VBZ sleeps)))")[0])
-    '(S (NP XX ) (VP XX ) )'
+    '(S (NP XX )NP (VP XX )VP )S'
     """
     if is_word(tree):
         return tree.label if tags else WORD
-    return f"({tree.label} {' '.join(to_brackets(child, tags) for child in tree.children)} )"
+    inside = " ".join(to_brackets(child, tags) for child in tree.children)
+    return f"({tree.label} {inside} ){tree.label}"
 
 
 def from_brackets(line, words=None):
     """The tree of a line of brackets.
 
     Args:
-        line: str, as `to_brackets` writes it.
+        line: str, as `to_brackets` writes it. Closing brackets may be without a label.
         words: list of pairs (word, tag), which take the places of XX or tags. Defaults to `None`:
             any number of them, which are words and tags of the tree.
 
@@ -166,18 +169,26 @@ def from_brackets(line, words=None):
 
     Example:
 
-    >>> str(from_brackets("(S (NP XX ) XX )", [("Anna", "NNP"), (".", ".")]))
+    >>> str(from_brackets("(S (NP XX )NP XX )S", [("Anna", "NNP"), (".", ".")]))
     '(S (NP (NNP Anna)) (. .))'
     """
     tokens = line.split()
-    places = [token for token in tokens if not token.startswith("(") and token != ")"]
+    places = [token for token in tokens if token[0] not in "()"]
     if words is not None and len(places) != len(words):
         raise ValueError(f"{len(places)} words are in brackets, but there are {len(words)}: {line}")
     pairs = iter(zip(places, places, strict=True) if words is None else words)
-    spelled = [
-        token if token.startswith("(") or token == ")" else "({1} {0})".format(*next(pairs))
-        for token in tokens
-    ]
+    opened, spelled = [], []
+    for token in tokens:
+        if token[0] == "(":
+            opened.append(token[1:])
+        elif token[0] == ")":
+            label = opened.pop() if opened else None
+            if token[1:] not in ("", label):
+                raise ValueError(f"{token} closes ({label}: {line}")
+            token = ")"
+        else:
+            token = "({1} {0})".format(*next(pairs))
+        spelled.append(token)
     trees = read_trees(" ".join(spelled))
     if len(trees) != 1:
         raise ValueError(f"{len(trees)} trees are in this line: {line}")

@@ -1,5 +1,7 @@
 """Trees: what is read is what was written, and a wrong bracket is told."""
 
+import re
+
 import pytest
 
 from keras_transformer.data.sets.trees import (
@@ -60,15 +62,25 @@ def test_phrases_are_the_trees_inside():
 def test_brackets_and_back():
     tree = cleaned(read_trees(TEXT)[0])
     line = to_brackets(tree)
-    assert line == "(S (NP (NP XX ) XX ) (VP XX (ADVP XX ) (PP XX (NP XX XX ) ) ) XX )"
+    assert (
+        line == "(S (NP (NP XX )NP XX )NP (VP XX (ADVP XX )ADVP (PP XX (NP XX XX )NP )PP )VP XX )S"
+    )
     assert from_brackets(line, tagged_words(tree)) == tree
     assert tagged_words(from_brackets(line)) == [("XX", "XX")] * 8
+
+
+def test_closing_brackets_may_be_without_labels():
+    tree = cleaned(read_trees(TEXT)[0])
+    line = re.sub(r"\)\w+", ")", to_brackets(tree))
+    assert line.endswith(" ) ) ) XX )") and from_brackets(line, tagged_words(tree)) == tree
 
 
 def test_tags_in_place_of_xx_and_back():
     tree = cleaned(read_trees(TEXT)[0])
     line = to_brackets(tree, tags=True)
-    assert line == ("(S (NP (NP NNP ) , ) (VP VBZ (ADVP RB ) (PP IN (NP -LRB- CD ) ) ) . )")
+    assert line == (
+        "(S (NP (NP NNP )NP , )NP (VP VBZ (ADVP RB )ADVP (PP IN (NP -LRB- CD )NP )PP )VP . )S"
+    )
     assert from_brackets(line, tagged_words(tree)) == tree
     assert tagged_words(from_brackets(line))[:2] == [("NNP", "NNP"), (",", ",")]
 
@@ -77,6 +89,7 @@ def test_tags_in_place_of_xx_and_back():
     "line",
     [
         "(S (NP XX )",  # not closed
+        "(S (NP XX )S XX )NP",  # closed by other labels
         "(S XX ) )",  # closed twice
         "(S (NP ) XX )",  # without word
         "(S XX ) (S XX )",  # two trees

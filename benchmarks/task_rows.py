@@ -1,0 +1,72 @@
+"""What the scripts of `examples/` measured, as tables: each task's own, and the index of tasks."""
+
+import json
+
+import common
+import workers
+
+TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
+# What the Transformer does in each task, in a line for the index of tasks.
+DOES = {
+    "answer": "The passage attends to the question and to itself; each token is scored as the "
+    "answer's first and last.",
+    "classify": "A class token attends to all words and collects what says the class.",
+    "forecast": "Days of the past attend to each other, and give all days to come at once.",
+    "images": "Patches of a picture attend to each other and to a class token, as words would.",
+    "language_model": "The decoder alone: each character attends to those before it.",
+    "parse": "The decoder writes the tree as a line of brackets, while it attends to the sentence.",
+    "similarity": "One encoder, two languages: a sentence and its translation get one vector.",
+    "speech": "Frames of sound attend to each other; the decoder writes the words.",
+    "summarise": "The decoder writes one line, while it attends to a paragraph.",
+    "tag": "Each word attends to its neighbours, which say whether it is a noun or a verb.",
+    "why_self_attention": "What a layer costs, and how far it reaches, beside other layers.",
+}
+
+
+def scores(measures):
+    return ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
+
+
+def time_taken(minutes):
+    told = "{training:.1f} of training, {whole:.1f} in all".format(**minutes)
+    more = "; {processor:.1f} of processor time" if "processor" in minutes else ""
+    return told + more.format(**minutes)
+
+
+def task_table(path):
+    """What the run of a task's script measured, as `TaskRun.write_score` wrote it."""
+    report = json.loads(path.read_text("utf-8"))
+    size = report["artefact_bytes"]
+    rows = [
+        ["score", scores(report["score"])],
+        *([name, scores(report[name])] for name in ("baseline", "published") if report.get(name)),
+        ["minutes", time_taken(report["minutes"])],
+        ["parameters", f"{report['parameters']:,}"],
+        ["artefact", f"{size / 1e6:.2f} MB" if size else "none"],
+        ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
+        ["when and where", f"{report['date']}, {report['cores']} cores of {report['processor']}"],
+    ]
+    return f"`{report['command']}`\n\n{workers.table(['', report['data']], rows)}"
+
+
+def tasks_table():
+    """All tasks, one a row. "classify-trec" is the task "classify" on one of its sets."""
+    pages = {}
+    for name, path in TASKS.items():
+        pages.setdefault(name.partition("-")[0], []).append(json.loads(path.read_text("utf-8")))
+    rows = []
+    for page, reports in pages.items():
+        sets = [report["data"] for report in reports]
+        for report in reports:
+            if sets.count(report["data"]) > 1:
+                report["data"] += f", {report['epochs']} epochs"
+        picture = f"[![{page}]({page}.png)]({page}.md)"
+        known = [
+            "<br>".join(f"{report['data']}: {scores(report[part])}"
+                        for report in reports if report.get(part))
+            for part in ("score", "published", "baseline")
+        ]  # fmt: skip
+        rows.append([picture, f"**[{page}]({page}.md)** {DOES[page]}", *known])
+    return workers.table(
+        ["", "script, and what happens in it", "score", "published", "baseline"], rows
+    )
