@@ -243,8 +243,9 @@ def test_residual_networks_are_convolutions_and_what_stands_between():
     simplify(made)
     found = counts(ir.to_proto(made).graph)
     assert found["Transpose"] == 1 and found["Conv"] == 2 + 2 * 4
-    # In a block: two for silu, the gate and its activation.
-    assert found["Mul"] == 2 * 4 and found["GlobalAveragePool"] == 2 + 1
+    # In a block: two for silu, and the gate, whose activation is one operator.
+    assert found["Mul"] == 2 * 3 and found["HardSigmoid"] == 2
+    assert found["GlobalAveragePool"] == 2 + 1
     assert found["BatchNormalization"] == 2  # behind a sum
     assert not found.keys() & {"Sqrt", "Reciprocal", "Reshape"}
     for batch in (1, 3):
