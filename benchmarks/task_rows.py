@@ -66,7 +66,7 @@ def tasks_table():
                         for report in reports if report.get(part))
             for part in ("score", "published", "baseline")
         ]  # fmt: skip
-        rows.append([picture, f"**[{page}]({page}.md)** {DOES[page]}", *known])
+        rows.append([picture, f"**[{page}]({page}.md)**: {DOES[page]}", *known])
     return workers.table(
         ["", "script, and what happens in it", "score", "published", "baseline"], rows
     )
