@@ -140,13 +140,12 @@ class LineQueue:
             items = [request.items[place] for request, place in lines]
             try:
                 sent = await self._send(items, lines[0][0].seed)
+                answers = list(zip(lines, sent.results, sent.lengths, strict=True))
             except Exception as error:  # of any kind: who asked gets it, and the queue goes on
                 for request, _ in lines:
                     request.fail(error)
                 continue
-            for (request, place), result, tokens in zip(
-                lines, sent.results, sent.lengths, strict=True
-            ):
+            for (request, place), result, tokens in answers:
                 request.answered.waited = max(request.answered.waited, begun - request.since)
                 request.finish(place, result, tokens)
             if 1 < len({request for request, _ in lines}) > len(self._requests):

@@ -20,7 +20,7 @@ class Sender:
         await self.free.wait()
         if "bad" in items:
             raise ZeroDivisionError
-        results = [2 * item for item in items]
+        results = [2 * item for item in items if item != "lost"]
         return types.SimpleNamespace(results=results, lengths=[1] * len(items))
 
     def items(self):
@@ -205,3 +205,13 @@ def test_an_error_reaches_those_of_its_batch_and_no_other():
         assert queue.waiting == 0 and (await queue.answer([1])).results == [2]
 
     queued(test, batch_tokens=100)
+
+
+def test_answers_that_are_too_few_are_an_error_and_the_queue_goes_on():
+    async def test(queue, sender):
+        sender.free.set()
+        with pytest.raises(ValueError, match="shorter"):
+            await queue.answer(["lost"])
+        assert (await queue.answer([3])).results == [6]
+
+    queued(test)
