@@ -3,13 +3,15 @@
 Shapes: B batch, T positions, D d_model.
 """
 
+from onnxscript.rewriter import pattern
+
 from keras_transformer.export.graph.fuse_rule import Rule, vector
 from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes, attribute, number
 
 
 def norm_rules(known):
-    """Layer norms."""
-    return [LayerNorm.rule(known)]
+    """Layer norms, and norms by the root mean square."""
+    return [LayerNorm.rule(known), RootMeanSquareNorm.rule(known), PowerNorm.rule(known)]
 
 
 def residual_rules(known):
@@ -50,6 +52,37 @@ class LayerNorm(Rule):
         return op.LayerNormalization(
             x, vector(gamma), vector(beta), axis=-1, epsilon=number(epsilon)
         )
+
+
+class RootMeanSquareNorm(Rule):
+    """A norm without mean (arXiv 1910.07467), in the words that ONNX Runtime makes one operator of.
+
+    before   y = Mul(Mul(x, Reciprocal(Sqrt(Add(ReduceMean(Mul(x, x)), epsilon)))), gamma)
+    after    y = Mul(Div(x, Sqrt(Add(ReduceMean(Pow(x, 2)), epsilon))), gamma)
+    """
+
+    def pattern(self, op, x, epsilon, gamma):
+        mean = op.ReduceMean(self.square(op, x), _outputs=["mean"])
+        return op.Mul(op.Mul(x, op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))), gamma)
+
+    def square(self, op, x):
+        """x squared, as Keras' `RMSNormalization` writes it."""
+        return op.Mul(x, x)
+
+    def check(self, context, gamma, **_):
+        return vector(gamma) is not None
+
+    def rewrite(self, op, x, epsilon, gamma, mean, **_):
+        options = {name: item.value for name, item in mean.producer().attributes.items()}
+        mean = op.ReduceMean(op.Pow(x, op.Constant(value_float=2.0)), **options)
+        return op.Mul(op.Div(x, op.Sqrt(op.Add(mean, epsilon))), vector(gamma))
+
+
+class PowerNorm(RootMeanSquareNorm):
+    """The same where the square is `Pow(x, 2)`, as in KerasHub's models."""
+
+    def square(self, op, x):
+        return op.Pow(x, pattern.Constant(2.0))
 
 
 class PostNorm(Rule):

@@ -18,7 +18,8 @@ def index_rules(known):
 
 def condition_rules(known):
     """Choice by a condition."""
-    return [Chosen.rule(known)]
+    # The steps of a recurrent layer choose by one condition several times: its casts are shared.
+    return [Chosen.rule(known, remove_nodes=False)]
 
 
 class PickedElements(Rule):

@@ -7,7 +7,7 @@ graph around the loop, and what depends on nothing in the loop is computed befor
 
 import onnx_ir as ir
 
-from keras_transformer.export.graph.nodes import RANDOM, all_nodes, has_graphs
+from keras_transformer.export.graph.nodes import RANDOM, all_nodes, attribute, has_graphs
 
 
 def keep_loop_state(graph):
@@ -97,21 +97,84 @@ def hoist(graph):
     return changed
 
 
-def sink_weights(main):
-    """Moves weights into the step that alone reads them; products get copies of shared ones.
+def hoist_rows(graph, known):
+    """Computes for all steps at once, before a loop, what each makes of its own row of something.
 
-    ONNX Runtime packs the constants of a graph and of the graph around it for its products, but not
-    those two graphs further out: from there a product of few rows takes twice as long. The steps of
-    a search are in a loop within a loop.
+    before   Loop { y = MatMul(Gather(xs, step), w) }
+    after    ys = MatMul(xs, w); Loop { y = Gather(ys, step) }
+
+    Returns:
+        How many nodes were moved.
+    """
+    changed = 0
+    for loop in [node for node in graph if node.op_type == "Loop"]:
+        body = loop.attributes["body"].value
+        changed += hoist_rows(body, known)
+        for row in [node for node in body if _is_row_of_step(node, body, known)]:
+            for user in {user for user, _ in row.outputs[0].uses()}:
+                if user.graph is body and _is_row_by_row(user, row.outputs[0], known):
+                    _hoist_row(user, row, loop)
+                    changed += 1
+    return changed
+
+
+def _is_row_of_step(node, body, known):
+    """Whether a node takes from what is computed before the loop the row of a step's number."""
+    if node.op_type != "Gather" or attribute(node, "axis", 0):
+        return False
+    rows, step = node.inputs
+    return (
+        rows.graph is not body
+        and rows.const_value is None  # of a table all rows may be far more than there are steps
+        and step in body.inputs
+        and known.dims.get(step) == ()
+    )
+
+
+def _is_row_by_row(node, row, known):
+    """Whether a node does the same to a row as to each of many rows, with values of outside."""
+    if node.op_type not in ("MatMul", "Add"):
+        return False
+    (other,) = [value for value in node.inputs if value is not row] or (row,)
+    one, two = known.dims.get(row), known.dims.get(other)
+    if other is row or other.graph is row.graph or one is None or two is None:
+        return False
+    if node.op_type == "MatMul":
+        return node.inputs[0] is row and len(two) == 2
+    return len(two) <= len(one)
+
+
+def _hoist_row(node, row, loop):
+    """Puts one node before the loop, and in its place a Gather of its step's row."""
+    rows, step = row.inputs
+    inputs = [rows if value is row.outputs[0] else value for value in node.inputs]
+    before = ir.Node("", node.op_type, inputs, name=node.name)
+    loop.graph.insert_before(loop, before)
+    after = ir.Node("", "Gather", [before.outputs[0], step], name=row.name)
+    node.graph.insert_before(node, after)
+    old, new = node.outputs[0], after.outputs[0]
+    before.outputs[0].name, before.outputs[0].type = f"{old.name}/rows", old.type
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    node.graph.remove(node, safe=True)
+
+
+def sink_weights(main):
+    """Moves weights into the step that alone reads them, and to further steps copies.
+
+    ONNX Runtime packs the constants of a graph for its products. Those of the graph around it are
+    packed, too, and yet a product of one row takes several times as long; and those two graphs
+    further out, as around the steps of a search, are not. So there even products whose weights
+    others read as well get weights of their own.
     """
     for loop in all_nodes(main):
-        if loop.op_type == "Loop" and loop.graph is not main:
+        if loop.op_type == "Loop":
             for value in list(main.initializers.values()):
-                _sink(value, main, loop.attributes["body"].value)
+                _sink(value, main, loop.attributes["body"].value, loop.graph is not main)
 
 
-def _sink(value, main, body):
-    """Moves one weight into `body`, or a copy where others read it as well."""
+def _sink(value, main, body, copy):
+    """Moves one weight into `body`; or a copy, if need be, where others read it as well."""
     readers = {user for user, _ in value.uses()}
     inside = [user for user in readers if user.graph is body]
     if len(inside) == len(readers) > 0:
@@ -119,8 +182,8 @@ def _sink(value, main, body):
         body.register_initializer(value)
         return
     products = [user for user in inside if user.op_type in ("MatMul", "FusedMatMul")]
-    if products:
-        copy = ir.val(f"{value.name}/step", const_value=value.const_value)
-        body.register_initializer(copy)
-    for user in products:
-        user.replace_input_with(list(user.inputs).index(value), copy)
+    if products and copy:
+        value_of_step = ir.val(f"{value.name}/step", const_value=value.const_value)
+        body.register_initializer(value_of_step)
+        for user in products:
+            user.replace_input_with(list(user.inputs).index(value), value_of_step)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_transformer.export.graph.folding import fold_constants
-from keras_transformer.export.graph.loops import hoist, keep_loop_state
+from keras_transformer.export.graph.loops import hoist, hoist_rows, keep_loop_state
 from keras_transformer.export.graph.no_ops import (
     plain_reshapes,
     positive_axes,
@@ -55,7 +55,8 @@ def simplify(model, hoisting=True):
         changed = fold_constants(model, known)
         changed += plain_reshapes(model.graph, known)
         changed += remove_no_ops(model.graph, known)
-        changed += hoist(model.graph) if hoisting else 0
+        if hoisting:
+            changed += hoist(model.graph) + hoist_rows(model.graph, known)
         if not changed:
             break
     positive_axes(model.graph, known)

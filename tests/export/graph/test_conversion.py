@@ -1,5 +1,7 @@
 """What others' layers bring: recurrent layers, tensors that a layer keeps, layers used twice."""
 
+import collections
+
 import keras
 import numpy as np
 import onnx.parser
@@ -75,6 +77,76 @@ def test_recurrent_layers_step_over_padding(layer):
     check(model, made, ids=source(4, 7, vocab_size=50))
     names = {name for name in made.graph.initializers if "chain" in name and "kernel" in name}
     assert names <= {variable.path for variable in model.variables} and len(names) == 4
+
+
+ROWS = """
+<ir_version: 8, opset_import: ["": 17]>
+main (float[T, B, 2] x, int64 count) => (float[B, 3] y)
+<float[2, 3] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, float[3] b = {0.1, 0.2, 0.3},
+ float[1, 3] zeros = {0.0, 0.0, 0.0}, bool yes = {1}, int64[3] order = {2, 0, 1}> {
+    xs = Tanh(x)
+    y = Loop(count, yes, zeros) <body = step (int64 i, bool go, float[B, 3] h) =>
+        (bool go_on, float[B, 3] next) {
+        go_on = Identity(go)
+        PLACE
+        row = Gather<axis = AXIS>(xs, place)
+        product = MatMul(row, w)
+        shifted = Add(b, product)
+        next = Add(shifted, h)
+    }>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("place", "axis", "inside"),
+    [
+        ("place = Identity(i)", 0, ["Gather", "Add"]),
+        ("place = Gather(order, i)", 0, ["Gather", "Gather", "MatMul", "Add", "Add"]),
+        ("place = Identity(i)", 1, ["Gather", "MatMul", "Add", "Add"]),
+    ],
+    ids=["row of the step", "another row", "another axis"],
+)
+def test_what_each_step_makes_of_its_row_is_made_for_all_at_once(place, axis, inside):
+    text = ROWS.replace("PLACE", place).replace("AXIS", str(axis))
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    x = np.random.default_rng(0).normal(size=(3, 3, 2)).astype("float32")
+    steps = [{"x": x, "count": np.array(count)} for count in (0, 2, 3)]
+    before = [run(model, **inputs)[0] for inputs in steps]
+    simplify(model)
+    (loop,) = (node for node in model.graph if node.op_type == "Loop")
+    body = [node.op_type for node in loop.attributes["body"].value if node.op_type != "Identity"]
+    assert body == inside
+    for inputs, expected in zip(steps, before, strict=True):
+        np.testing.assert_allclose(run(model, **inputs)[0], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
+def test_a_step_of_a_masked_recurrent_layer_is_few_nodes(layer):
+    """One product a step; what is padded is stepped over by a choice, not by products with 0."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = layers.Embedding(50, 6, mask_zero=True)(ids)
+    made = written(keras.Model(ids, layer(4, return_sequences=True)(x)))
+    (loop,) = (node for node in made.graph if node.op_type == "Loop")
+    found = collections.Counter(node.op_type for node in loop.attributes["body"].value)
+    assert (found["MatMul"] + found["Gemm"], found["Where"], found["Not"]) == (
+        1,
+        3 if layer is layers.LSTM else 2,
+        0,
+    )
+
+
+def test_the_weight_of_a_loop_is_moved_into_it_and_one_that_others_read_stays():
+    text = ROWS.replace("PLACE", "place = Gather(order, i)").replace("AXIS", "0")
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            text.replace("y = Loop", "z = MatMul(xs, w) y = Loop").replace(
+                "float[B, 3] y)", "float[B, 3] y, float[T, B, 3] z)"
+            )
+        )
+    )
+    sink_weights(model.graph)
+    (body,) = (graph for graph in model.graphs() if graph.name == "step")
+    assert set(body.initializers) == {"b", "order"} and "w" in model.graph.initializers
 
 
 class Kept(layers.Layer):

@@ -111,18 +111,23 @@ def test_rotary_models_take_an_empty_batch():
         np.testing.assert_allclose(found, model(rows), rtol=1e-4, atol=1e-5)
 
 
-def test_norms_behind_the_attention_of_keras_are_one_operator():
+def test_the_attention_of_keras_is_one_operator_and_the_norm_behind_it():
+    keras.utils.set_random_seed(3)
     x = keras.Input((None, 12), name="x")
-    attended = layers.Add()([x, layers.MultiHeadAttention(2, 5)(x, x)])
-    model = keras.Model(x, layers.LayerNormalization()(attended))
+    attention = layers.MultiHeadAttention(2, 5)
+    model = keras.Model(x, layers.LayerNormalization()(layers.Add()([x, attention(x, x)])))
+    for variable in attention.variables:  # biases, too
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape, scale=0.5))
     graph = convert(model)
     fuse_blocks(graph)
     simplify(graph)
     found = counts(ir.to_proto(graph).graph)
-    assert found["LayerNormalization"] == 1 and sum(found.values()) <= 15
-    rows = np.random.default_rng(0).normal(size=(3, 7, 12)).astype("float32")
-    (result,) = run(graph, x=rows)
-    np.testing.assert_allclose(result, model(rows), rtol=1e-4, atol=1e-5)
+    assert found["LayerNormalization"] == found["MultiHeadAttention"] == 1
+    assert sum(found.values()) == 8  # and Split, two products with a bias each, the residual
+    for batch, length in ((3, 7), (1, 1), (0, 4)):
+        rows = np.random.default_rng(0).normal(size=(batch, length, 12)).astype("float32")
+        (result,) = run(graph, x=rows)
+        np.testing.assert_allclose(result, model(rows), rtol=1e-4, atol=1e-5)
 
 
 WINDOWS = {
@@ -153,3 +158,30 @@ def test_windows_leave_the_length_that_is_expected(node, length):
     before, after = (known.dims[value[0]] for value in (free.graph.inputs, free.graph.outputs))
     assert before[0] == after[0] and after[1] == 4
     assert (after[2] == before[2]) == (length == 19) and (after[2] == 1) == (length == 1)
+
+
+class PowerNorm(layers.Layer):
+    """A norm by the root mean square as KerasHub's models write it."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), name="scale")
+
+    def call(self, x):
+        mean = keras.ops.mean(keras.ops.power(x, 2), axis=-1, keepdims=True)
+        return x * keras.ops.rsqrt(mean + 1e-6) * self.scale
+
+
+@pytest.mark.parametrize("norm", [layers.RMSNormalization, PowerNorm])
+def test_norms_by_the_root_mean_square_divide_once(norm):
+    """So written, ONNX Runtime computes each by one operator."""
+    keras.utils.set_random_seed(3)
+    x = keras.Input((None, 8), name="x")
+    model = keras.Model(x, norm(name="norm")(x))
+    model.layers[-1].scale.assign(np.linspace(0.5, 2, 8))
+    made = convert(model)
+    fuse_blocks(made)
+    simplify(made)
+    found = counts(ir.to_proto(made).graph)
+    assert (found["Reciprocal"], found["Div"], found["Mul"], found["Pow"]) == (0, 1, 1, 1)
+    x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype("float32")
+    np.testing.assert_allclose(run(made, x=x)[0], model(x), rtol=1e-5, atol=1e-5)
