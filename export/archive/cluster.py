@@ -72,12 +72,13 @@ def answered(parts, arguments, workers, threads, gpus):
         workers = int(room.get("CPU", 1) // threads)
         workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
     workers = min(workers, len(parts))
-    # A block for each part: what is not begun is nobody's, and goes to whom is free first.
+    # A block for each part: they go to whom is free first. Each worker has one more at hand, for
+    # Ray takes a tenth of a second to see that one is done and to hand out the next.
     rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
     done = rows.map(
         Worker,
         fn_constructor_args=arguments,
-        compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+        compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
         num_cpus=threads,
         num_gpus=gpus,
     )
