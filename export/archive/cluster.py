@@ -10,6 +10,9 @@ from keras_transformer.startup import SERVES
 
 # Parts are read and written by the workers; only their names pass through Ray's memory.
 OBJECT_STORE_BYTES = 100 * 2**20
+# Ray on this machine alone is gone with the job: nobody reads its metrics, which cost a quarter of
+# what its processes take while the workers answer. Its older autoscaler ends a second late.
+LOCAL_SETTINGS = {"RAY_enable_metrics_collection": "0", "RAY_enable_autoscaler_v2": "1"}
 GO_ON = " What is done stays: mend that, and the same command goes on from there."
 
 
@@ -25,12 +28,14 @@ def running_ray(address, workers, threads):
         yield
         return
     options = {"logging_level": logging.ERROR, "log_to_driver": False}
+    settings = {SERVES: "1"}  # its processes import no framework, even if one is installed
     if address == "local":
+        settings |= {name: os.environ.get(name, LOCAL_SETTINGS[name]) for name in LOCAL_SETTINGS}
         options["include_dashboard"] = False
         options["object_store_memory"] = OBJECT_STORE_BYTES
         options["num_cpus"] = max(os.cpu_count() or 1, (workers or 1) * threads)
     try:
-        with _serving_processes():
+        with _environment(settings):
             ray.init(address, **options)
     except Exception as error:  # Ray raises plain ones, too, as after 30 s on a busy machine
         ray.shutdown()
@@ -43,16 +48,17 @@ def running_ray(address, workers, threads):
 
 
 @contextlib.contextmanager
-def _serving_processes():
-    """Processes that are started in this block import no framework, even if one is installed."""
-    before = os.environ.get(SERVES)
-    os.environ[SERVES] = "1"
+def _environment(settings):
+    """Sets environment variables for the processes that are started in this block."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:
-        os.environ.pop(SERVES)
-        if before is not None:
-            os.environ[SERVES] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def answered(parts, arguments, workers, threads, gpus):
@@ -72,12 +78,13 @@ def answered(parts, arguments, workers, threads, gpus):
         workers = int(room.get("CPU", 1) // threads)
         workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
     workers = min(workers, len(parts))
-    # A block for each part: what is not begun is nobody's, and goes to whom is free first.
+    # A block for each part: they go to whom is free first. Each worker has one more at hand, for
+    # Ray takes a tenth of a second to see that one is done and to hand out the next.
     rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
     done = rows.map(
         Worker,
         fn_constructor_args=arguments,
-        compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
+        compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
         num_cpus=threads,
         num_gpus=gpus,
     )

@@ -9,7 +9,8 @@ import time
 import pytest
 from support import archives, artefacts, head_artefacts, seeded_artefact
 
-from keras_transformer.export.archive import ArchiveError, job, plan, run_archive, shell
+from keras_transformer.export.archive import ArchiveError, cluster, job, plan, run_archive, shell
+from keras_transformer.startup import SERVES
 
 LINES = archives.lines(1511)
 PART_LINES = 7  # 216 parts, each far faster than Ray hands out the next
@@ -124,6 +125,22 @@ def test_a_cluster_that_is_not_there_is_an_error_of_a_line(translator, inputs, t
         patch.setattr(ray, "init", init)
         with pytest.raises(ArchiveError, match=r"did not start \(here:1\): nobody answers What is"):
             run_archive(translator, inputs, tmp_path / "out", address="here:1", quiet=True)
+
+
+@pytest.mark.parametrize("address", ["local", "here:1"])
+def test_settings_of_ray_end_with_its_start(address, monkeypatch):
+    ray = pytest.importorskip("ray")
+    seen = {}
+    monkeypatch.setenv("RAY_enable_metrics_collection", "1")  # who wants metrics gets them
+    monkeypatch.delenv("RAY_enable_autoscaler_v2", raising=False)
+    monkeypatch.setattr(ray, "init", lambda *arguments, **options: seen.update(os.environ))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    names = (SERVES, *cluster.LOCAL_SETTINGS)
+    before = [os.environ.get(name) for name in names]
+    with cluster.running_ray(address, 1, 1):
+        assert [os.environ.get(name) for name in names] == before
+    assert seen[SERVES] == seen["RAY_enable_metrics_collection"] == "1"
+    assert seen.get("RAY_enable_autoscaler_v2") == ("1" if address == "local" else None)
 
 
 def test_a_missing_package_is_named_with_the_extra(translator, inputs, tmp_path, monkeypatch):
