@@ -3,12 +3,11 @@
     python examples/parse.py                 # sentences of a small grammar
     python examples/parse.py --data DIR      # DIR/parsing/wsj-sample.zip, newspaper articles
 
-    Anna sees the dog .   ->   (S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S
+    Anna sees the dog .   ->   (S (NP 1 NNP )NP (VP 2 VBZ (NP 3 DT 4 NN )NP )VP 5 . )S
 
-As in section 6.3 of the paper; each XX is a word, and in articles its tag. Their phrases are
-learned, too, as small sentences. Beam search may write what is no tree of the sentence: then the
-best of its hypotheses that is one counts. Chooses the epoch by the validation set, and measures on
-the test set what ONNX Runtime answers.
+As in section 6.3 of the paper; each word is its number and its tag. Where a hypothesis of the beam
+search is no tree of the sentence, the next one counts. Chooses the epoch by the validation set, and
+measures on the test set what ONNX Runtime answers.
 """
 
 import os
@@ -27,30 +26,32 @@ from keras_transformer.training import task_run
 from keras_transformer.training.bracket_score import bracket_score
 from keras_transformer.training.recipes import learning_rate
 
-# Of the model, tokens of a batch, how many epochs, words of the shortest phrase to learn from, and
-# whether to write tags: with few sentences these tell which word the decoder must look at next.
-SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15, None, False
-LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 2048, 8, 3, True
+# Of the model, tokens of a batch, how many epochs, words of the shortest phrase to learn from.
+SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15, None
+LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 2048, 8, 3
 
 
-def texts(trees, tags):
+def texts(trees):
     """Sentences, and their lines of brackets."""
     sentences = [" ".join(word for word, _ in tagged_words(tree)) for tree in trees]
-    return sentences, [to_brackets(tree, tags) for tree in trees]
+    return sentences, [to_brackets(tree, tags=True, numbers=True) for tree in trees]
 
 
 def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout):
     """From words to brackets; two convolutions show each piece of a word those next to it."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-    x = kt.TokenEmbedding(words, d_model)(source_ids)  # (B, S, D)
-    x = keras.layers.Dropout(dropout)(kt.SinusoidalPositionEncoding()(x))
+    # The numbers of words are in what is read as in what is written: so one finds the other.
+    numbers = kt.TokenEmbedding(256, d_model)(kt.WordNumbers(words.word_starts)(source_ids))
+    x = kt.TokenEmbedding(words.vocab_size, d_model)(source_ids)  # (B, S, D)
+    x = kt.SinusoidalPositionEncoding()(keras.layers.Add()([x, numbers]))
+    x = keras.layers.Dropout(dropout)(x)
     for width in (5, 3):
         near = keras.layers.Dropout(dropout)(kt.MaskedConv1D(d_model, width, activation="relu")(x))
         x = keras.layers.LayerNormalization()(keras.layers.Add()([x, near]))
     for _ in range(num_layers):
         x = kt.EncoderBlock(num_heads, d_ff, dropout)(x)
     return kt.Transformer(
-        brackets, num_layers, d_model, num_heads, d_ff, dropout, norm_first=True,
+        brackets.vocab_size, num_layers, d_model, num_heads, d_ff, dropout, norm_first=True,
         encoder=keras.Model(source_ids, x),
     )  # fmt: skip
 
@@ -100,23 +101,23 @@ def main(argv=None):
     parser = task_run.make_parser("parse", __doc__, epochs=None)
     parser.add_argument("--beam-width", type=int, default=8, help="default: 8")
     args = task_run.parse(parser, argv)
-    sizes, tokens, epochs, least, tags = LARGE if args.data else SMALL
+    sizes, tokens, epochs, least = LARGE if args.data else SMALL
     args.epochs = args.epochs or epochs
     with task_run.TaskRun(args) as run:
         archive = args.data and args.data / "parsing" / "wsj-sample.zip"
         sets = read_treebank(archive, args.limit) if archive else made_trees(args.limit)
         small = [phrase for tree in sets.train for phrase in phrases(tree, least)] if least else []
-        train, valid, test = (texts(trees, tags) for trees in (sets.train + small, *sets[1:]))
+        train, valid, test = map(texts, (sets.train + small, *sets[1:]))
         words = kt.Tokenizer.train(train[0], 3000, hard_vocab_limit=False)
         brackets = kt.Tokenizer.train(
-            train[1], 200, model_type="word", byte_fallback=False, hard_vocab_limit=False
+            train[1], 400, model_type="word", byte_fallback=False, hard_vocab_limit=False
         )
         batches = kt.translation_batches(
             *train, words, tokens, target_tokenizer=brackets, seed=args.seed
         )
         measured = kt.translation_batches(*valid, words, target_tokenizer=brackets, shuffle=False)
         print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
-        model = translator(words.vocab_size, brackets.vocab_size, **sizes)
+        model = translator(words, brackets, **sizes)
         updates = args.epochs * len(batches)
         rate = learning_rate(peak=0.002, warmup_steps=200, anneal=True, updates=updates)
         adam = keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0)

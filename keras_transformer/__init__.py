@@ -55,6 +55,7 @@ __all__ = [
     "Transformer",
     "TransformerEncoder",
     "TranslationBatches",
+    "WordNumbers",
     "answer_batches",
     "average_checkpoints",
     "causal_mask",
@@ -116,6 +117,7 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
         SinusoidalPositionEncoding,
     )
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
+    from keras_transformer.layers.word_numbers import WordNumbers
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.losses import SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy

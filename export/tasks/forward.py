@@ -9,6 +9,7 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import (
     check_listed,
     checked_inputs,
+    most_ids,
     random_inputs,
     smallest,
 )
@@ -95,7 +96,7 @@ class ForwardTask:
         """Inputs to prove the export on, dicts of arrays; random ones where `samples` is `None`."""
         if samples is not None:
             return [checked_inputs(case, self.specs) for case in check_listed(samples)]
-        highest = smallest(self.model, "vocab_size", "input_dim") or 2
+        highest = most_ids(self.model) or 2
         return random_inputs(self.specs, highest, self.longest)
 
     def expected(self, case):

@@ -82,6 +82,26 @@ def smallest(model, *names):
     return min((size for size in found if isinstance(size, int) and size > 0), default=None)
 
 
+def most_ids(model):
+    """How many ids the inputs of a functional model may have, or `None` where no table is read.
+
+    Tables that are read with something else, such as the numbers of positions, do not count.
+    """
+    layers = [layer for layer in model.layers if _reads_an_input(layer, model)]
+    found = [most_ids(layer) for layer in layers if isinstance(layer, keras.Model)]
+    found += [
+        getattr(layer, name, None) for layer in layers for name in ("vocab_size", "input_dim")
+    ]
+    sizes = [size for size in found if isinstance(size, int) and size > 0]
+    return min(sizes) if sizes else smallest(model, "vocab_size", "input_dim")
+
+
+def _reads_an_input(layer, model):
+    """Whether one of the layer's inputs is one of the model's."""
+    nodes = layer._inbound_nodes
+    return any(one is two for node in nodes for one in node.input_tensors for two in model.inputs)
+
+
 def check_listed(samples):
     """The samples; raises `ValueError` unless they are a list of at least one."""
     if isinstance(samples, (str, dict)) or not len(samples):

@@ -12,6 +12,7 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import (
     check_listed,
     checked_inputs,
+    most_ids,
     random_ids,
     random_inputs,
     smallest,
@@ -29,7 +30,7 @@ def vocab_sizes(model):
     if model.source_inputs is None:
         return {"source": model.vocab_size, "target": target}
     ids = reads_ids(model)
-    return {"source": _most_ids(model.encoder) if ids else None, "target": target}
+    return {"source": most_ids(model.encoder) if ids else None, "target": target}
 
 
 def is_language_model(model):
@@ -41,10 +42,6 @@ def reads_ids(model):
     """Whether the source is `source_ids` (B, S) and nothing else."""
     (name, spec), *others = source_specs(model).items()
     return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
-
-
-def _most_ids(encoder):
-    return smallest(encoder, "vocab_size", "input_dim")
 
 
 class SearchTask:
@@ -120,7 +117,7 @@ class SearchTask:
     def _random(self):
         if self.reads_ids and self.vocab_size["source"]:
             return random_ids(self.vocab_size["source"], self.longest)
-        return random_inputs(self.sources, _most_ids(self.model.encoder) or 2, self.longest)
+        return random_inputs(self.sources, most_ids(self.model.encoder) or 2, self.longest)
 
     def _checked(self, sample):
         """A sample as it is fed; raises `ValueError` unless it is what the model reads."""

@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 
+import numpy as np
 import sentencepiece
 
 from keras_transformer.data.checks import checked_strings
@@ -149,6 +150,12 @@ class Tokenizer:
     def vocab_size(self):
         """Number of ids, special ones included."""
         return self._processor.get_piece_size()
+
+    @property
+    def word_starts(self):
+        """Which pieces begin a word, with SentencePiece's "▁": bool (vocab_size,)."""
+        pieces = map(self._processor.id_to_piece, range(self.vocab_size))
+        return np.array([piece.startswith("\u2581") for piece in pieces])
 
     def encode(self, text, sample=False, alpha=0.2, nbest_size=-1, seed=None):
         """Turns text into ids, without begin and end tokens.

@@ -44,6 +44,31 @@ def test_onnx_holds_the_search_over_frames(listener, tmp_path):
             np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
 
 
+def test_the_tokenizer_is_held_to_the_table_that_reads_its_ids(tmp_path):
+    """Not to a table of numbers that the encoder computes, which may have fewer rows."""
+    keras.utils.set_random_seed(5)
+    tokenizer, size = exports.tokenizer(), encoders.SIZES["d_model"]
+    ids = keras.Input((None,), dtype="int32", name="source_ids")
+    numbers = kt.TokenEmbedding(9, size)(kt.WordNumbers(tokenizer.word_starts, most=8)(ids))
+    words = kt.TokenEmbedding(tokenizer.vocab_size, size)(ids)
+    encoder = keras.Model(ids, keras.layers.Add()([words, numbers]))
+    model = kt.Transformer(tokenizer.vocab_size, 1, **encoders.SIZES, encoder=encoder)
+    search = kt.GreedySearch()
+    manifest = export_onnx(
+        model, tmp_path / "onnx", tokenizer, search, max_length=MAX_LENGTH, verbose=False
+    )
+    assert manifest["vocab_size"]["source"] == tokenizer.vocab_size
+    rows = np.array([[5, 6, 7, 8, 9, 2], [7, 5, 2, 0, 0, 0]], "int32")
+    expected = search(model, rows, MAX_LENGTH)
+    (found, _) = exports.session(tmp_path / "onnx").run(None, {"source_ids": rows})
+    np.testing.assert_array_equal(found, expected.ids)
+    large = kt.Tokenizer.train(exports.LINES, exports.VOCAB + 1, hard_vocab_limit=False)
+    smaller = keras.Model(ids, kt.TokenEmbedding(large.vocab_size - 1, size)(ids))
+    other = kt.Transformer(99, 1, **encoders.SIZES, encoder=smaller)
+    with pytest.raises(ValueError, match="tokenizer of the source"):
+        export_onnx(other, tmp_path / "no", large, search, max_length=MAX_LENGTH)
+
+
 def test_onnx_holds_sampling_over_several_inputs(viewer, tmp_path):
     search = kt.Sampling(num_samples=2)
     manifest = export_onnx(

@@ -9,6 +9,7 @@ The second form is what a model writes (Vinyals et al., arXiv 1412.7449; section
 the words are known, and their tags all become XX.
 """
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -132,7 +133,7 @@ def cleaned(tree):
     return Tree(re.split(r"[-=|]", tree.label)[0], children)
 
 
-def to_brackets(tree, tags=False):
+def to_brackets(tree, tags=False, numbers=False):
     """A tree as a line of brackets, its words as XX.
 
     Each phrase ends with its label, too: so whoever writes the line need not count brackets.
@@ -141,23 +142,34 @@ def to_brackets(tree, tags=False):
         tree: `Tree`.
         tags: bool, whether words are their tags instead. It is more to learn; but which word it is
             that comes next is then learned with it.
+        numbers: bool, whether each word's number in the sentence stands before it, from 1: so
+            whoever writes the line need not count words.
 
     Example:
 
-    >>> to_brackets(read_trees("(S (NP (NNP Anna)) (VP (VBZ sleeps)))")[0])
+    >>> (tree,) = read_trees("(S (NP (NNP Anna)) (VP (VBZ sleeps)))")
+    >>> to_brackets(tree)
     '(S (NP XX )NP (VP XX )VP )S'
+    >>> to_brackets(tree, tags=True, numbers=True)
+    '(S (NP 1 NNP )NP (VP 2 VBZ )VP )S'
     """
-    if is_word(tree):
-        return tree.label if tags else WORD
-    inside = " ".join(to_brackets(child, tags) for child in tree.children)
-    return f"({tree.label} {inside} ){tree.label}"
+    counter = itertools.count(1)
+
+    def write(node):
+        if is_word(node):
+            word = node.label if tags else WORD
+            return f"{next(counter)} {word}" if numbers else word
+        return f"({node.label} {' '.join(map(write, node.children))} ){node.label}"
+
+    return write(tree)
 
 
 def from_brackets(line, words=None):
     """The tree of a line of brackets.
 
     Args:
-        line: str, as `to_brackets` writes it. Closing brackets may be without a label.
+        line: str, as `to_brackets` writes it. Closing brackets may be without a label, and words
+            without numbers; numbers are not looked at.
         words: list of pairs (word, tag), which take the places of XX or tags. Defaults to `None`:
             any number of them, which are words and tags of the tree.
 
@@ -172,7 +184,7 @@ def from_brackets(line, words=None):
     >>> str(from_brackets("(S (NP XX )NP XX )S", [("Anna", "NNP"), (".", ".")]))
     '(S (NP (NNP Anna)) (. .))'
     """
-    tokens = line.split()
+    tokens = [token for token in line.split() if not token.isdigit()]
     places = [token for token in tokens if token[0] not in "()"]
     if words is not None and len(places) != len(words):
         raise ValueError(f"{len(places)} words are in brackets, but there are {len(words)}: {line}")

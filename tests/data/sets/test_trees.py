@@ -85,6 +85,14 @@ def test_tags_in_place_of_xx_and_back():
     assert tagged_words(from_brackets(line))[:2] == [("NNP", "NNP"), (",", ",")]
 
 
+def test_numbers_of_words_and_back():
+    tree = cleaned(read_trees(TEXT)[0])
+    line = to_brackets(tree, tags=True, numbers=True)
+    assert line.startswith("(S (NP (NP 1 NNP )NP 2 , )NP (VP 3 VBZ") and line.endswith("8 . )S")
+    assert from_brackets(line, tagged_words(tree)) == tree
+    assert len(tagged_words(from_brackets(line))) == 8
+
+
 @pytest.mark.parametrize(
     "line",
     [
