@@ -13,7 +13,6 @@ import argparse
 import importlib.metadata
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -57,21 +56,14 @@ def whole_file(folder, file, times=1, **options):
 
 
 def client(service, kind, model, concurrency, file, *options):
-    """What `service_clients` reports, and the CPU seconds of the clients."""
+    """What `service_clients` reports."""
     command = [sys.executable, CLIENTS, kind, service.port, model, concurrency, file, *options]
-    before = _children_seconds()
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=900, env=os.environ
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
-    return json.loads(done.stdout) | {"cpu": _children_seconds() - before}
-
-
-def _children_seconds():
-    """CPU seconds of the processes that were started and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return json.loads(done.stdout)
 
 
 def percentile(times, share):
@@ -167,12 +159,13 @@ def tables(report):
 
 
 def _throughput_table(rounds, lines):
-    heads = ["requests", "lines/s", "Translator's", "of `Translator`", "by processor time", "loads"]
+    heads = ["requests", "lines/s", "Translator's", "of `Translator`", "by processor time"]
+    heads += ["and clients", "loads"]
     rows = []
     for name in LOADS:
         ratios = [
-            statistics.median(row["translator"][what] / row[name][what] for row in rounds)
-            for what in ("seconds", "cpu")
+            statistics.median(ratio(row["translator"], row[name]) for row in rounds)
+            for ratio in (_of_seconds, _of_cpu, _of_cpu_and_clients)
         ]
         speeds = [
             lines / statistics.median(row[part]["seconds"] for row in rounds)
@@ -181,6 +174,18 @@ def _throughput_table(rounds, lines):
         loads = ", ".join(f"{row['load']:.0f}" for row in rounds)
         rows.append([name, *(f"{speed:.1f}" for speed in speeds), *map(_ratio, ratios), loads])
     return workers.table(heads, rows)
+
+
+def _of_seconds(whole, service):
+    return whole["seconds"] / service["seconds"]
+
+
+def _of_cpu(whole, service):
+    return whole["cpu"] / service["cpu"]
+
+
+def _of_cpu_and_clients(whole, service):
+    return whole["cpu"] / (service["cpu"] + service["clients"])
 
 
 def _ratio(value):

@@ -5,19 +5,23 @@
 
 The first sends the lines of a file, `--lines` a request, so many requests at a time. The second
 sends that many requests a second, whatever becomes of them. Standard output gets JSON: answers by
-line where all were asked for, times, and how many requests got which status.
+line and CPU seconds where all were asked for, times, and how many requests got which status.
 """
 
 import argparse
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import json
+import resource
 import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
+import tritonclient.grpc.aio as triton_grpc
+import tritonclient.http as triton_http
 
 
 def numbered(lines, size):
@@ -25,28 +29,22 @@ def numbered(lines, size):
     return [(start, lines[start : start + size]) for start in range(0, len(lines), size)]
 
 
-def triton_request(module, port, model):
-    """A function that asks for the translations of lines by tritonclient, made for one thread."""
-    client = module.InferenceServerClient(f"127.0.0.1:{port}")
+def tensor_of(triton, lines):
+    """The input of a request to a module of tritonclient."""
+    tensor = triton.InferInput("text", [len(lines)], "BYTES")
+    tensor.set_data_from_numpy(np.array([line.encode() for line in lines], object))
+    return tensor
 
-    def ask(lines):
-        tensor = module.InferInput("text", [len(lines)], "BYTES")
-        tensor.set_data_from_numpy(np.array([line.encode() for line in lines], object))
-        return [text.decode() for text in client.infer(model, [tensor]).as_numpy("text")]
 
-    return ask
+def texts_of(answer):
+    return [text.decode() for text in answer.as_numpy("text")]
 
 
 def make_ask(kind, port, model):
     """A function from lines to translations, to be used by one thread."""
-    if kind == "grpc":
-        import tritonclient.grpc
-
-        return triton_request(tritonclient.grpc, port + 1, model)
     if kind == "http":
-        import tritonclient.http
-
-        return triton_request(tritonclient.http, port, model)
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{port}")
+        return lambda lines: texts_of(client.infer(model, [tensor_of(triton_http, lines)]))
     if kind == "libretranslate":
         from libretranslatepy import LibreTranslateAPI
 
@@ -65,50 +63,87 @@ def make_ask(kind, port, model):
     return curl
 
 
+class Work:
+    """Requests that are to be sent, and what became of those that were."""
+
+    def __init__(self, lines, size):
+        self._left = collections.deque(numbered(lines, size))
+        self._answers, self.times = {}, []
+
+    def __iter__(self):
+        """Yields what is left, to any number of loops: number of the first line, and lines."""
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._left.popleft()
+
+    def answered(self, start, found, begun):
+        self.times.append(time.perf_counter() - begun)
+        self._answers.update(enumerate(found, start))
+
+    def answers(self):
+        """By line."""
+        return [self._answers[number] for number in sorted(self._answers)]
+
+
 def closed(args, lines):
     """All lines, with so many requests at a time."""
-    work = collections.deque(numbered(lines * args.times, args.lines))
-    answers, times = {}, []
+    work, count = Work(lines * args.times, args.lines), int(args.concurrency)
+    begun, cpu = time.perf_counter(), cpu_seconds()
+    if args.kind == "grpc":
+        asyncio.run(in_one_thread(args, work, count))
+    else:
+        in_threads(args, work, count)
+    used = {"seconds": time.perf_counter() - begun, "cpu": cpu_seconds() - cpu}
+    return used | {"times": work.times, "answers": work.answers()}
+
+
+def cpu_seconds():
+    """Of this process, and of those that it has started and that have ended."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def in_threads(args, work, count):
+    """Each request in a thread with a client of its own."""
 
     def loop(_):
         ask = make_ask(args.kind, args.port, args.model)
-        while work:
-            try:
-                start, some = work.popleft()
-            except IndexError:
-                return
+        for start, some in work:
             begun = time.perf_counter()
-            found = ask(some)
-            times.append(time.perf_counter() - begun)
-            answers.update(enumerate(found, start))
+            work.answered(start, ask(some), begun)
 
-    count = int(args.concurrency)
-    begun = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         list(pool.map(loop, range(count)))
-    seconds = time.perf_counter() - begun
-    return {"seconds": seconds, "times": times, "answers": [answers[i] for i in sorted(answers)]}
+
+
+async def in_one_thread(args, work, count):
+    """tritonclient's gRPC for asyncio, which takes half of the processor time of its threads."""
+
+    async def loop(client):
+        for start, some in work:
+            begun = time.perf_counter()
+            answer = await client.infer(args.model, [tensor_of(triton_grpc, some)])
+            work.answered(start, texts_of(answer), begun)
+
+    async with triton_grpc.InferenceServerClient(f"127.0.0.1:{args.port + 1}") as client:
+        await asyncio.gather(*(loop(client) for _ in range(count)))
 
 
 async def open_loop(args, lines):
     """Requests at a steady rate, by tritonclient's gRPC for asyncio."""
-    import tritonclient.grpc.aio as triton
-
     statuses, times = collections.Counter(), []
 
     async def one(client, line):
-        tensor = triton.InferInput("text", [1], "BYTES")
-        tensor.set_data_from_numpy(np.array([line.encode()], object))
-        begun = time.perf_counter()
+        tensor, begun = tensor_of(triton_grpc, [line]), time.perf_counter()
         try:
             await client.infer(args.model, [tensor])
-        except triton.InferenceServerException as error:
+        except triton_grpc.InferenceServerException as error:
             statuses[str(error.status())] += 1
         else:
             statuses["OK"] += 1
             times.append(time.perf_counter() - begun)
 
-    async with triton.InferenceServerClient(f"127.0.0.1:{args.port + 1}") as client:
+    async with triton_grpc.InferenceServerClient(f"127.0.0.1:{args.port + 1}") as client:
         begun, tasks = time.perf_counter(), []
         for number in range(int(args.rate * args.seconds)):
             await asyncio.sleep(begun + number / args.rate - time.perf_counter())

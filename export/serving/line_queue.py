@@ -4,7 +4,7 @@ A worker that is free takes a line of the request whose turn it is and, beside i
 lines that are most like it in length, whoever asked for them: a batch costs what its longest line
 costs. So nothing waits for a batch to fill, none is kept from its turn by others, and a request of
 many lines does not stand before one of few. Nothing is sent ahead of the workers: what waits longer
-finds better company.
+finds better company, and the more wait, the more of them can share a batch without much padding.
 
 Clients that were answered together ask again together. So where fewer requests wait than a batch
 has just answered, its worker gives them a twentieth of the time that the batch took, `LINGER` at
@@ -24,6 +24,8 @@ from keras_transformer.export.serving.refusals import Busy, Late
 LINGER = 0.05  # seconds
 # Lines of a request, longest first, among which company is looked for; only these fill the queue.
 NEXT_LINES = 64
+# Where so many times the tokens of a batch wait, batches grow with them, to twice as many.
+BATCHES_WAITING = 5
 
 
 @dataclasses.dataclass
@@ -71,22 +73,20 @@ class LineQueue:
             and `lengths`, a list each.
         measure: function of a list of lines: how long each is, a list of int. May be a guess.
         calls: int, batches that are computed at the same time.
-        batch_tokens: int, most tokens of a batch, padding included. A longer line is a batch of its
-            own.
+        batch_tokens: int, tokens of a batch, padding included; up to twice as many where many lines
+            wait. A longer line is a batch of its own.
         most_waiting: int, lines that wait before requests are refused.
+
+    Attributes:
+        waiting: int, how many lines wait; of each request no more than `NEXT_LINES` count.
     """
 
     def __init__(self, send, measure, calls=1, batch_tokens=512, most_waiting=512):
         self._send, self._measure = send, measure
         self._batch_tokens, self._most = batch_tokens, most_waiting
-        self._requests = collections.deque()  # by turns
+        self._requests, self.waiting = collections.deque(), 0  # by turns
         self._arrived, self._free = asyncio.Event(), 0
         self._tasks = [asyncio.create_task(self._work()) for _ in range(calls)]
-
-    @property
-    def waiting(self):
-        """How many lines wait; of each request no more than `NEXT_LINES` count."""
-        return sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
 
     async def answer(self, items, seed=None, deadline=None):
         """Answers a request.
@@ -106,10 +106,11 @@ class LineQueue:
         """
         if not items:
             return Answered([])
-        if (waiting := self.waiting) >= self._most:
-            raise Busy(f"{waiting} lines wait already. Repeat the request in a second.")
+        if self.waiting >= self._most:
+            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
         request = _Request(items, self._measure(items), seed)
         self._requests.append(request)
+        self.waiting += min(len(items), NEXT_LINES)
         self._arrived.set()
         try:
             async with asyncio.timeout_at(deadline):
@@ -119,7 +120,12 @@ class LineQueue:
         finally:  # who has gone, or has an error, waits for no more
             if request.waiting:
                 request.waiting.clear()
-                self._requests.remove(request)
+                self._leave_out_empty()
+
+    def _leave_out_empty(self):
+        """Forgets the requests of which no line waits, and counts the lines of the others."""
+        self._requests = collections.deque(request for request in self._requests if request.waiting)
+        self.waiting = sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
 
     async def close(self):
         """Ends the tasks that send batches; what waits is not answered."""
@@ -163,9 +169,10 @@ class LineQueue:
         ]
         # Python's sort is stable: of equal lines those go first whose turn is first.
         lines.sort(key=lambda line: line[0])
+        tokens, taken = sum(line[1] for line in lines), []
+        most = max(self._batch_tokens, min(2 * self._batch_tokens, tokens // BATCHES_WAITING))
         # Where few lines wait and other workers are free, they get a part.
-        share = sum(line[1] for line in lines) // self._free + longest
-        most, taken = min(self._batch_tokens, share), []
+        most = min(most, tokens // self._free + longest)
         for _, length, place, request in lines:
             longest = max(longest, length)
             if taken and longest * (len(taken) + 1) > most:
@@ -173,7 +180,5 @@ class LineQueue:
             taken.append((request, place))
             request.waiting.remove((length, place))
         self._requests.rotate(-1)
-        for request in {request for request, _ in taken}:
-            if not request.waiting:
-                self._requests.remove(request)
+        self._leave_out_empty()
         return taken

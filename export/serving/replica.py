@@ -69,8 +69,8 @@ class Replica:
         folder: str, an artefact.
         providers, threads, spinning: as `Translator` takes them.
         workers: int, batches that are computed at the same time.
-        batch_tokens: int, most tokens of a batch, which the queue that sends it has guessed. One
-            of more than twice as many is parted.
+        batch_tokens: int, tokens of a batch, which the queue that sends it has guessed. One of more
+            than twice as many is parted.
     """
 
     def __init__(

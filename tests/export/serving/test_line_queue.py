@@ -95,12 +95,26 @@ def test_the_oldest_request_is_never_starved():
 
 def test_a_long_request_does_not_stand_before_short_ones():
     async def test(queue, sender):
-        tasks = await begun(queue, sender, [1], [20] * 100, [3], [4])
+        tasks = await begun(queue, sender, [1], [20] * 24, [3], [4])
         sender.free.set()
         done, _ = await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
         assert done == {tasks[2], tasks[3]}  # short ones after one batch of the long one
-        assert (await tasks[1]).results == [40] * 100
+        assert (await tasks[1]).results == [40] * 24
         assert sender.items()[:3] == [[1], [20] * 5, [3, 4, 20, 20, 20]]
+
+    queued(test, batch_tokens=100)
+
+
+def test_batches_grow_with_what_waits_to_twice_the_tokens():
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1], *([10],) * 60)
+        sender.free.set()
+        await asyncio.gather(*tasks)
+        # A fifth of what waits, but no more than 200 tokens, and no less than 100.
+        assert [len(batch) for batch in sender.items()] == [1, 12, 10, 10, 10, 10, 8]
+        tasks = [asyncio.create_task(queue.answer([10])) for _ in range(300)]
+        await asyncio.gather(*tasks)
+        assert len(sender.items()[7]) == 20
 
     queued(test, batch_tokens=100)
 
@@ -133,7 +147,7 @@ def test_a_long_request_is_parted_and_put_together_in_order():
         items = [7 * n % 23 for n in range(23)]
         assert (await queue.answer(items)).results == [2 * item for item in items]
         for batch in sender.items():
-            assert len(batch) == 1 or len(batch) * max(batch) <= 30
+            assert len(batch) == 1 or len(batch) * max(batch) <= 2 * 30
         assert (await queue.answer([])).results == []
 
     queued(test, batch_tokens=30)
