@@ -22,6 +22,7 @@ from support import processes  # noqa: E402
 
 DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
 DATA_SET_SKIP = "data set "
+SHORT = pathlib.Path(__file__).parent / "data"  # many files, each of little time
 
 
 def pytest_configure(config):
@@ -32,9 +33,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first: then no worker is left alone with one of them at the end."""
+    """Files with slow tests first, many short files last: then all workers end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path.is_relative_to(SHORT)))
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +64,13 @@ def data_set():
         return path
 
     return find
+
+
+@pytest.fixture(scope="module")
+def forked_proofs():
+    """SavedModels are proven in processes that need not import TensorFlow first."""
+    with processes.forked_proofs():
+        yield
 
 
 def pytest_terminal_summary(terminalreporter):

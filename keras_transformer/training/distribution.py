@@ -30,7 +30,10 @@ class DistributedModel(keras.Model):
     """
 
     def make_train_function(self, force=False):
-        if not _on_several_replicas(self) or not _is_keras_own(self, "train_step"):
+        if not _is_keras_own(self, "train_step"):
+            return super().make_train_function(force)
+        if not _on_several_replicas(self):
+            build_optimizer(self)
             return super().make_train_function(force)
         if self.train_function is None or force:
             self.train_function = _steps().train_function(self)
@@ -115,6 +118,19 @@ def prepare(model, accumulate=1):
     if not isinstance(model, DistributedModel) and not isinstance(build, functools.partial | None):
         model._maybe_symbolic_build = functools.partial(_build_from_one_replica, model, build)
     return model
+
+
+def build_optimizer(model):
+    """Makes the variables of a compiled model's optimizer, if they are not there yet.
+
+    Keras' own step makes them while TensorFlow traces it, which takes far longer.
+    """
+    optimizer = model.optimizer
+    if keras.backend.backend() != "tensorflow" or optimizer is None:
+        return
+    if model.built and not optimizer.built:
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 def _steps():

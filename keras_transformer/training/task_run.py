@@ -22,6 +22,7 @@ import keras
 
 from keras_transformer.files import whole_file
 from keras_transformer.training.callbacks import StopOnNonFinite
+from keras_transformer.training.distribution import build_optimizer
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
 
@@ -134,6 +135,7 @@ class TaskRun:
         callbacks = [StopOnNonFinite(), *callbacks, *chosen, counted]
         options.setdefault("verbose", 1 if sys.stdout.isatty() else 2)
         start = time.perf_counter()
+        build_optimizer(model)
         try:
             return model.fit(*batches, callbacks=callbacks, **options)
         finally:

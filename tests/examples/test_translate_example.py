@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+from support import processes
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -32,6 +33,13 @@ SMALL = dict(
     rate=dict(peak=0.03, warmup_steps=5),
     average=6,
 )
+# The script in a process of its own, where nothing is imported before what it imports itself.
+SMALL_SCRIPT = f"""import runpy
+script = runpy.run_path({str(SCRIPT)!r})
+from keras_transformer.training import recipes
+recipes.RECIPES["numbers"] |= {SMALL!r}
+script["main"]()
+"""
 ARGUMENTS = "--limit 67 --vocab-size 331 --tokens-per-batch 613 --beam-width 2 --length-penalty 1"
 
 
@@ -40,7 +48,7 @@ def script():
     spec = importlib.util.spec_from_file_location("translate_example", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, processes.forked_proofs():
         patch.setitem(recipes.RECIPES, "numbers", recipes.RECIPES["numbers"] | SMALL)
         yield module
 
@@ -234,7 +242,8 @@ def test_arguments_of_its_own_are_checked(script, arguments, capsys):
 
 
 def test_replicas_of_a_cpu_train_together_and_libraries_keep_quiet(tmp_path):
-    command = [sys.executable, str(SCRIPT), *"--limit 23 --vocab-size 310 --epochs 1".split()]
+    command = [sys.executable, "-c", SMALL_SCRIPT]
+    command += [*"--limit 23 --vocab-size 310 --epochs 1".split()]
     command += [*"--replicas 2 --beam-width 1 --length-penalty 1 --no-export".split()]
     command += ["--output", tmp_path]
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}

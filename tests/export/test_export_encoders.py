@@ -10,6 +10,7 @@ import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
+pytestmark = pytest.mark.usefixtures("forked_proofs")
 MAX_LENGTH = 7
 
 

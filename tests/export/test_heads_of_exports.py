@@ -20,6 +20,8 @@ from keras_transformer.export.tasks import ForwardTask
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 
+pytestmark = pytest.mark.usefixtures("forked_proofs")
+
 LINES = ["a man", "the dog runs", "", "two words , red", "ein mann fährt fahrrad ."]
 LABELS = ["red", "green", "blue"]
 

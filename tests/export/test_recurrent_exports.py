@@ -11,6 +11,8 @@ from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.session import open_session
 
+pytestmark = pytest.mark.usefixtures("forked_proofs")
+
 V = 23
 BEAM = kt.BeamSearch(beam_width=3, length_penalty=0.6)
 

@@ -11,6 +11,7 @@ from keras_transformer.search import GreedySearch, Sampling
 from keras_transformer.special_ids import END_ID
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
+pytestmark = pytest.mark.usefixtures("forked_proofs")
 
 
 @pytest.fixture(scope="module")

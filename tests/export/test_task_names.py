@@ -9,6 +9,8 @@ import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
+pytestmark = pytest.mark.usefixtures("forked_proofs")
+
 
 def named_axes(task, *names):
     return {name: task.axes(name, 3) for name in names}

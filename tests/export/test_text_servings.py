@@ -12,6 +12,7 @@ from keras_transformer.search import BeamSearch
 from keras_transformer.special_ids import END_ID, UNKNOWN_ID
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
+pytestmark = pytest.mark.usefixtures("forked_proofs")
 
 SEARCH = BeamSearch(5)
 NUL_ID = tokenizer().encode("\0")[-1]

@@ -10,6 +10,7 @@ from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.runtime import Translator
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
+pytestmark = pytest.mark.usefixtures("forked_proofs")
 TARGETS = ["un homme au chapeau rouge .", "deux mots", "le chien court", "à vélo"]
 TARGET_VOCAB = 283
 SEARCH, MAX_LENGTH = kt.BeamSearch(2), 5

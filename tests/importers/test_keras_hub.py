@@ -127,8 +127,12 @@ def test_scores_of_other_searches_are_those_of_the_forward_pass(name, origins):
 POLICIES = {"gpt2": "mixed_float16", "gemma": "mixed_bfloat16", "bart": "mixed_float16"}
 
 
+@functools.cache
 def tuned(name):
-    """A task of mixed precision after an epoch of KerasHub's own `fit`, its embeddings frozen."""
+    """A task of mixed precision after an epoch of KerasHub's own `fit`, its embeddings frozen.
+
+    Made once; nobody changes it.
+    """
     task = hub_tasks.drawn(getattr(hub_tasks, name), POLICIES[name])
     task.backbone.token_embedding.trainable = False
     task.compile(run_eagerly=True)  # two steps: tracing would take longer

@@ -3,7 +3,15 @@
 import keras
 import numpy as np
 import pytest
-from support.checks import assert_close, check_layer, normal, numpy64, randomise, weights_of
+from support.checks import (
+    assert_close,
+    check_layer,
+    compiled,
+    normal,
+    numpy64,
+    randomise,
+    weights_of,
+)
 
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.class_token import ClassToken
@@ -30,7 +38,7 @@ def classified(ids):
     ends = keras.Input((None,), dtype="int32")
     x = ClassToken()(TokenEmbedding(11, D)(ends))
     x = EncoderBlock(2, 16)(x)
-    return randomise(keras.Model(ends, [x[:, 0], x._keras_mask]))(ids)
+    return compiled(randomise(keras.Model(ends, [x[:, 0], x._keras_mask])))(ids)
 
 
 def test_the_mask_grows_by_a_token_that_is_never_masked():

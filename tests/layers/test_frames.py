@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from support.checks import assert_close, check_layer, normal, numpy64, randomise
+from support.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
 
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.frames import MaskedConv1D
@@ -84,7 +84,7 @@ def test_a_row_gives_one_answer_alone_and_in_company():
     for _ in range(2):
         x = MaskedConv1D(8, 3, strides=2, activation="gelu")(x)
     x = EncoderBlock(2, 16)(x)
-    model = randomise(keras.Model(frames, [SequencePooling()(x), x._keras_mask]))
+    model = compiled(randomise(keras.Model(frames, [SequencePooling()(x), x._keras_mask])))
     given = normal(2, 23, C)
     given[0, 10:] = 0.0
     together, mask = model(given)

@@ -12,6 +12,7 @@ from support.checks import (
     assert_rounding_only,
     check_gradients,
     check_layer,
+    compiled,
     gradients,
     integers,
     normal,
@@ -154,11 +155,12 @@ def test_cached_steps_of_reordered_hypotheses_give_the_logits_of_the_whole():
     source[0, 4:] = 0
     cache, memory, rng = model.initial_cache(B, W), model.encode(source), np.random.default_rng(2)
     assert cache.by_sentence == ()
+    full_pass = compiled(model)
     past = np.zeros((B, W, T), "int32")  # of one length: JAX compiles for each anew
     for t in range(T):
         past[:, :, t] = target[:, :, t]
         logits, cache = model.decode_step(target[:, :, t], t, memory, cache)
-        whole = model({
+        whole = full_pass({
             "source_ids": np.repeat(source, W, axis=0), "target_ids": past.reshape(B * W, T)
         })  # fmt: skip
         assert_close(logits, numpy64(whole)[:, t].reshape(B, W, V), atol=2e-5)

@@ -192,7 +192,7 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
 @variants
 def test_steps_with_a_cache_are_the_full_pass(options):
     """W hypotheses a sentence share its memory; every position of each equals the full pass."""
-    width = 2
+    width = 4
     model, _ = make(Transformer, **options)
     source, target = ids_of(S), integers(3, V, B, width, T)
     memory = model.encode(source)
@@ -213,12 +213,12 @@ def test_steps_with_a_cache_are_the_full_pass(options):
 @variants
 def test_hypotheses_that_branch_take_their_own_past_along(options):
     """After every reordering, each hypothesis' logits are the full pass over its own tokens."""
-    width = 3
+    width = 4  # as above: JAX compiles for each shape anew
     model, _ = make(Transformer, **options)
     source, tokens = ids_of(S), integers(3, V, T, B, width)
     parents = integers(0, width, T, B, width, seed=1)
     memory, cache = model.encode(source), model.initial_cache(B, width)
-    own = np.zeros((B, width, T), "int32")  # of one length: JAX compiles for each anew
+    own = np.zeros((B, width, T), "int32")  # of one length, for the same reason
     for position in range(T):
         own[:, :, position] = tokens[position]
         logits, cache = model.decode_step(tokens[position], position, memory, cache)

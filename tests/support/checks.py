@@ -80,6 +80,18 @@ def weights_of(layer):
     return {path_of(v, layer): numpy64(v.value) for v in layer.weights}
 
 
+def compiled(model):
+    """The model as a function of its inputs; on JAX compiled as a whole.
+
+    JAX compiles for each shape anew: one program takes it far less time than each operation.
+    """
+    if keras.backend.backend() != "jax":
+        return model
+    import jax
+
+    return jax.jit(lambda inputs: model(inputs))
+
+
 def gradients(layer, cotangent, *args, **kwargs):
     """d sum(cotangent * layer(*args)) / d each trainable weight, {path: array}, on TF and JAX."""
     names = [path_of(v, layer) for v in layer.trainable_variables]

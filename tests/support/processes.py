@@ -6,6 +6,8 @@ process must not have TensorFlow, or must import Keras with another backend, use
 """
 
 import atexit
+import contextlib
+import json
 import multiprocessing
 import os
 import pathlib
@@ -13,6 +15,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import types
 
 FORKS = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 if sys.platform != "win32":
@@ -34,15 +37,16 @@ class Python:
     """A running `python SCRIPT ...`, `python -m MODULE ...` or `python -c CODE ...`.
 
     Args:
-        arguments: what comes after `python`.
+        arguments: what comes after `python`; `-P` before a script keeps its folder out of the path.
         cwd: folder that it starts in. Defaults to this process' folder.
         env: dict of all environment variables. Defaults to those of this process.
+        optimize: whether TensorFlow optimizes graphs. Defaults to `False`.
 
     Attributes:
         stdout, stderr: `pathlib.Path`s of files that get what it writes.
     """
 
-    def __init__(self, *arguments, cwd=None, env=None):
+    def __init__(self, *arguments, cwd=None, env=None, optimize=False):
         self._folder = tempfile.TemporaryDirectory()
         folder = pathlib.Path(self._folder.name)
         self.stdout, self.stderr = folder / "stdout", folder / "stderr"
@@ -52,7 +56,8 @@ class Python:
             arguments[:2] = [str(folder / "code.py")]
         for path in (self.stdout, self.stderr):
             path.touch()
-        task = arguments, str(cwd or os.getcwd()), dict(env or os.environ), self.stdout, self.stderr
+        task = arguments, str(cwd or os.getcwd()), dict(env or os.environ), optimize
+        task += self.stdout, self.stderr
         self._process = FORKS.Process(target=_run, args=task, daemon=True)
         self._process.start()
 
@@ -82,21 +87,46 @@ def run(*arguments, **options):
     return Python(*arguments, **options).wait()
 
 
-def _run(arguments, cwd, env, stdout, stderr):
+@contextlib.contextmanager
+def forked_proofs():
+    """SavedModels that are exported meanwhile are proven in a process that is forked, too.
+
+    It has imported TensorFlow alone, as the process that exporters start, and optimizes graphs.
+    """
+    from keras_transformer.export import verify
+
+    def start(command, **options):
+        job = json.loads(pathlib.Path(command[-1]).read_text("utf-8"))
+        if not job["signatures"]:  # an ONNX file, beside which there is no TensorFlow
+            return subprocess.run(command, **options)
+        return Python(*command[1:], optimize=True).wait(options["timeout"])
+
+    before = verify.subprocess
+    verify.subprocess = types.SimpleNamespace(run=start, TimeoutExpired=subprocess.TimeoutExpired)
+    try:
+        yield
+    finally:
+        verify.subprocess = before
+
+
+def _run(arguments, cwd, env, optimize, stdout, stderr):
     """What happens in the process."""
     for stream, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    skip_graph_optimizers()
+    if not optimize:
+        skip_graph_optimizers()
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
-            sys.argv = arguments
-            sys.path.insert(0, str(pathlib.Path(arguments[0]).parent))
+            alone = arguments[0] == "-P"
+            sys.argv = arguments = arguments[alone:]
+            if not alone:
+                sys.path.insert(0, str(pathlib.Path(arguments[0]).parent))
             runpy.run_path(arguments[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()  # a forked process ends without them
