@@ -1,7 +1,9 @@
 """Exact training on several replicas: what our models do, and what `prepare` does for others.
 
-`model.fit` is the trainer. Keras' own step is kept on one replica. On several replicas of a
-`tf.distribute` strategy it falls short (Keras 3.15), and `steps` replaces it:
+`model.fit` is the trainer. Keras' own step is kept on one replica, unless the optimizer clips
+gradients: those of a table of embeddings are rows, one for each id of the batch, and Keras clips
+them before it sums the rows of equal ids. On several replicas of a `tf.distribute` strategy Keras'
+step falls short (Keras 3.15). There, too, `steps` replaces it:
 
 - `fit` averages the replicas' parts of one batch, to learn its shapes. That turns ids into floats,
   fails where replicas hold different numbers of rows, and fails under
@@ -24,15 +26,15 @@ import keras
 class DistributedModel(keras.Model):
     """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
 
-    Our models are of this class. With one replica, with another backend than TensorFlow, and where
-    a subclass has a `train_step` or `test_step` of its own, everything is Keras' own. So is
-    `predict`, always.
+    Our models are of this class. With one replica and no clipping, with another backend than
+    TensorFlow, and where a subclass has a `train_step` or `test_step` of its own, everything is
+    Keras' own. So is `predict`, always.
     """
 
     def make_train_function(self, force=False):
         if not _is_keras_own(self, "train_step"):
             return super().make_train_function(force)
-        if not _on_several_replicas(self):
+        if not _on_several_replicas(self) and not _clips(self):
             build_optimizer(self)
             return super().make_train_function(force)
         if self.train_function is None or force:
@@ -143,6 +145,15 @@ def _on_several_replicas(model):
     if keras.backend.backend() != "tensorflow":
         return False
     return model.distribute_strategy.num_replicas_in_sync > 1
+
+
+def _clips(model):
+    """Whether the optimizer clips, and `steps` can do what else it does."""
+    if keras.backend.backend() != "tensorflow" or model.optimizer is None:
+        return False
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    limits = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
+    return any(limits) and not optimizer.gradient_accumulation_steps
 
 
 def _is_keras_own(model, name):

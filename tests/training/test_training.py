@@ -332,3 +332,27 @@ def test_what_prepare_cannot_do_it_refuses():
 
 if __name__ == "__main__":
     main(sys.argv[1])
+
+
+@pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_one_replica_clips_the_summed_gradient_of_a_table(limit):
+    """Keras clips the rows of a table's gradient, one for each id, before equal ids are summed."""
+    import keras
+
+    import keras_transformer as kt
+
+    keras.utils.set_random_seed(3)
+    model = kt.CausalTransformer(9, 1, 8, 2, 11, dropout=0.0, tie_output=False)
+    ids = np.tile(np.array([[1, 5, 5, 5, 5, 6]], "int32"), (4, 1))  # hardly any other id
+    model.compile(keras.optimizers.SGD(1.0, **{limit: 1e-3}), kt.SequenceCrossentropy())
+    model(ids)  # makes the weights
+    before = [variable.numpy() for variable in model.trainable_variables]
+    model.fit(ids, np.roll(ids, -1, axis=1), batch_size=4, verbose=0)
+    moved = [a - b.numpy() for a, b in zip(before, model.trainable_variables, strict=True)]
+    norms = [np.linalg.norm(change) for change in moved]
+    largest = {
+        "clipnorm": max(norms),
+        "global_clipnorm": np.linalg.norm(norms),
+        "clipvalue": max(np.abs(change).max() for change in moved),
+    }[limit]
+    assert largest == pytest.approx(1e-3, rel=1e-3)
