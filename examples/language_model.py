@@ -26,8 +26,8 @@ from keras_transformer.training.recipes import learning_rate
 
 UPDATES = 200  # an epoch
 WINDOW, WINDOWS = 64, 12  # characters, and how many windows are a batch
-SMALL = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128)
-NANO = dict(num_layers=4, d_model=128, num_heads=4, d_ff=512)
+SMALL = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
+NANO = dict(num_layers=4, d_model=128, num_heads=4, d_ff=512, dropout=0.0)
 
 
 def read_text(data, limit):
@@ -59,7 +59,6 @@ def parts(text, seed):
 
 def main(argv=None):
     parser = task_run.make_parser("language_model", __doc__, epochs=None)
-    parser.add_argument("--dropout", type=float, default=0.0, help="default: 0, for short runs")
     args = task_run.parse(parser, argv)
     args.epochs = args.epochs or (10 if args.data else 3)
     with task_run.TaskRun(args) as run:
@@ -67,8 +66,8 @@ def main(argv=None):
         tokenizer, train, valid, test = parts(text, args.seed)
         print(f"training: {train.batches.report}")
         model = kt.CausalTransformer(
-            tokenizer.vocab_size, **(NANO if args.data else SMALL), dropout=args.dropout,
-            norm_first=True, activation="gelu", positions="rotary",
+            tokenizer.vocab_size, **(NANO if args.data else SMALL), norm_first=True,
+            activation="gelu", positions="rotary",
         )  # fmt: skip
         updates = min(UPDATES, train.batches.batches_per_epoch)
         rate = learning_rate(
