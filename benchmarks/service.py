@@ -172,7 +172,8 @@ def _throughput_table(rounds, lines):
             for part in (name, "translator")
         ]
         loads = ", ".join(f"{row['load']:.0f}" for row in rounds)
-        rows.append([name, *(f"{speed:.1f}" for speed in speeds), *map(_ratio, ratios), loads])
+        numbers = [f"{speed:.1f}" for speed in speeds] + [f"{ratio:.2f}" for ratio in ratios]
+        rows.append([name, *numbers, loads])
     return workers.table(heads, rows)
 
 
@@ -186,10 +187,6 @@ def _of_cpu(whole, service):
 
 def _of_cpu_and_clients(whole, service):
     return whole["cpu"] / (service["cpu"] + service["clients"])
-
-
-def _ratio(value):
-    return f"{value:.2f}"
 
 
 def _load_table(load):
