@@ -3,11 +3,11 @@
     python examples/parse.py                 # sentences of a small grammar
     python examples/parse.py --data DIR      # DIR/parsing/wsj-sample.zip, newspaper articles
 
-    Anna sees the dog .   ->   (S0 (NP1 1 NNP )1 (VP1 2 VBZ (NP2 3 DT 4 NN )2 )1 5 . )0
+    Anna sees the dog .   ->   (S (NP 1 NNP )NP (VP 2 VBZ (NP 3 DT 4 NN )NP )VP 5 . )S
 
-As in section 6.3 of the paper; a word is its number and its tag, and brackets have their depth.
-Where a hypothesis of the beam search is no tree of the sentence, the next one counts. Chooses the
-epoch by the validation set, and measures on the test set what ONNX Runtime answers.
+As in section 6.3 of the paper; each word is its number and its tag. Where a hypothesis of the beam
+search is no tree of the sentence, the next one counts. Chooses the epoch by the validation set, and
+measures on the test set what ONNX Runtime answers.
 """
 
 import os
@@ -34,7 +34,7 @@ LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 204
 def texts(trees):
     """Sentences, and their lines of brackets."""
     sentences = [" ".join(word for word, _ in tagged_words(tree)) for tree in trees]
-    return sentences, [to_brackets(tree, tags=True, numbers=True, depths=8) for tree in trees]
+    return sentences, [to_brackets(tree, tags=True, numbers=True) for tree in trees]
 
 
 def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout):
@@ -110,7 +110,7 @@ def main(argv=None):
         train, valid, test = map(texts, (sets.train + small, *sets[1:]))
         words = kt.Tokenizer.train(train[0], 3000, hard_vocab_limit=False)
         brackets = kt.Tokenizer.train(
-            train[1], 1000, model_type="word", byte_fallback=False, hard_vocab_limit=False
+            train[1], 400, model_type="word", byte_fallback=False, hard_vocab_limit=False
         )
         batches = kt.translation_batches(
             *train, words, tokens, target_tokenizer=brackets, seed=args.seed

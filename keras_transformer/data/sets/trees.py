@@ -133,7 +133,7 @@ def cleaned(tree):
     return Tree(re.split(r"[-=|]", tree.label)[0], children)
 
 
-def to_brackets(tree, tags=False, numbers=False, depths=None):
+def to_brackets(tree, tags=False, numbers=False):
     """A tree as a line of brackets, its words as XX.
 
     Each phrase ends with its label, too: so whoever writes the line need not count brackets.
@@ -144,9 +144,6 @@ def to_brackets(tree, tags=False, numbers=False, depths=None):
             that comes next is then learned with it.
         numbers: bool, whether each word's number in the sentence stands before it, from 1: so
             whoever writes the line need not count words.
-        depths: int, whether brackets have their depth, which starts from 0 again after so many;
-            the closing ones in place of their label. So whoever writes the line need only look at
-            the bracket before to know which may follow. Defaults to `None`: none.
 
     Example:
 
@@ -155,29 +152,24 @@ def to_brackets(tree, tags=False, numbers=False, depths=None):
     '(S (NP XX )NP (VP XX )VP )S'
     >>> to_brackets(tree, tags=True, numbers=True)
     '(S (NP 1 NNP )NP (VP 2 VBZ )VP )S'
-    >>> to_brackets(tree, depths=10)
-    '(S0 (NP1 XX )1 (VP1 XX )1 )0'
     """
     counter = itertools.count(1)
 
-    def write(node, depth):
+    def write(node):
         if is_word(node):
             word = node.label if tags else WORD
             return f"{next(counter)} {word}" if numbers else word
-        inside = " ".join(write(child, depth + 1) for child in node.children)
-        if depths is None:
-            return f"({node.label} {inside} ){node.label}"
-        return f"({node.label}{depth % depths} {inside} ){depth % depths}"
+        return f"({node.label} {' '.join(map(write, node.children))} ){node.label}"
 
-    return write(tree, 0)
+    return write(tree)
 
 
 def from_brackets(line, words=None):
     """The tree of a line of brackets.
 
     Args:
-        line: str, as `to_brackets` writes it. Closing brackets may be without a label. Numbers of
-            words and depths of brackets are not looked at, so no label may end with a digit.
+        line: str, as `to_brackets` writes it. Closing brackets may be without a label, and words
+            without numbers; numbers are not looked at.
         words: list of pairs (word, tag), which take the places of XX or tags. Defaults to `None`:
             any number of them, which are words and tags of the tree.
 
@@ -199,8 +191,6 @@ def from_brackets(line, words=None):
     pairs = iter(zip(places, places, strict=True) if words is None else words)
     opened, spelled = [], []
     for token in tokens:
-        if token[0] in "()":
-            token = token.rstrip("0123456789")
         if token[0] == "(":
             opened.append(token[1:])
         elif token[0] == ")":

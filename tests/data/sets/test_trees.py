@@ -93,19 +93,9 @@ def test_numbers_of_words_and_back():
     assert len(tagged_words(from_brackets(line))) == 8
 
 
-def test_depths_of_brackets_and_back():
-    tree = cleaned(read_trees(TEXT)[0])
-    line = to_brackets(tree, depths=3)
-    assert (
-        line == "(S0 (NP1 (NP2 XX )2 XX )1 (VP1 XX (ADVP2 XX )2 (PP2 XX (NP0 XX XX )0 )2 )1 XX )0"
-    )
-    assert from_brackets(line, tagged_words(tree)) == tree
-
-
 @pytest.mark.parametrize(
     "line",
     [
-        "(S0 (NP1 XX )1",  # not closed
         "(S (NP XX )",  # not closed
         "(S (NP XX )S XX )NP",  # closed by other labels
         "(S XX ) )",  # closed twice
