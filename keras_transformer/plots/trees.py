@@ -57,7 +57,8 @@ def _words(tree):
 
 def _draw(panel, tree, begin):
     """Draws a tree whose first word is number `begin`; returns where its label stands."""
-    style = {"ha": "center", "va": "center", "fontsize": 8, "parse_math": False}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    style = {"ha": "center", "va": "center", "fontsize": 8, "parse_math": False, "bbox": box}
     if is_word(tree):
         panel.text(begin, 0, tree.children[0], **style)
         return begin, 0
@@ -66,8 +67,8 @@ def _draw(panel, tree, begin):
         places.append(_draw(panel, child, begin))
         begin += _words(child)
     place = (places[0][0] + places[-1][0]) / 2, _height(tree)
-    for x, y in places:
-        panel.plot([place[0], x], [place[1], y], color="0.75", linewidth=1, zorder=0)
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    panel.text(*place, tree.label, color="tab:blue", bbox=box, **style)
+    for x, y in places:  # aside first, then down: so lines never cross
+        line = [place[0], x, x], [place[1], place[1], y]
+        panel.plot(*line, color="0.75", linewidth=1, zorder=0)
+    panel.text(*place, tree.label, color="tab:blue", **style)
     return place

@@ -23,6 +23,18 @@ def test_words_from_left_to_right_and_phrases_above(tmp_path):
     assert (tmp_path / "trees.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_lines_do_not_cross():
+    """A short subject, and a long phrase behind the verb."""
+    text = "(S (NP (PRP He)) (VP (VBD said) (SBAR (S (NP (NNS dogs)) (VP (VBP bark))))) (. .))"
+    lines = plots.plot_trees(read_trees(text), [""]).axes[0].lines
+    for bar in lines:
+        (begin, end, _), (height, _, _) = bar.get_data()
+        begin, end = sorted((begin, end))
+        for other in lines:
+            (_, x, _), (_, top, bottom) = other.get_data()
+            assert not (begin < x < end and bottom < height < top)
+
+
 @pytest.mark.parametrize("titles", [[], ["a", "b"]])
 def test_a_title_for_each_tree(titles):
     with pytest.raises(ValueError, match="a title for each"):
