@@ -160,21 +160,20 @@ def _hoist_row(node, row, loop):
 
 
 def sink_weights(main):
-    """Moves weights into the step that alone reads them, and to further steps copies.
+    """Moves weights into the step that alone reads them; products get copies of shared ones.
 
     ONNX Runtime packs the constants of a graph for its products. Those of the graph around it are
     packed, too, and yet a product of one row takes several times as long; and those two graphs
-    further out, as around the steps of a search, are not. So there even products whose weights
-    others read as well get weights of their own.
+    further out, as around the steps of a search, are not.
     """
     for loop in all_nodes(main):
         if loop.op_type == "Loop":
             for value in list(main.initializers.values()):
-                _sink(value, main, loop.attributes["body"].value, loop.graph is not main)
+                _sink(value, main, loop.attributes["body"].value)
 
 
-def _sink(value, main, body, copy):
-    """Moves one weight into `body`; or a copy, if need be, where others read it as well."""
+def _sink(value, main, body):
+    """Moves one weight into `body`, or a copy where others read it as well."""
     readers = {user for user, _ in value.uses()}
     inside = [user for user in readers if user.graph is body]
     if len(inside) == len(readers) > 0:
@@ -182,8 +181,8 @@ def _sink(value, main, body, copy):
         body.register_initializer(value)
         return
     products = [user for user in inside if user.op_type in ("MatMul", "FusedMatMul")]
-    if products and copy:
-        value_of_step = ir.val(f"{value.name}/step", const_value=value.const_value)
-        body.register_initializer(value_of_step)
-        for user in products:
-            user.replace_input_with(list(user.inputs).index(value), value_of_step)
+    if products:
+        copy = ir.val(f"{value.name}/step", const_value=value.const_value)
+        body.register_initializer(copy)
+    for user in products:
+        user.replace_input_with(list(user.inputs).index(value), copy)
