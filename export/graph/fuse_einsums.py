@@ -8,8 +8,9 @@ Shapes: B batch, T queries, S keys, D d_model, H heads, K size of a head.
 import numpy as np
 import onnx_ir as ir
 
-from keras_transformer.export.graph.fuse_rule import Rule, heads, join_heads, split_heads
-from keras_transformer.export.graph.nodes import MICROSOFT, add_initializer, attribute, number
+from keras_transformer.export.graph.fuse_attention import PlainAttention
+from keras_transformer.export.graph.fuse_rule import heads
+from keras_transformer.export.graph.nodes import add_initializer, attribute, number
 from keras_transformer.export.graph.sizes import product
 
 
@@ -100,7 +101,7 @@ def einsum_rules(known):
     return [KerasAttention.rule(known)]
 
 
-class KerasAttention(Rule):
+class KerasAttention(PlainAttention):
     """Attention as Keras' layer writes it, without a mask.
 
     before   output = Einsum("bnts,bsnh->btnh", Softmax(scale Einsum("btnh,bsnh->bnts", q, k)), v)
@@ -120,11 +121,3 @@ class KerasAttention(Rule):
             and number(scale) is not None
             and sums == ["btnh,bsnh->bnts", "bnts,bsnh->btnh"]
         )
-
-    def rewrite(self, op, query, key, value, scale, **_):
-        count, size = heads(self.known, query)
-        output = op.MultiHeadAttention(
-            *(join_heads(op, item, self.known) for item in (query, key, value)),
-            num_heads=count, scale=number(scale), _domain=MICROSOFT,
-        )  # fmt: skip
-        return split_heads(op, output, count, size)
