@@ -15,6 +15,7 @@ from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
 from keras_transformer.layers.cache import CachedDecoding
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
+from keras_transformer.search.grammar import check_grammar
 
 # The longest source that an artefact says it serves, where the model itself has no limit.
 MAX_SOURCE_LENGTH = 512
@@ -132,6 +133,22 @@ def check_shortlist(model, search, shortlist, layout):
             "more, now fewer. Pass layout='loop', or leave the shortlist out."
         )
     Shortlisted(model, shortlist)  # of its sizes
+
+
+def check_constrained(search, grammar, layout="loop"):
+    """Raises `TypeError` or `ValueError` unless the search can be held to a grammar."""
+    if grammar is None:
+        return
+    check_grammar(grammar)
+    if search is None:
+        raise ValueError(
+            "A grammar says what a search may write: pass a search, or leave the grammar out."
+        )
+    if layout == "steps":
+        raise ValueError(
+            "layout='steps' has no place for the state of a grammar. Pass layout='loop', or leave "
+            "the grammar out."
+        )
 
 
 def _check_layout(model, search, text, layout):

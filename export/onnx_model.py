@@ -11,6 +11,7 @@ from keras_transformer.export import verify
 from keras_transformer.export.arguments import (
     MAX_SOURCE_LENGTH,
     check_arguments,
+    check_constrained,
     check_dtypes,
     check_onnx_arguments,
     check_shortlist,
@@ -55,6 +56,7 @@ def export_onnx(
     layout="loop",
     text=False,
     shortlist=None,
+    grammar=None,
     samples=None,
     tolerance=None,
     verbose=True,
@@ -101,6 +103,8 @@ def export_onnx(
         text: whether to write a second file, strings in and out, for onnxruntime-extensions.
         shortlist: `Shortlist` of the words that may be written about each source: the logits of no
             others are computed. Defaults to `None`: all words.
+        grammar: what the search may write, such as a `BracketGrammar`; see `Constrained`. Defaults
+            to `None`: anything.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a forward
             pass. Defaults to `None`: random ones.
         tolerance: largest difference from Keras' numbers, relative to their size for float32 and
@@ -122,6 +126,7 @@ def export_onnx(
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, layout)
     check_shortlist(model, search, shortlist, layout)
+    check_constrained(search, grammar, layout)
     check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
@@ -129,7 +134,7 @@ def export_onnx(
     if search is None:
         task = ForwardTask(model, head)
     else:
-        task = SearchTask(model, search, max_length, shortlist)
+        task = SearchTask(model, search, max_length, shortlist, grammar)
     check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)

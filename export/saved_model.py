@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export import verify
-from keras_transformer.export.arguments import check_arguments, check_weights
+from keras_transformer.export.arguments import check_arguments, check_constrained, check_weights
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.heads import check_head, check_head_alone, described
 from keras_transformer.export.runtime import signature
@@ -33,6 +33,7 @@ def export_saved_model(
     target_tokenizer=None,
     head=None,
     max_length=None,
+    grammar=None,
     samples=None,
     tolerance=TOLERANCE,
     verbose=True,
@@ -71,6 +72,7 @@ def export_saved_model(
             outputs. Defaults to `None`.
         max_length: most generated tokens, the end token included. Defaults to `None`: the source's
             length + 50, or what a model with learned positions can hold.
+        grammar: what the search may write, as in `export_onnx`. Defaults to `None`: anything.
         samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a model without
             one. Defaults to `None`: random ones.
         tolerance: largest difference from Keras' numbers, relative to their size. Defaults to 1e-4.
@@ -88,6 +90,7 @@ def export_saved_model(
     """
     check_arguments(model, tokenizer, search, max_length, target_tokenizer=target_tokenizer)
     check_head_alone(head, search)
+    check_constrained(search, grammar)
     tell = Progress(verbose)
     check_weights(model)
     model = as_float32(model)
@@ -96,7 +99,7 @@ def export_saved_model(
     gives_logits = forward.outputs == [signature.LOGITS]
     tasks = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
     if search is not None:
-        tasks[signature.SEARCH] = SearchTask(model, search, max_length)
+        tasks[signature.SEARCH] = SearchTask(model, search, max_length, grammar=grammar)
     for name, task in tasks.items():
         cases[name] = task.cases(samples if name == list(tasks)[-1] else None)
     with staged(path, why_not_saved_model) as folder:

@@ -20,9 +20,11 @@ __all__ = [
     "Batches",
     "BeamSearch",
     "BleuCallback",
+    "BracketGrammar",
     "CausalTransformer",
     "CheckpointAveraging",
     "ClassToken",
+    "Constrained",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
@@ -136,6 +138,8 @@ with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer.data.translation import TranslationBatches, translation_batches
     from keras_transformer.search import (
         BeamSearch,
+        BracketGrammar,
+        Constrained,
         GreedySearch,
         Sampling,
         SearchResult,

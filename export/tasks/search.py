@@ -18,7 +18,7 @@ from keras_transformer.export.tasks.samples import (
     smallest,
 )
 from keras_transformer.padding import pad_rows
-from keras_transformer.search import Sampling
+from keras_transformer.search import Constrained, Sampling
 from keras_transformer.search.base import EXTRA_LENGTH
 from keras_transformer.search.shortlist import FORBIDDEN, Shortlisted
 from keras_transformer.search.sources import source_specs
@@ -52,6 +52,7 @@ class SearchTask:
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
         max_length: most generated tokens, or `None` for the source's length and some more.
         shortlist: `Shortlist` of what may be written, or `None`.
+        grammar: what a `Constrained` model takes, or `None`.
 
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" where token ids
@@ -65,10 +66,12 @@ class SearchTask:
 
     head = None
 
-    def __init__(self, model, search, max_length, shortlist=None):
+    def __init__(self, model, search, max_length, shortlist=None, grammar=None):
         self.model, self.search, self.max_length = model, search, max_length
         self.shortlist = shortlist
         self.searched = model if shortlist is None else Shortlisted(model, shortlist)
+        if grammar is not None:
+            self.searched = Constrained(self.searched, grammar)
         self.random = isinstance(search, Sampling)
         self.reads_ids = reads_ids(model)
         self.name = "translate" if self.reads_ids else "transcribe"

@@ -152,10 +152,14 @@ class Tokenizer:
         return self._processor.get_piece_size()
 
     @property
+    def pieces(self):
+        """The pieces by their ids, list of str; SentencePiece's "▁" stands for a space."""
+        return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+
+    @property
     def word_starts(self):
         """Which pieces begin a word, with SentencePiece's "▁": bool (vocab_size,)."""
-        pieces = map(self._processor.id_to_piece, range(self.vocab_size))
-        return np.array([piece.startswith("\u2581") for piece in pieces])
+        return np.array([piece.startswith("\u2581") for piece in self.pieces])
 
     def encode(self, text, sample=False, alpha=0.2, nbest_size=-1, seed=None):
         """Turns text into ids, without begin and end tokens.

@@ -2,8 +2,8 @@
 
 What lives here: one file a search (`greedy`, `beam`, `sampling`), what they share (`base`,
 `independent`), the loop over steps (`loop`), the ranking of tokens (`candidates`), the tokens that
-are given (`given`), a model that writes the words of a lexical shortlist only (`shortlist`) and the
-checks of arguments (`checks`).
+are given (`given`), models that write the words of a lexical shortlist only (`shortlist`) or what a
+grammar allows (`grammar`, `bracket_grammar`), and the checks of arguments (`checks`).
 
 What may be imported: TensorFlow, the layers, special ids. Models are not: a search knows a model
 by its methods. A new search is one file here, and its name below.
@@ -58,13 +58,17 @@ TensorShape([2, 4])
 from keras_transformer.layers.cache import Cache
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
+from keras_transformer.search.bracket_grammar import BracketGrammar
+from keras_transformer.search.grammar import Constrained
 from keras_transformer.search.greedy import GreedySearch
 from keras_transformer.search.sampling import Sampling
 from keras_transformer.search.shortlist import Shortlist, Shortlisted
 
 __all__ = [
     "BeamSearch",
+    "BracketGrammar",
     "Cache",
+    "Constrained",
     "GreedySearch",
     "Sampling",
     "SearchResult",

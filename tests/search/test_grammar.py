@@ -1,0 +1,302 @@
+"""Grammars: what may follow by hand and by enumeration, and searches that write nothing else.
+
+Shapes: B batch, W hypotheses, S source length, V vocabulary.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.data.sets.treebank import made_trees
+from keras_transformer.data.sets.trees import from_brackets, tagged_words, to_brackets
+from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.runtime.session import open_session
+from keras_transformer.padding import pad_rows
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+NUMBERED = [*SPECIAL, "▁(S", "▁(NP", "▁)NP", "▁)S", "▁1", "▁2", "▁3", "▁DT", "▁NN"]
+PLAIN = [*SPECIAL, "▁(S", "▁(NP", "▁)", "▁XX", "▁YY"]
+STARTS = [False] * 4 + [True, True, False]  # of a source: piece 6 goes on with a word
+SOURCES = np.array([[4, 6, 5, 3], [5, 3, 0, 0], [3, 0, 0, 0], [4, 4, 4, 3]], "int32")
+WORDS = [2, 1, 0, 3]
+
+
+def spelled(pieces, ids):
+    return " ".join(pieces[i].lstrip("▁") for i in ids)
+
+
+def after(grammar, ids, words=None):
+    """Which tokens may follow `ids`, set of int."""
+    state = grammar.start(1, 1)
+    known = () if words is None else tf.constant([[words]])
+    for token in [2, *ids]:
+        allowed, state = grammar.step(tf.constant([[token]]), state, known)
+    return set(np.flatnonzero(allowed[0, 0]))
+
+
+def trees(pieces, words, depth, first=1):
+    """All lines of ids that are a bracket over so many words, at most so deep: by recursion."""
+    places = {piece.lstrip("▁"): i for i, piece in enumerate(pieces)}
+    tags = [i for name, i in places.items() if name in ("DT", "NN", "XX", "YY")]
+
+    def parts(count, first, depth):
+        """All ways to fill a bracket with so many words."""
+        if count == 0:
+            yield ()
+            return
+        number = [places[str(first)]] if "1" in places else []
+        for tag, rest in itertools.product(tags, list(parts(count - 1, first + 1, depth))):
+            yield (*number, tag, *rest)
+        for size in range(1, count + 1):
+            rests = list(parts(count - size, first + size, depth))
+            for inner, rest in itertools.product(list(around(size, first, depth)), rests):
+                yield (*inner, *rest)
+
+    def around(count, first, depth):
+        for label in ("S", "NP") if depth else ():
+            closer = places.get(f"){label}", places.get(")"))
+            for part in parts(count, first, depth - 1):
+                yield (places[f"({label}"], *part, closer)
+
+    return list(around(words, first, depth))
+
+
+def followed(grammar, lines, words):
+    """What the grammar lets follow each beginning of each line: dict from its ids to a set."""
+    ids = pad_rows([[2, *line] for line in lines])
+    state = grammar.start(len(lines), 1)
+    known = () if words is None else tf.constant(words)[:, None]
+    found = {}
+    for length in range(ids.shape[1]):
+        allowed, state = grammar.step(tf.constant(ids[:, length : length + 1]), state, known)
+        for line, count, row in zip(lines, words or lines, allowed.numpy()[:, 0], strict=True):
+            if length <= len(line):
+                found[line[:length], words and count] = set(np.flatnonzero(row))
+    return found
+
+
+def follows(lines, words):
+    """What follows each beginning in one of the lines."""
+    found = {}
+    for line, count in zip(lines, words or lines, strict=True):
+        for length, following in enumerate((*line, 3)):
+            found.setdefault((line[:length], words and count), set()).add(following)
+    return found
+
+
+@pytest.mark.parametrize("pieces", [NUMBERED, PLAIN], ids=["numbers", "plain"])
+@pytest.mark.parametrize("words, depth", [(1, 3), (2, 2)])
+def test_what_may_follow_is_what_some_tree_goes_on_with(pieces, words, depth):
+    lines = trees(pieces, words, depth)
+    assert len(lines) == len(set(lines)) > 10
+    grammar = kt.BracketGrammar(pieces, STARTS, max_depth=depth)
+    counts = [words] * len(lines)
+    assert followed(grammar, lines, counts) == follows(lines, counts)
+
+
+@pytest.mark.parametrize("pieces, most", [(NUMBERED, 3), (PLAIN, 6)], ids=["numbers", "plain"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_every_line_ends_within_its_length(pieces, most, counted):
+    longest, depth = 9, 2
+    pairs = [
+        (line, words)
+        for words in range(1, most + 1)
+        for line in trees(pieces, words, depth)
+        if len(line) < longest
+    ]
+    lines, words = map(list, zip(*pairs, strict=True))
+    grammar = kt.BracketGrammar(pieces, STARTS, max_length=longest, max_depth=depth)
+    words = words if counted else None
+    assert followed(grammar, lines, words) == follows(lines, words)
+    sources = np.array([[4] * count + [3] * (8 - count) for count in range(8)])
+    assert grammar.read(sources)[:, 0].numpy().tolist() == [*range(most + 1), *[0] * (7 - most)]
+
+
+def test_words_that_are_not_counted_may_be_any_number():
+    grammar = kt.BracketGrammar(PLAIN)
+    assert after(grammar, []) == {4, 5}  # no tree is empty
+    assert after(grammar, [4]) == {4, 5, 7, 8}
+    assert after(grammar, [4, 7]) == {4, 5, 6, 7, 8}
+    assert after(grammar, [4, 7, 6]) == {3}
+    grammar = kt.BracketGrammar(NUMBERED)
+    assert after(grammar, [4, 8, 11, 9, 11, 10, 12]) == {7}  # there is no number 4
+    assert grammar.read(SOURCES) == ()
+
+
+def test_words_are_counted_as_they_begin():
+    grammar = kt.BracketGrammar(NUMBERED, STARTS)
+    assert grammar.read(SOURCES).numpy().tolist() == [[n] for n in WORDS]
+    assert grammar.read({"source_ids": SOURCES}).numpy().tolist() == [[n] for n in WORDS]
+    assert grammar.read(np.array([[4, 4, 4, 4]])).numpy() == 0  # there are three numbers
+
+
+def test_a_line_of_each_tree_is_allowed():
+    lines = [to_brackets(tree, tags=True, numbers=True) for tree in made_trees(100).train]
+    tokenizer = kt.Tokenizer.train(
+        lines, 400, model_type="word", byte_fallback=False, hard_vocab_limit=False
+    )
+    grammar = kt.BracketGrammar(tokenizer.pieces, [True])
+    for line in lines[:20]:
+        ids = tokenizer.encode(line)
+        known = tf.constant([[max(int(token) for token in line.split() if token.isdigit())]])
+        state = grammar.start(1, 1)
+        for token, following in itertools.pairwise([2, *ids, 3]):
+            allowed, state = grammar.step(tf.constant([[token]]), state, known)
+            assert bool(allowed[0, 0, following]), line
+
+
+def random_model(pieces=NUMBERED, **options):
+    model = kt.Transformer(
+        len(STARTS), 1, d_model=12, num_heads=3, d_ff=17, dropout=0.0,
+        target_vocab_size=len(pieces), **options,
+    )  # fmt: skip
+    random = np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(weight + random.normal(scale=0.6, size=weight.shape))
+    return model
+
+
+SEARCHES = [kt.GreedySearch(), kt.BeamSearch(5), kt.Sampling(num_samples=3, top_k=4, seed=7)]
+
+
+@pytest.mark.parametrize("pieces", [NUMBERED, PLAIN], ids=["numbers", "plain"])
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sampling"])
+def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
+    model = random_model(pieces)
+    grammar = kt.BracketGrammar(pieces, STARTS, max_depth=3)
+    found = search(kt.Constrained(model, grammar), SOURCES, 61)
+    for count, rows, scores in zip(WORDS, found.ids.numpy(), found.scores.numpy(), strict=True):
+        there = rows[scores > -np.inf]
+        assert len(there) > 0
+        for ids in there:
+            line = spelled(pieces, ids[: list(ids).index(3)])
+            if count:
+                assert len(tagged_words(from_brackets(line))) == count
+            else:
+                assert line == ""
+    # The model's own probabilities: those of its forward pass, which knows of no grammar.
+    best, score = found.ids.numpy()[0, 0], found.scores.numpy()[0, 0]
+    best = best[best > 0]
+    target = np.concatenate([[2], best[:-1]])[None].astype("int32")
+    logits = model({"source_ids": SOURCES[:1], "target_ids": target})
+    own = tf.nn.log_softmax(logits)[0].numpy()[np.arange(len(best)), best].sum()
+    penalty = ((5 + len(best)) / 6) ** getattr(search, "length_penalty", 0.0)
+    np.testing.assert_allclose(score, own / penalty, rtol=1e-5)
+    # A result does not depend on the rest of the batch; what is drawn depends on the source.
+    alone = search(kt.Constrained(model, grammar), SOURCES[1:2, :2], 61)
+    assert (
+        alone.ids.numpy()[0, 0].tolist() == found.ids.numpy()[1, 0, : alone.ids.shape[2]].tolist()
+    )
+
+
+def test_greedy_takes_the_likeliest_token_of_those_allowed():
+    model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS, max_depth=3)
+    found = kt.GreedySearch()(kt.Constrained(model, grammar), SOURCES[:1], 61).ids.numpy()[0, 0]
+    ids = []
+    while ids[-1:] != [3]:
+        inputs = {"source_ids": SOURCES[:1], "target_ids": np.array([[2, *ids]], "int32")}
+        logits = np.array(model(inputs)[0, -1])
+        allowed = after(grammar, ids, WORDS[0])
+        ids.append(max(allowed, key=lambda token: logits[token]))
+    assert ids == found[found > 0].tolist()
+    free = kt.GreedySearch()(model, SOURCES[:1], 61).ids.numpy()[0, 0]
+    assert ids != free[free > 0].tolist()  # it did forbid
+
+
+def test_given_tokens_are_held_to_the_grammar():
+    model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
+    prefix = np.array([[5, 4], [8, 0]], "int32")  # "(NP (S", and "1", which opens nothing
+    for search in (kt.GreedySearch(), kt.BeamSearch(2)):
+        result = search(kt.Constrained(model, grammar), SOURCES[:2], 31, target_prefix=prefix)
+        assert result.ids.numpy()[0, 0, :2].tolist() == [5, 4]
+        assert result.scores.numpy()[0, 0] > -np.inf == result.scores.numpy()[1, 0]
+        assert not result.ids.numpy()[1].any()
+
+
+def test_a_shortlist_and_a_grammar_go_together():
+    model = random_model()
+    table = np.full((len(STARTS), 1), 4)  # "(S" alone may be opened
+    shortlist = kt.Shortlist(table, np.isin(np.arange(len(NUMBERED)), [3, 7, 8, 9, 10, 12]))
+    grammar = kt.BracketGrammar(NUMBERED, STARTS, max_depth=2)
+    model = kt.Constrained(kt.Shortlisted(model, shortlist), grammar)
+    for ids in kt.BeamSearch(3)(model, SOURCES[:1], 31).ids.numpy()[0]:
+        line = spelled(NUMBERED, ids[ids > 3])
+        assert len(tagged_words(from_brackets(line))) == 2
+        assert not {"(NP", "DT"} & set(line.split())
+
+
+class Odd:
+    """Tokens from 4 on that are odd, and then the end: a grammar that knows the source."""
+
+    def __init__(self, size):
+        self.ids = np.arange(size)
+
+    def read(self, source):
+        return tf.reduce_sum(tf.cast(source > 3, tf.int32), axis=1, keepdims=True)
+
+    def start(self, batch_size, beam_width):
+        return {"count": tf.zeros([batch_size, beam_width], tf.int32)}
+
+    def step(self, ids, state, known):
+        count = state["count"] + tf.cast(ids > 3, tf.int32)
+        going = tf.expand_dims(count < known, 2)
+        odd = (self.ids > 3) & (self.ids % 2 == 1)
+        return (going & odd) | (~going & (self.ids == 3)), {"count": count}
+
+
+@pytest.mark.parametrize(
+    "search, grammar",
+    [
+        (kt.BeamSearch(5), kt.BracketGrammar(NUMBERED, STARTS, max_depth=3)),
+        (kt.Sampling(num_samples=2), Odd(len(NUMBERED))),
+    ],
+    ids=["brackets", "a grammar of one's own"],
+)
+def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
+    model = random_model()
+    options = dict(max_length=41, grammar=grammar, samples=[SOURCES], verbose=False)
+    export_onnx(model, tmp_path / "onnx", None, search, **options)
+    session = open_session(read_artefact(tmp_path / "onnx"), threads=1)
+    seed = {"seed": np.array(11, np.int32)} if isinstance(search, kt.Sampling) else {}
+    ids, scores = session.run(["token_ids", "scores"], {"source_ids": SOURCES, **seed})
+    expected = search(
+        kt.Constrained(model, grammar), SOURCES, 41, **{key: int(seed[key]) for key in seed}
+    )
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
+    if seed:
+        odd = [[[i % 2 for i in row if i > 3] for row in rows] for rows in ids]
+        assert odd == [[[1] * count] * 2 for count in (3, 1, 0, 3)]
+        export_saved_model(model, tmp_path / "saved", None, search, **options)
+        loaded = tf.saved_model.load(tmp_path / "saved").signatures["search"]
+        found = loaded(source_ids=tf.constant(SOURCES), seed=tf.constant(11))
+        np.testing.assert_array_equal(found["token_ids"], expected.ids)
+
+
+def test_what_is_no_grammar_is_refused(tmp_path):
+    model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
+    with pytest.raises(TypeError, match="str has no read, start, step, so it is no grammar"):
+        kt.Constrained(model, "brackets")
+    with pytest.raises(ValueError, match="writes 13 ids, but the grammar knows 9"):
+        kt.GreedySearch()(kt.Constrained(model, kt.BracketGrammar(PLAIN)), SOURCES, 5)
+    with pytest.raises(ValueError, match="pass a search, or leave the grammar out"):
+        export_onnx(model, tmp_path / "out", grammar=grammar)
+    with pytest.raises(ValueError, match="no place for the state of a grammar"):
+        export_onnx(
+            model, tmp_path / "out", None, kt.GreedySearch(), layout="steps", grammar=grammar
+        )
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "pieces, depth",
+    [(SPECIAL, 9), ([*SPECIAL, "(S", "XX"], 9), ([*SPECIAL, "(S", ")S"], 9), (PLAIN, 0)],
+    ids=["nothing", "no end", "no words", "no depth"],
+)
+def test_pieces_that_make_no_tree_are_refused(pieces, depth):
+    with pytest.raises(ValueError, match="Pass `pieces` of the tokenizer whose lines are written"):
+        kt.BracketGrammar(pieces, max_depth=depth)
