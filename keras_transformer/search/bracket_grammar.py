@@ -1,6 +1,6 @@
 """The grammar of lines of brackets: a search with it writes trees.
 
-Shapes: B batch, W hypotheses, S source length, V vocabulary, D depth of brackets.
+Shapes: B batch, W hypotheses, S source length, V vocabulary.
 """
 
 import functools
@@ -19,7 +19,7 @@ class BracketState(NamedTuple):
     """What has been written of a line of brackets.
 
     Attributes:
-        closers: int32 (B, W, D), the token that closes each open bracket, the outermost first.
+        closers: int32 (B, W, max_depth), the token that closes each open bracket, the outermost first.
         depth: int32 (B, W), how many brackets are open.
         words, length: int32 (B, W), how many words are written, and how many tokens.
     """
@@ -44,7 +44,7 @@ class BracketGrammar:
         word_starts: sequence of bool, whether a piece that is read begins a word:
             `Tokenizer.word_starts` of the source's tokenizer. Defaults to `None`: any number of
             words may be written.
-        max_depth: int, D, most brackets that may be open at once. Defaults to 64.
+        max_depth: int, most brackets that may be open at once. Defaults to 64.
         max_length: int, most tokens of a line, the end token included: so no tree is cut off by the
             search's own `max_length`, which must not be less. Defaults to `None`: any number.
 
@@ -120,7 +120,7 @@ class BracketGrammar:
         more, done, room = self._left(state, known)
         word_is_due = tf.equal(kind, NUMBER)
         free = more & ~word_is_due
-        innermost = self._at(state.depth - 1)  # (B, W, D)
+        innermost = self._at(state.depth - 1)  # (B, W, max_depth)
         closer = tf.reduce_sum(tf.where(innermost, state.closers, 0), axis=-1)
         number = tf.gather(self.numbers, tf.minimum(state.words, len(self.numbers) - 1))
 
@@ -153,7 +153,7 @@ class BracketGrammar:
         )
 
     def _at(self, depth):
-        """Where a bracket of this depth stands among those that are open, (B, W, D)."""
+        """Where a bracket of this depth stands among those that are open, (B, W, max_depth)."""
         return tf.equal(np.arange(self.max_depth, dtype=np.int32), tf.expand_dims(depth, 2))
 
     def _left(self, state, known):

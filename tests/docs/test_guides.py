@@ -88,6 +88,10 @@ def test_encoders(run):
     assert (run("encoders") / "out/listener/artefact.json").exists()
 
 
+def test_grammars(run):
+    assert (run("grammars") / "out/dates/artefact.json").exists()
+
+
 def test_serve(run):
     folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
