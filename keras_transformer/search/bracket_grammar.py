@@ -19,7 +19,8 @@ class BracketState(NamedTuple):
     """What has been written of a line of brackets.
 
     Attributes:
-        closers: int32 (B, W, max_depth), the token that closes each open bracket, the outermost first.
+        closers: int32 (B, W, max_depth), the token that closes each open bracket, the outermost
+            first.
         depth: int32 (B, W), how many brackets are open.
         words, length: int32 (B, W), how many words are written, and how many tokens.
     """

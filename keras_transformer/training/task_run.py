@@ -3,6 +3,7 @@
 | file | content |
 | --- | --- |
 | `model.keras` | the model: of the best epoch if one was chosen, of the last one after Ctrl-C |
+| `training.json` | how it was trained: `--trained` goes on from here |
 | `score.json` | what was measured, and when, where and with what |
 | `*.png` | pictures, of `draw` |
 | `onnx` | the artefact, if the script exports to there |
@@ -48,6 +49,7 @@ def make_parser(name, description, epochs, data=True):
     add("--epochs", type=int, default=epochs, help=f"default: {usual}")
     add("--seed", type=int, default=1, help="default: 1")
     add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
+    add("--trained", action="store_true", help="take the model that --output holds: only measure")
     return parser
 
 
@@ -59,12 +61,14 @@ def parse(parser, argv=None):
         argv: list of str. Defaults to `None`: `sys.argv[1:]`.
 
     Returns:
-        The arguments. `command` holds the whole command for a report; it names folders by their
-        last part, for where they lie is a private matter.
+        The arguments. `command` holds the whole command for a report, which does all from nothing,
+        so without `--trained`; it names folders by their last part, for where they lie is a private
+        matter.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
     shown = [argument.rstrip(os.sep).split(os.sep)[-1] for argument in argv]
+    shown = [argument for argument in shown if argument != "--trained"]
     args.command = f"{parser.prog} {shlex.join(shown)}".strip()
     for name, number in vars(args).items():
         if type(number) is int and number < (least := 0 if name == "seed" else 1):
@@ -99,7 +103,8 @@ class TaskRun:
         self.args, self.path = args, args.output
         self._start = time.perf_counter()
         self._minutes = 0.0
-        self._epochs = 0
+        self._earlier = 0.0  # minutes of the processor, in an earlier run
+        self._epochs = self._models = 0
 
     def __enter__(self):
         self.path.mkdir(parents=True, exist_ok=True)
@@ -118,6 +123,8 @@ class TaskRun:
     def fit(self, model, *batches, best=None, callbacks=(), **options):
         """Calls `model.fit`, and saves the model: also after Ctrl-C.
 
+        With `--trained` it takes the weights of the model that the folder holds instead.
+
         Args:
             model: compiled model.
             *batches: what to train on: a dataset, or inputs and targets.
@@ -129,7 +136,13 @@ class TaskRun:
 
         Returns:
             Keras' `History`.
+
+        Raises:
+            ValueError: with `--trained`, the folder holds no model of this command.
         """
+        if self.args.trained:
+            return self._trained(model)
+        self._models += 1
         chosen = [_BestWeights(best)] if best else []
         counted = keras.callbacks.LambdaCallback(on_epoch_end=self._count)
         callbacks = [StopOnNonFinite(), *callbacks, *chosen, counted]
@@ -137,13 +150,50 @@ class TaskRun:
         start = time.perf_counter()
         build_optimizer(model)
         try:
-            return model.fit(*batches, callbacks=callbacks, **options)
+            model.fit(*batches, callbacks=callbacks, **options)
+            return model.history
         finally:
             self._minutes += (time.perf_counter() - start) / 60
             for callback in chosen:
                 callback.restore(model)
             if self._epochs:
                 self.save(model)
+                self._tell_training(model.history.history)
+
+    def _tell_training(self, history):
+        """Writes `training.json`."""
+        facts = {
+            "command": self.args.command,
+            "models": self._models,
+            "epochs": self._epochs,
+            "minutes": {"training": self._minutes, "processor": time.process_time() / 60},
+            "history": history,
+        }
+        with whole_file(self.path / "training.json") as aside:
+            aside.write_text(json.dumps(facts, indent=1, default=float) + "\n", "utf-8")
+
+    def _trained(self, model):
+        """Gives `model` the weights of the earlier run; returns what its `fit` returned."""
+        told = self.path / "training.json"
+        if not told.exists():
+            raise ValueError(f"{self.path} holds no trained model. Leave --trained out.")
+        facts = json.loads(told.read_text("utf-8"))
+        if facts["command"] != self.args.command:
+            raise ValueError(
+                f"the model in {self.path} is of another command, {facts['command']!r}. Give its "
+                "arguments, or leave --trained out."
+            )
+        if facts["models"] > 1:
+            raise ValueError(
+                f"the run trained {facts['models']} models, and {self.path} holds the last one "
+                "alone. Leave --trained out."
+            )
+        model.load_weights(self.path / "model.keras")
+        self._epochs, self._minutes = facts["epochs"], facts["minutes"]["training"]
+        self._earlier = facts["minutes"]["processor"]
+        history = keras.callbacks.History()
+        history.history = facts["history"]
+        return history
 
     def _count(self, epoch, logs):
         self._epochs += 1
@@ -179,8 +229,10 @@ class TaskRun:
             "epochs": self._epochs,
             "minutes": {
                 "training": self._minutes,
-                "whole": (time.perf_counter() - self._start) / 60,
-                "processor": time.process_time() / 60,  # of all cores; other work does not count
+                "whole": (time.perf_counter() - self._start) / 60
+                + (self._minutes if self.args.trained else 0),
+                # Of all cores; other work does not count.
+                "processor": self._earlier + time.process_time() / 60,
             },
             "parameters": model.count_params(),
             "artefact_bytes": size or None,

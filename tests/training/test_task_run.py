@@ -91,6 +91,39 @@ def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
     assert "accuracy 0.75" in capsys.readouterr().out
 
 
+def test_a_trained_model_is_measured_again(tmp_path):
+    with TaskRun(arguments(tmp_path)) as run:
+        model = compiled()
+        trained = run.fit(model, *DATA, epochs=2)
+        (weights, _), path = model.get_weights(), run.path
+    with TaskRun(arguments(tmp_path, "--trained")) as run:
+        model = compiled()
+        again = run.fit(model, *DATA, epochs=2)
+        run.write_score(model, {"accuracy": 0.5})
+    np.testing.assert_array_equal(model.get_weights()[0], weights)
+    assert again.history == trained.history and len(again.history["loss"]) == 2
+    report = json.loads((path / "score.json").read_text("utf-8"))
+    earlier = json.loads((path / "training.json").read_text("utf-8"))["minutes"]
+    assert report["epochs"] == 2 and report["command"] == "python examples/colours.py --output run"
+    assert report["minutes"]["training"] == earlier["training"] < report["minutes"]["whole"]
+    assert report["minutes"]["processor"] > earlier["processor"]
+
+
+def test_what_was_not_trained_so_is_told(tmp_path):
+    for message, more in (("holds no trained model", []), ("of another command", ["--seed", "5"])):
+        with pytest.raises(SystemExit, match=message):
+            with TaskRun(arguments(tmp_path, "--trained", *more)) as run:
+                run.fit(compiled(), *DATA)
+        with TaskRun(arguments(tmp_path)) as run:
+            run.fit(compiled(), *DATA)
+    with TaskRun(arguments(tmp_path)) as run:
+        for _ in range(2):
+            run.fit(compiled(), *DATA)
+    with pytest.raises(SystemExit, match="trained 2 models, .* the last one alone"):
+        with TaskRun(arguments(tmp_path, "--trained")) as run:
+            run.fit(compiled(), *DATA)
+
+
 @pytest.mark.parametrize(
     "given, told",
     [
