@@ -8,7 +8,7 @@ from keras_transformer.export.archive.inputs import read
 from keras_transformer.export.archive.plan import ArchiveError, Part, check_source
 from keras_transformer.export.runtime import answers, open_runner
 
-# Ray begins a part again when its worker dies, for ever. One that kills them all ends the job.
+# Ray begins parts again when their worker dies, for ever. One that kills them all ends the job.
 MOST_TRIES = 5
 TRIES_ENDING = ".tries"
 
