@@ -164,19 +164,18 @@ def probe_driver(args):
     small.write_text("A man .\n" * PROBE_PARTS, "utf-8")
     code = """
 import json, sys, time
-from keras_transformer.export.archive import run_archive
+from keras_transformer.export.archive import cluster, run_archive
+cluster.PARTS_TOGETHER = 1  # as for long parts
 run = lambda path, out: run_archive(sys.argv[1], [path], out, part_lines=1, quiet=True)
 import ray
 ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-run(sys.argv[2], sys.argv[4])
+run(sys.argv[2], sys.argv[3])
 begin = time.process_time()
-run(sys.argv[3], sys.argv[5])
+run(sys.argv[2], sys.argv[4])
 print(json.dumps(time.process_time() - begin))
 """
-    one = args.work / "one.txt"
-    one.write_text("A man .\n", "utf-8")
-    outs = [args.work / f"probe-{name}" for name in ("one", "many")]
-    arguments = [sys.executable, "-c", code, args.artefact, one, small, *outs]
+    outs = args.work / "probe-first", args.work / "probe-second"
+    arguments = [sys.executable, "-c", code, args.artefact, small, *outs]
     done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1]) / PROBE_PARTS
 
@@ -248,14 +247,15 @@ def main():
     args = parser.parse_args()
     args.data, args.work = Path(args.data), args.work.resolve()
     args.artefact = args.artefact.resolve()
-    report = common.head(args)
-    report["versions"] |= common.versions("ray", "pyarrow")
-    if args.output and args.output.exists():  # what was measured before, by another command
-        report = json.loads(args.output.read_text("utf-8")) | report
+    head, report = common.head(args), {}
+    head["versions"] |= common.versions("ray", "pyarrow")
+    if args.output and args.output.exists():  # what was measured before, or on another machine
+        report = json.loads(args.output.read_text("utf-8"))
     paths, lines = write_input(args.work / "in", args.data, args.lines)
     manifest = json.loads((args.artefact / "artefact.json").read_text("utf-8"))
     for name in args.measures or MEASURES:
         found = {
+            **head,
             "search": manifest["search"]["class_name"],
             "lines": args.lines,
             "part_lines": args.part_lines,
@@ -264,7 +264,8 @@ def main():
         }
         print({name: found}, flush=True)
         if args.output:
-            report[name] = found
+            processor = head["machine"]["processor"]
+            report[name] = {**report.get(name, {}), processor: found}
             common.write(report, args.output)
 
 

@@ -9,13 +9,16 @@ CORES = (2, 32)
 PART_LINES = 20_000
 
 
-def kills_table(report):
-    found = report["kills"]
-    heads = ["lines", "workers killed", "drivers killed", "starts", "missing", "twice"]
+def kills_table(kills):
+    """`kills` is a dict from processors to what was found on them, as is `speed` below."""
+    heads = ["processor", "lines", "workers killed", "drivers killed", "starts", "missing", "twice"]
     heads += ["out of place"]
-    row = [f"{found['lines']:,}", found["worker"], found["driver"], found["starts"]]
-    row += [found["missing"], found["twice"], found["out of place"]]
-    return workers.table(heads, [row])
+    names = ("worker", "driver", "starts", "missing", "twice", "out of place")
+    rows = [
+        [processor, f"{found['lines']:,}", *(found[name] for name in names)]
+        for processor, found in kills.items()
+    ]
+    return workers.table(heads, rows)
 
 
 def cost(speed, name, lines, kind="cpu_seconds"):
@@ -24,42 +27,54 @@ def cost(speed, name, lines, kind="cpu_seconds"):
     return start + (speed[name][kind] - start) / (speed["lines"] - 1) * (lines - 1)
 
 
-def speed_table(report):
-    speed = report["speed"]
-    heads = ["what", "lines", "s on the clock", "of them the start", "CPU s", "of them the start"]
+def speed_table(speed):
+    heads = ["processor", "what", "lines", "s on the clock", "of them the start", "CPU s"]
+    heads += ["of them the start"]
     names = {"archive": "the command", "translator": "`Translator(workers=2)`"}
     kinds = ("seconds", "cpu_seconds")
     rows = [
         [
+            processor,
             title,
-            f"{speed['lines']:,}",
+            f"{found['lines']:,}",
             *(
                 value
                 for kind in kinds
-                for value in (speed[name][kind], speed[f"{name}, one line"][kind])
+                for value in (found[name][kind], found[f"{name}, one line"][kind])
             ),
         ]
+        for processor, found in speed.items()
         for name, title in names.items()
     ]
-    heads_of_ratios = ["times the speed of `Translator`", "by the clock", "by processor time"]
-    sizes = {speed["lines"]: ""}
-    sizes.setdefault(WHOLE, ", reckoned: a start and the rest")
-    ratios = [
-        [f"{lines:,} lines{how}"]
-        + [cost(speed, "translator", lines, k) / cost(speed, "archive", lines, k) for k in kinds]
-        for lines, how in sizes.items()
-    ]
-    told = (
-        f"Rounds: {speed['rounds']}. The machine's load meanwhile: {speed['load']:.1f} on "
-        f"{report['machine']['cores']} cores; where it is far above that, others used the machine."
-    )
-    tables = workers.table(heads, rows), workers.table(heads_of_ratios, ratios), told
+    tables = workers.table(heads, rows), ratios_table(speed, kinds)
     return "\n\n".join(tables)
+
+
+def ratios_table(speed, kinds):
+    """How the two speeds compare, on the lines that were measured and on `WHOLE`."""
+    heads = ["processor", "times the speed of `Translator`", "by the clock", "by processor time"]
+    rows = []
+    for processor, found in speed.items():
+        sizes = {found["lines"]: ""}
+        sizes.setdefault(WHOLE, ", reckoned: a start and the rest")
+        for lines, how in sizes.items():
+            spent = [[cost(found, name, lines, kind) for kind in kinds]
+                     for name in ("translator", "archive")]  # fmt: skip
+            ratios = [theirs / ours for theirs, ours in zip(*spent, strict=True)]
+            rows.append([processor, f"{lines:,} lines{how}", *ratios])
+    loads = ", ".join(
+        f"{found['load']:.1f} on {found['machine']['cores']} cores of {processor}"
+        for processor, found in speed.items()
+    )
+    told = f"The load meanwhile: {loads}. Where it is far above the cores, others used them."
+    return f"{workers.table(heads, rows)}\n\n{told}"
 
 
 def plan_table(report):
     """A billion lines on a hundred machines of so many cores."""
-    speed, costs = report["speed"], report["costs"]
+    processor = [name for name in report["costs"] if name in report["speed"]][-1]
+    speed, costs = report["speed"][processor], report["costs"][processor]
+    kills = list(report["kills"].values())[-1]
     per_line = cost(speed, "archive", 2) - cost(speed, "archive", 1)
     rates = [MACHINES * cores / per_line for cores in CORES]
     parts = LINES // PART_LINES
@@ -74,10 +89,10 @@ def plan_table(report):
             *(f"{cores * PART_LINES:,}" for cores in CORES),
         ],
     ]
-    size = report["kills"]["bytes a line"] * LINES / 1e9
+    size = kills["bytes a line"] * LINES / 1e9
     told = (
-        f"From {1 / per_line:,.0f} lines a second of processor time, Ray's own included, and "
-        f"{PART_LINES:,} lines a part: "
+        f"From {1 / per_line:,.0f} lines a second of processor time of {processor}, Ray's own "
+        f"included, and {PART_LINES:,} lines a part: "
         f"{parts:,} parts and files; {LINES / cut / 60:.0f} minutes of processor time on the "
         "driver's machine to cut the input before the first part, which its cores share; "
         f"{driver * parts / 60:.0f} minutes of one core there to hand out the parts; {size:,.0f} "

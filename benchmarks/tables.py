@@ -40,7 +40,8 @@ def provenance(report):
         f"{name} {number}" for name, number in report["versions"].items() if number
     )
     threads = f"{machine['threads']} threads on {processor}"
-    rounds = f", {report['rounds']} rounds" if "rounds" in report else ""
+    rounds = report.get("rounds")
+    rounds = f", {rounds} round{'s' * (rounds != 1)}" if rounds else ""
     return f"{report['date']}, {threads}{rounds}; {versions}."
 
 
@@ -52,6 +53,12 @@ def measured(name, table):
     """A table of what was measured here, under a line that says where its figures come from."""
     report = read(name)
     return f"{provenance(report)}\n\n{table(report)}"
+
+
+def measured_by_machine(name, part, table):
+    """As `measured`, of a part of a report that names its figures by the processor."""
+    found = read(name)[part]
+    return "\n\n".join([*map(provenance, found.values()), table(found)])
 
 
 def search_table(report):
@@ -173,9 +180,9 @@ TABLES = {
         for name, path in task_rows.TASKS.items()
     },
     "headline": headline,
-    "archive-kills": lambda: measured("archive", archive_rows.kills_table),
+    "archive-kills": lambda: measured_by_machine("archive", "kills", archive_rows.kills_table),
     "archive-plan": lambda: archive_rows.plan_table(read("archive")),
-    "archive-speed": lambda: archive_rows.speed_table(read("archive")),
+    "archive-speed": lambda: measured_by_machine("archive", "speed", archive_rows.speed_table),
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),

@@ -11,9 +11,9 @@ What lives here, from the bottom up:
 - `inputs`: text, JSON lines and Parquet, cut into parts and read;
 - `outputs`: what a part is written as, in the same three formats;
 - `plan`: what is to be done, written once, and held to what a later run asks for;
-- `worker`: answers one part after the other, in a process of its own;
+- `worker`: answers parts, some of them together, in a process of its own;
 - `progress`: lines done, lines a second and the time left;
-- `cluster`: Ray, and its workers over all parts;
+- `cluster`: Ray, and its workers over all parts, in groups;
 - `job`: the whole; `shell`: the command line.
 
 What may be imported: `export.runtime`, what it stands on, and, where they are used, Ray and PyArrow

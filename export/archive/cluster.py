@@ -13,6 +13,9 @@ OBJECT_STORE_BYTES = 100 * 2**20
 # Ray on this machine alone is gone with the job: nobody reads its metrics, which cost a quarter of
 # what its processes take while the workers answer. Its older autoscaler ends a second late.
 LOCAL_SETTINGS = {"RAY_enable_metrics_collection": "0", "RAY_enable_autoscaler_v2": "1"}
+# Parts whose lines are sorted by length together, so that their batches hold less padding: most
+# parts, and most lines. That is also what a kill costs a worker.
+PARTS_TOGETHER, LINES_TOGETHER = 5, 10_000
 GO_ON = " What is done stays: mend that, and the same command goes on from there."
 
 
@@ -62,7 +65,7 @@ def _environment(settings):
 
 
 def answered(parts, arguments, workers, threads, gpus):
-    """Yields what `Worker` gives for each part, as they are done.
+    """Yields what `Worker` gives for each of the `groups`, as they are done.
 
     Raises:
         ArchiveError: a worker could not do its part, or Ray failed.
@@ -78,10 +81,10 @@ def answered(parts, arguments, workers, threads, gpus):
         workers = int(room.get("CPU", 1) // threads)
         workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
     workers = min(workers, len(parts))
-    # A block for each part: they go to whom is free first. Each worker has one more at hand, for
+    rows = [{"parts": [part._asdict() for part in group]} for group in groups(parts, workers)]
+    # A block for each group: they go to whom is free first. Each worker has one more at hand, for
     # Ray takes a tenth of a second to see that one is done and to hand out the next.
-    rows = ray.data.from_items([part._asdict() for part in parts], override_num_blocks=len(parts))
-    done = rows.map(
+    done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         Worker,
         fn_constructor_args=arguments,
         compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
@@ -92,6 +95,25 @@ def answered(parts, arguments, workers, threads, gpus):
         if found["failure"]:
             raise ArchiveError(f"A worker failed: {found['failure']}{GO_ON}")
         yield found
+
+
+def groups(parts, workers):
+    """Lists of neighbouring parts, each of which a worker answers together.
+
+    They become shorter towards the end, down to one part, so that no worker is left alone with a
+    long one.
+
+    Args:
+        parts: list of `Part`, all of which are missing.
+        workers: int.
+    """
+    most = min(PARTS_TOGETHER, LINES_TOGETHER // max(part.lines for part in parts))
+    found, begin = [], 0
+    while begin < len(parts):
+        size = max(1, min(most, (len(parts) - begin) // (2 * workers)))
+        found.append(parts[begin : begin + size])
+        begin += size
+    return found
 
 
 def _without_traces(rows):

@@ -59,8 +59,9 @@ def run_archive(
             files beside it). The last two are packed by gzip. Defaults to "parquet".
         column: str, what to read in Parquet and JSON lines. Defaults to "text".
         with_source: bool, whether what was read stands in a column of its own.
-        part_lines: int, lines of a part, which is what a kill can cost a worker. Defaults to 2,000;
-            for jobs of many millions of lines take more, so that there are fewer files.
+        part_lines: int, lines of a part. Up to five parts, of 10,000 lines at most, are answered
+            together, which is what a kill can cost a worker. Defaults to 2,000; for jobs of many
+            millions of lines take more, so that there are fewer files.
         batch_tokens: int, most tokens of a batch, padding included.
         seed: int, of artefacts that sample. Defaults to `None`: drawn once for the whole job.
         address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Where

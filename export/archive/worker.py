@@ -1,6 +1,6 @@
-"""Answers parts, one after the other, in a process of its own that Ray starts."""
+"""Answers parts, some of them together, in a process of its own that Ray starts."""
 
-import contextlib
+import itertools
 import pathlib
 
 from keras_transformer.export.archive import outputs
@@ -8,7 +8,7 @@ from keras_transformer.export.archive.inputs import read
 from keras_transformer.export.archive.plan import ArchiveError, Part, check_source
 from keras_transformer.export.runtime import answers, open_runner
 
-# Ray begins a part again when its worker dies, for ever. One that kills them all ends the job.
+# Ray begins parts again when their worker dies, for ever. One that kills them all ends the job.
 MOST_TRIES = 5
 TRIES_ENDING = ".tries"
 
@@ -29,53 +29,66 @@ class Worker:
         self._runner = None  # opened at the first part, so that it can be told why it is not
 
     def __call__(self, row):
-        """Does one part. Raises nothing: what Ray makes of an error nobody can read.
+        """Does some parts. Raises nothing: what Ray makes of an error nobody can read.
 
         Args:
-            row: dict of the fields of a `Part`.
+            row: dict with `parts`, a list of dicts of the fields of a `Part`.
 
         Returns:
             Dict with `lines`, those that are done, `errors`, how many of them have no answer, and
-            `failure`, why the part could not be done, or None.
+            `failure`, why the parts could not be done, or None.
         """
         try:
-            lines, errors = self.answer(Part(**row))
+            lines, errors = self.answer([Part(**part) for part in row["parts"]])
         except Exception as error:  # onnxruntime's errors have no common base below Exception
             return {"lines": 0, "errors": 0, "failure": f"{type(error).__name__}: {error}"}
         return {"lines": lines, "errors": errors, "failure": None}
 
-    def answer(self, part):
-        """Answers a `Part` and writes its file; returns how many lines and errors it has."""
-        target = self._folder / part.name
-        if target.exists():  # Ray asks again where a process has died: it was done by then
-            return part.lines, 0
-        check_source(part)
-        with _counted(self._folder / f".{part.name}{TRIES_ENDING}", part):
-            if self._runner is None:
-                options = {"threads": self._threads, "spinning": False}
-                self._runner = open_runner(self._artefact, self._providers, **options)
-            rows = self._rows(part)
-            per_token = len(self._runner.manifest["outputs"][0]["axes"]) > 2
-            outputs.write(target, rows, self._options["format"], per_token)
-        return part.lines, sum(row["error"] is not None for row in rows)
+    def answer(self, parts):
+        """Answers a list of `Part` and writes their files; returns how many lines and errors."""
+        # Ray asks again where a process has died: by then some parts may be there.
+        missing = [part for part in parts if not (self._folder / part.name).exists()]
+        groups = [missing]
+        if any(self._tries(part).exists() for part in missing):
+            groups = [[part] for part in missing]  # all are done but the one at which workers die
+        errors = sum(self._answer_together(group) for group in groups if group)
+        return sum(part.lines for part in parts), errors
 
-    def _rows(self, part):
-        options, path = self._options, part.path
-        items, refused = read(path, part.start, part.lines, options["column"])
-        sizes = options["batch_tokens"], len(items)  # all lines of a part are sorted by length
-        results = answers(self._runner, items, options["seed"], *sizes)
+    def _answer_together(self, parts):
+        """Answers parts whose lines are sorted by length together; returns how many errors."""
+        for part in parts:
+            check_source(part)
+            _count(self._tries(part), part)
+        if self._runner is None:
+            options = {"threads": self._threads, "spinning": False}
+            self._runner = open_runner(self._artefact, self._providers, **options)
+        per_token = len(self._runner.manifest["outputs"][0]["axes"]) > 2
+        found = [read(p.path, p.start, p.lines, self._options["column"]) for p in parts]
+        lines = [item for items, _ in found for item in items]
+        sizes = self._options["batch_tokens"], len(lines)
+        results, errors = answers(self._runner, lines, self._options["seed"], *sizes), 0
+        for part, (items, refused) in zip(parts, found, strict=True):
+            rows = self._rows(part, items, refused, itertools.islice(results, part.lines))
+            outputs.write(self._folder / part.name, rows, self._options["format"], per_token)
+            self._tries(part).unlink()
+            errors += sum(row["error"] is not None for row in rows)
+        return errors
+
+    def _rows(self, part, items, refused, results):
         rows = []
         for place, (item, result) in enumerate(zip(items, results, strict=True)):
             if place in refused:
                 result = result._replace(error=refused[place])
-            source = _shown(item) if options["with_source"] else None
-            rows.append(outputs.row(path, part.first + place + 1, source, result))
+            source = _shown(item) if self._options["with_source"] else None
+            rows.append(outputs.row(part.path, part.first + place + 1, source, result))
         return rows
 
+    def _tries(self, part):
+        return self._folder / f".{part.name}{TRIES_ENDING}"
 
-@contextlib.contextmanager
-def _counted(path, part):
-    """Counts in a file how often a part was begun and never ended; raises where it is too often."""
+
+def _count(path, part):
+    """Counts in a file how often a part was begun and not ended; raises where it is too often."""
     with open(path, "ab") as file:
         file.write(b"x")
         tries = file.tell()
@@ -85,8 +98,6 @@ def _counted(path, part):
             f"{part.first + part.lines} of {part.path}. If the machine was out of memory, pass "
             "fewer workers or less for `batch_tokens`."
         )
-    yield
-    path.unlink()
 
 
 def _shown(item):

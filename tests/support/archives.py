@@ -1,4 +1,4 @@
-"""Input files of an archive job, and what its parts hold, read without the code under test."""
+"""Archive jobs: input, a worker without Ray, and what parts hold, read without our own code."""
 
 import gzip
 import json
@@ -7,7 +7,20 @@ import random
 
 from pyarrow import parquet
 
+from keras_transformer.export.archive import plan
+from keras_transformer.export.archive.worker import Worker
+
 WORDS = "a man rides a bicycle . two dogs run along the beach ein mann fährt".split()
+# Those of a plan.
+OPTIONS = {
+    "artefact": "0" * 64,
+    "format": "parquet",
+    "column": "text",
+    "with_source": True,
+    "part_lines": 2,
+    "batch_tokens": 2048,
+    "seed": None,
+}
 
 
 def lines(count, seed=0):
@@ -36,6 +49,24 @@ def rows(folder):
         else:
             found += map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines())
     return found
+
+
+def answer(folder, artefact, paths, together=1, **options):
+    """All parts of a job, by one worker, so many of them together; their plan."""
+    folder.mkdir(exist_ok=True)
+    made = plan.make_plan({**OPTIONS, **options}, paths)
+    worker = Worker(artefact, folder, made.options, None, 1)
+    parts = made.parts()
+    for begin in range(0, len(parts), together):
+        group = parts[begin : begin + together]
+        done = worker(as_row(group))
+        assert (done["lines"], done["failure"]) == (sum(part.lines for part in group), None)
+    return made
+
+
+def as_row(parts):
+    """What Ray hands to a worker."""
+    return {"parts": [part._asdict() for part in parts]}
 
 
 def workers(pid):

@@ -14,15 +14,6 @@ from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Wo
 
 TOKENIZER = artefacts.tokenizer()
 LINES = ["a man rides", "", "two dogs run .", "the red hat " * 30, "a child\tjumps"]
-OPTIONS = {
-    "artefact": "0" * 64,
-    "format": "parquet",
-    "column": "text",
-    "with_source": True,
-    "part_lines": 2,
-    "batch_tokens": 2048,
-    "seed": None,
-}
 
 
 @pytest.fixture
@@ -33,17 +24,6 @@ def inputs(tmp_path):
     return plan.find_inputs([tmp_path / "a*", tmp_path / "*.txt"])
 
 
-def answer(folder, artefact, paths, **options):
-    """All parts of a job, by one worker; their plan."""
-    folder.mkdir(exist_ok=True)
-    made = plan.make_plan({**OPTIONS, **options}, paths)
-    worker = Worker(artefact, folder, made.options, None, 1)
-    for part in made.parts():
-        done = worker(part._asdict())
-        assert (done["lines"], done["failure"]) == (part.lines, None)
-    return made
-
-
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     return artefacts.write(tmp_path_factory.mktemp("archive") / "onnx", TOKENIZER)
@@ -52,7 +32,7 @@ def translator(tmp_path_factory):
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
 def test_every_line_has_its_row(format, translator, inputs, tmp_path):
     out = tmp_path / "out"
-    made = answer(out, translator, inputs, format=format)
+    made = archives.answer(out, translator, inputs, format=format)
     names = [path.name.partition(".")[0] for path in archives.parts(out)]
     assert names == [f"part-00000{i}" for i in range(4)]
     plan.write_plan(made, out)
@@ -78,7 +58,7 @@ def test_every_line_has_its_row(format, translator, inputs, tmp_path):
 
 def test_text_alone_has_its_errors_beside_it(translator, inputs, tmp_path):
     out = tmp_path / "out"
-    answer(out, translator, inputs, format="text", part_lines=5)
+    archives.answer(out, translator, inputs, format="text", part_lines=5)
     first, second = sorted(out.glob("*.txt.gz"))
     texts = gzip.decompress(first.read_bytes()).decode().split("\n")
     assert texts[0] == artefacts.expected_hypotheses(TOKENIZER, LINES[0])[0][0]
@@ -96,7 +76,7 @@ def test_other_tasks_have_their_columns(tmp_path):
     rows = {}
     for task in ("classify", "tag", "embed", "embed_tokens"):
         artefact = head_artefacts.write(tmp_path / task, TOKENIZER, task)
-        answer(tmp_path / f"{task}-out", artefact, paths, with_source=False)
+        archives.answer(tmp_path / f"{task}-out", artefact, paths, with_source=False)
         rows[task] = archives.rows(tmp_path / f"{task}-out")
     assert list(rows["tag"][0]) == ["file", "line", "text", "score", "error"]
     assert rows["classify"][0]["text"] == "count" and 0 < rows["classify"][0]["score"] <= 1
@@ -107,7 +87,7 @@ def test_other_tasks_have_their_columns(tmp_path):
     assert len(rows["embed_tokens"][2]["vector"]) == len(TOKENIZER.encode("two dogs run")) + 1
     schemas = {parquet.read_schema(p) for p in archives.parts(tmp_path / "embed_tokens-out")}
     assert len(schemas) == 1
-    answer(tmp_path / "text", tmp_path / "embed", paths, format="text", part_lines=3)
+    archives.answer(tmp_path / "text", tmp_path / "embed", paths, format="text", part_lines=3)
     (part,) = archives.parts(tmp_path / "text")
     lines = gzip.decompress(part.read_bytes()).decode().split("\n")
     assert len(json.loads(lines[0])) == 2 and lines[1] == ""
@@ -116,16 +96,16 @@ def test_other_tasks_have_their_columns(tmp_path):
 def test_one_seed_holds_for_all_parts(tmp_path):
     artefact = seeded_artefact.write(tmp_path / "story", TOKENIZER)
     archives.write_text(tmp_path / "in.gz", ["a man"] * 5)
-    answer(tmp_path / "out", artefact, [str(tmp_path / "in.gz")], seed=3)
+    archives.answer(tmp_path / "out", artefact, [str(tmp_path / "in.gz")], seed=3)
     ids = seeded_artefact.moved(TOKENIZER, "a man", 3)
     assert {row["text"] for row in archives.rows(tmp_path / "out")} == {TOKENIZER.decode(ids)}
 
 
 def test_a_part_that_is_there_is_left_alone(translator, inputs, tmp_path):
     out = tmp_path / "out"
-    made = answer(out, translator, inputs)
+    made = archives.answer(out, translator, inputs)
     (out / "part-000001.parquet").write_bytes(b"as it was")
-    answer(out, translator, inputs)
+    archives.answer(out, translator, inputs)
     assert (out / "part-000001.parquet").read_bytes() == b"as it was"
     assert not list(out.glob(".*"))  # nothing is left aside
     assert len(made.parts()) == 4
@@ -134,31 +114,31 @@ def test_a_part_that_is_there_is_left_alone(translator, inputs, tmp_path):
 def test_a_part_at_which_workers_die_again_and_again_ends_the_job(translator, inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    made = plan.make_plan(OPTIONS, inputs)
+    made = plan.make_plan(archives.OPTIONS, inputs)
     part = made.parts()[1]
     (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * MOST_TRIES)
     worker = Worker(translator, out, made.options, None, 1)
     with pytest.raises(ArchiveError, match="5 workers have died at lines 3 to 4 of .*a.txt.gz"):
-        worker.answer(part)
+        worker.answer([part])
 
 
 def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, tmp_path):
     (tmp_path / "out").mkdir()
-    made = plan.make_plan(OPTIONS, inputs)
+    made = plan.make_plan(archives.OPTIONS, inputs)
     worker = Worker(translator, tmp_path / "out", made.options, None, 1)
     (tmp_path / "b.txt").write_bytes(b"another\n")
     with pytest.raises(ArchiveError, match="b.txt has changed since the job was planned: 2 bytes"):
-        worker.answer(made.parts()[3])
+        worker.answer(made.parts()[3:])
     (tmp_path / "b.txt").unlink()
     with pytest.raises(ArchiveError, match="b.txt cannot be read any more"):
-        worker.answer(made.parts()[3])
+        worker.answer(made.parts()[3:])
 
 
 def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_path):
     (tmp_path / "out").mkdir()
-    made = plan.make_plan(OPTIONS, inputs)
+    made = plan.make_plan(archives.OPTIONS, inputs)
     worker = Worker(translator, tmp_path / "out", made.options, ["NoProvider"], 1)
-    done = worker(made.parts()[0]._asdict())
+    done = worker(archives.as_row(made.parts()[:1]))
     assert done["lines"] == 0 and done["failure"].startswith("ProviderError: NoProvider is not in")
     assert not archives.parts(tmp_path / "out")
 
@@ -167,12 +147,12 @@ def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_
 
 
 def test_a_plan_is_read_as_it_was_written(inputs, tmp_path):
-    made = plan.make_plan(OPTIONS, inputs)
+    made = plan.make_plan(archives.OPTIONS, inputs)
     assert plan.read_plan(_folder(tmp_path)) is None
     plan.write_plan(made, tmp_path / "out")
     assert plan.read_plan(tmp_path / "out") == made
     assert made.lines == 6 and [part.lines for part in made.parts()] == [2, 2, 1, 1]
-    plan.check_same(made, OPTIONS, inputs, tmp_path / "out")
+    plan.check_same(made, archives.OPTIONS, inputs, tmp_path / "out")
 
 
 def _folder(tmp_path):
@@ -189,25 +169,25 @@ def _folder(tmp_path):
     ],
 )
 def test_other_options_are_refused(options, told, inputs, tmp_path):
-    made = plan.make_plan(OPTIONS, inputs)
+    made = plan.make_plan(archives.OPTIONS, inputs)
     with pytest.raises(ArchiveError, match=told):
-        plan.check_same(made, {**OPTIONS, **options}, inputs, tmp_path)
+        plan.check_same(made, {**archives.OPTIONS, **options}, inputs, tmp_path)
 
 
 def test_other_input_is_refused(inputs, tmp_path):
-    made = plan.make_plan(OPTIONS, inputs)
+    made = plan.make_plan(archives.OPTIONS, inputs)
     with pytest.raises(ArchiveError, match="for 2 input files, and this run has 1; .*b.txt"):
-        plan.check_same(made, OPTIONS, inputs[:1], tmp_path)
+        plan.check_same(made, archives.OPTIONS, inputs[:1], tmp_path)
     with pytest.raises(ArchiveError, match="first difference is their order"):
-        plan.check_same(made, OPTIONS, inputs[::-1], tmp_path)
+        plan.check_same(made, archives.OPTIONS, inputs[::-1], tmp_path)
     os.utime(inputs[1], ns=(0, 0))
     with pytest.raises(ArchiveError, match="b.txt has changed since"):
-        plan.check_same(made, OPTIONS, inputs, tmp_path)
+        plan.check_same(made, archives.OPTIONS, inputs, tmp_path)
 
 
 def test_a_damaged_plan_and_a_foreign_folder_are_refused(inputs, tmp_path):
     folder = _folder(tmp_path)
-    plan.write_plan(plan.make_plan(OPTIONS, inputs), folder)
+    plan.write_plan(plan.make_plan(archives.OPTIONS, inputs), folder)
     path = folder / plan.PLAN_FILE
     text = path.read_text()
     for damaged in (text[:-9], text.replace('"lines": 5', '"lines": 6'), "[]"):
@@ -233,7 +213,7 @@ def test_inputs_are_found_once_and_in_order(tmp_path):
         plan.find_inputs([tmp_path / "none*"])
     (tmp_path / "bad.gz").write_bytes(b"no gzip")
     with pytest.raises(ArchiveError, match="bad.gz is no whole gzip file"):
-        plan.make_plan(OPTIONS, [str(tmp_path / "bad.gz")])
+        plan.make_plan(archives.OPTIONS, [str(tmp_path / "bad.gz")])
 
 
 @pytest.mark.parametrize("count", [3, 1_000_003])

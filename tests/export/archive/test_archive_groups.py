@@ -1,0 +1,78 @@
+"""Parts that are answered together, without Ray: the same files, and all of them once."""
+
+import os
+
+import pytest
+from support import archives, artefacts
+
+from keras_transformer.export.archive import cluster, plan
+from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
+
+TOKENIZER = artefacts.tokenizer()
+LINES = ["a man rides", "", "two dogs run .", "the red hat " * 30, "a child\tjumps"]
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Two files: five lines, one of them too long, and one that is not UTF-8."""
+    archives.write_text(tmp_path / "a.txt.gz", LINES)
+    (tmp_path / "b.txt").write_bytes(b"\xff\n")
+    return plan.find_inputs([tmp_path / "a*", tmp_path / "*.txt"])
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return artefacts.write(tmp_path_factory.mktemp("archive") / "onnx", TOKENIZER)
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "text"])
+@pytest.mark.parametrize("together", [2, 3, 4])
+def test_parts_that_are_answered_together_are_as_those_alone(
+    together, format, translator, inputs, tmp_path
+):
+    alone, out = tmp_path / "alone", tmp_path / "together"
+    archives.answer(alone, translator, inputs, format=format)
+    archives.answer(out, translator, inputs, together, format=format)
+    assert sorted(path.name for path in out.iterdir()) == sorted(os.listdir(alone))
+    for path in alone.iterdir():
+        assert (out / path.name).read_bytes() == path.read_bytes()
+
+
+def test_of_parts_together_those_that_are_there_are_left_alone(translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    made = archives.answer(out, translator, inputs, together=4)
+    before = [path.read_bytes() for path in archives.parts(out)]
+    kept = archives.parts(out)[1]
+    kept.write_bytes(b"as it was")
+    for path in archives.parts(out)[2:]:  # killed between two files
+        path.unlink()
+    archives.answer(out, translator, inputs, together=4)
+    assert kept.read_bytes() == b"as it was"
+    kept.write_bytes(before[1])
+    assert [path.read_bytes() for path in archives.parts(out)] == before
+    assert len(made.parts()) == 4 and not list(out.glob(".*"))
+
+
+def test_after_a_death_parts_are_answered_one_by_one(translator, inputs, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    made = plan.make_plan(archives.OPTIONS, inputs)
+    parts = made.parts()
+    for part, tries in zip(parts[:3], (1, 1, MOST_TRIES), strict=True):
+        (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * tries)
+    done = Worker(translator, out, made.options, None, 1)(archives.as_row(parts))
+    assert "5 workers have died at lines 5 to 5 of" in done["failure"]
+    assert [path.name for path in archives.parts(out)] == [part.name for part in parts[:2]]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize(("part_lines", "most"), [(7, 5), (2000, 5), (3000, 3), (20_000, 1)])
+def test_groups_are_all_parts_in_order_and_end_with_short_ones(workers, part_lines, most):
+    parts = [plan.Part(str(i), "in", 1, 1, i, i * part_lines, part_lines) for i in range(101)]
+    groups = cluster.groups(parts, workers)
+    assert [part for group in groups for part in group] == parts
+    sizes = [len(group) for group in groups]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == most
+    assert sizes[-2 * workers :] == [1] * (2 * workers)
+    assert len(groups) >= 4 * workers
+    assert cluster.groups(parts[:1], workers) == [parts[:1]]
