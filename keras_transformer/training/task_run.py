@@ -105,6 +105,7 @@ class TaskRun:
         self._minutes = 0.0
         self._earlier = 0.0  # minutes of the processor, in an earlier run
         self._epochs = self._models = 0
+        self._model = None  # that was fitted last
 
     def __enter__(self):
         self.path.mkdir(parents=True, exist_ok=True)
@@ -142,7 +143,8 @@ class TaskRun:
         """
         if self.args.trained:
             return self._trained(model)
-        self._models += 1
+        self._models += model is not self._model
+        self._model = model
         chosen = [_BestWeights(best)] if best else []
         counted = keras.callbacks.LambdaCallback(on_epoch_end=self._count)
         callbacks = [StopOnNonFinite(), *callbacks, *chosen, counted]

@@ -94,17 +94,19 @@ def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
 def test_a_trained_model_is_measured_again(tmp_path):
     with TaskRun(arguments(tmp_path)) as run:
         model = compiled()
+        run.fit(model, *DATA)  # in two stages
         trained = run.fit(model, *DATA, epochs=2)
         (weights, _), path = model.get_weights(), run.path
     with TaskRun(arguments(tmp_path, "--trained")) as run:
         model = compiled()
+        run.fit(model, *DATA)
         again = run.fit(model, *DATA, epochs=2)
         run.write_score(model, {"accuracy": 0.5})
     np.testing.assert_array_equal(model.get_weights()[0], weights)
     assert again.history == trained.history and len(again.history["loss"]) == 2
     report = json.loads((path / "score.json").read_text("utf-8"))
     earlier = json.loads((path / "training.json").read_text("utf-8"))["minutes"]
-    assert report["epochs"] == 2 and report["command"] == "python examples/colours.py --output run"
+    assert report["epochs"] == 3 and report["command"] == "python examples/colours.py --output run"
     assert report["minutes"]["training"] == earlier["training"] < report["minutes"]["whole"]
     assert report["minutes"]["processor"] > earlier["processor"]
 
