@@ -26,7 +26,7 @@ from keras_transformer.training.rouge import lead, rouge
 def parse_arguments(argv):
     parser = task_run.make_parser("summarise", __doc__, epochs=8)
     add = parser.add_argument
-    add("--vocab-size", type=int, default=4000, help="pieces at most; default: 4000")
+    add("--vocab-size", type=int, default=8000, help="pieces at most; default: 8000")
     add("--num-layers", type=int, default=2, help="of encoder and decoder; default: 2")
     add("--d-model", type=int, default=128, help="default: 128")
     add("--beam-width", type=int, default=4, help="default: 4")
@@ -37,28 +37,39 @@ def read_text(args):
     """The sets, and what they are called."""
     if not args.data:
         return calendar_summaries(3000, limit=args.limit), "made calendars"
-    sets = read_synopses(args.data / "debian", limit=args.limit)
+    sets = read_synopses(args.data / "debian", limit=args.limit, longest=40)
     return sets, "Debian 12, descriptions of packages"
 
 
+def begins(pairs, words=10):
+    """Paragraphs and their first words, from paragraphs and summaries."""
+    return pairs[0], [" ".join(paragraph.split()[:words]) for paragraph in pairs[0]]
+
+
 def train(args, run, text, tokenizer):
-    batches = kt.translation_batches(*text.train, tokenizer, tokens_per_batch=4096, seed=args.seed)
-    valid = kt.translation_batches(*text.valid, tokenizer, shuffle=False)
-    print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
     model = kt.Transformer(
-        tokenizer.vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=0.1
-    )
-    updates = args.epochs * len(batches)
-    rate = learning_rate(
-        peak=0.002, warmup_steps=min(400, updates // 4 + 1), anneal=True, updates=updates
-    )
-    model.compile(
-        keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
-        loss=kt.SequenceCrossentropy(label_smoothing=0.1),
-        weighted_metrics=[kt.Perplexity()],
-    )
-    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-            best="val_perplexity")  # fmt: skip
+        tokenizer.vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=0.1,
+        norm_first=True,
+    )  # fmt: skip
+    # First it learns to copy how a paragraph begins, and with that to look at the paragraph.
+    stages = {"beginnings": (1, begins), "summaries": (args.epochs, lambda pairs: pairs)}
+    for name, (epochs, pairs_of) in stages.items():
+        batches = kt.translation_batches(
+            *pairs_of(text.train), tokenizer, tokens_per_batch=4096, seed=args.seed
+        )
+        valid = kt.translation_batches(*pairs_of(text.valid), tokenizer, shuffle=False)
+        print(f"{name}: {batches.batches.report}\nvalidation: {valid.batches.report}")
+        updates = epochs * len(batches)
+        rate = learning_rate(
+            peak=0.002, warmup_steps=min(300, updates // 4 + 1), anneal=True, updates=updates
+        )
+        model.compile(
+            keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
+            loss=kt.SequenceCrossentropy(label_smoothing=0.1),
+            weighted_metrics=[kt.Perplexity()],
+        )
+        run.fit(model, batches, validation_data=valid, epochs=epochs, shuffle=False,
+                best="val_perplexity")  # fmt: skip
     return model
 
 
