@@ -207,3 +207,12 @@ class TestRefusals:
             tokenizer.decode([5, 307])
         with pytest.raises(ValueError, match="id -1 "):
             tokenizer.decode([[5, -1]])
+
+
+def test_pieces_stand_by_their_ids():
+    tokenizer = Tokenizer.train(["a red hat", "a hat"], 300, hard_vocab_limit=False)
+    pieces = tokenizer.pieces
+    assert len(pieces) == tokenizer.vocab_size and pieces[3] == "</s>"
+    spelled = "".join(pieces[i] for i in tokenizer.encode("a red hat"))
+    assert spelled.replace("\u2581", " ").strip() == "a red hat"
+    assert tokenizer.word_starts.tolist() == [piece[0] == "\u2581" for piece in pieces]
