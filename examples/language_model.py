@@ -77,8 +77,9 @@ def main(argv=None):
             norm_first=True, activation="gelu", positions="rotary",
         )  # fmt: skip
         updates = min(UPDATES, train.batches.batches_per_epoch)
+        total = args.epochs * updates
         rate = learning_rate(
-            peak=0.01, warmup_steps=100, anneal=True, updates=args.epochs * updates
+            peak=0.01, warmup_steps=min(100, total // 4 + 1), anneal=True, updates=total
         )
         model.compile(
             keras.optimizers.Muon(  # of matrices; AdamW of vectors and of the embedding
