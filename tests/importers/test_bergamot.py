@@ -76,6 +76,18 @@ def test_the_model_trains_on(loaded):
     assert losses[-1] < losses[0]
 
 
+def test_it_trains_without_dropout_unless_asked(folder, loaded):
+    """Students of larger models do not stand it: what they give in training is what they know."""
+    model, tokenizer = loaded
+    batch, _ = next(iter(kt.translation_batches(LINES, LINES, tokenizer, tokens_per_batch=600)))
+    expected = np.asarray(model(batch))
+    np.testing.assert_array_equal(np.asarray(model(batch, training=True)), expected)
+    other, _ = bergamot.load(folder, dropout=0.3, name="other")
+    assert other.name == "other"
+    np.testing.assert_allclose(np.asarray(other(batch)), expected, rtol=0, atol=1e-6)
+    assert not np.allclose(np.asarray(other(batch, training=True)), expected, atol=0.1)
+
+
 def changed(folder, tmp_path, config=(), drop=(), more=()):
     """A copy of the folder whose model says something else."""
     size = processor(folder).get_piece_size()
