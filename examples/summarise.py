@@ -2,12 +2,14 @@
 
     python examples/summarise.py                # made calendars, about two minutes
     python examples/summarise.py --data DIR     # Debian's packages, from DIR/debian/Translation-en
+    python examples/summarise.py --data DIR --start pt-en --epochs 2    # a published translator
 
 The model is the translator of the paper, from long text to short. It has no pointer: what it writes
-it has to spell, piece by piece.
+it has to spell, piece by piece. `--start` takes one that writes English already, and can copy.
 """
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
@@ -18,6 +20,7 @@ from keras_transformer import export, plots
 from keras_transformer.data.sets.calendar import calendar_summaries
 from keras_transformer.data.sets.debian import read_synopses
 from keras_transformer.export.runtime import Translator
+from keras_transformer.importers import bergamot
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate
 from keras_transformer.training.rouge import lead, rouge
@@ -30,6 +33,7 @@ def parse_arguments(argv):
     add("--num-layers", type=int, default=2, help="of encoder and decoder; default: 2")
     add("--d-model", type=int, default=128, help="default: 128")
     add("--beam-width", type=int, default=4, help="default: 4")
+    add("--start", type=Path, metavar="DIR", help="one of Firefox' translators, to train on")
     return task_run.parse(parser, argv)
 
 
@@ -46,23 +50,37 @@ def begins(pairs, words=10):
     return pairs[0], [" ".join(paragraph.split()[:words]) for paragraph in pairs[0]]
 
 
-def train(args, run, text, tokenizer):
+def make_model(args, text):
+    """A model and its tokenizer: new ones, or those of a published translator."""
+    if args.start:
+        return bergamot.load(args.start)
+    tokenizer = kt.Tokenizer.train(
+        text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False, model_type="bpe"
+    )
     model = kt.Transformer(
         tokenizer.vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=0.1,
         norm_first=True,
     )  # fmt: skip
-    # First it learns to copy how a paragraph begins, and with that to look at the paragraph.
-    stages = {"beginnings": (1, begins), "summaries": (args.epochs, lambda pairs: pairs)}
+    return model, tokenizer
+
+
+def train(args, run, text, model, tokenizer):
+    stages = {"summaries": (args.epochs, lambda pairs: pairs)}
+    if not args.start:
+        # First it learns to copy how a paragraph begins, and with that to look at the paragraph.
+        stages = {"beginnings": (1, begins)} | stages
     for name, (epochs, pairs_of) in stages.items():
         batches = kt.translation_batches(
-            *pairs_of(text.train), tokenizer, tokens_per_batch=4096, seed=args.seed
-        )
+            *pairs_of(text.train), tokenizer, seed=args.seed,
+            tokens_per_batch=2048 if args.start else 4096,
+        )  # fmt: skip
         valid = kt.translation_batches(*pairs_of(text.valid), tokenizer, shuffle=False)
         print(f"{name}: {batches.batches.report}\nvalidation: {valid.batches.report}")
         updates = epochs * len(batches)
         rate = learning_rate(
-            peak=0.002, warmup_steps=min(300, updates // 4 + 1), anneal=True, updates=updates
-        )
+            peak=0.0002 if args.start else 0.002,  # what is learned already is easily lost
+            warmup_steps=min(300, updates // 4 + 1), anneal=True, updates=updates,
+        )  # fmt: skip
         model.compile(
             keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(label_smoothing=0.1),
@@ -70,19 +88,16 @@ def train(args, run, text, tokenizer):
         )
         run.fit(model, batches, validation_data=valid, epochs=epochs, shuffle=False,
                 best="val_perplexity")  # fmt: skip
-    return model
 
 
 def main(argv=None):
     args = parse_arguments(argv)
     with task_run.TaskRun(args) as run:
         text, name = read_text(args)
-        tokenizer = kt.Tokenizer.train(
-            text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False, model_type="bpe"
-        )
-        model = train(args, run, text, tokenizer)
+        model, tokenizer = make_model(args, text)
+        train(args, run, text, model, tokenizer)
 
-        search = kt.BeamSearch(args.beam_width, 1.0)
+        search = kt.BeamSearch(args.beam_width, 1.0, allow_unknown=False)
         export.export_onnx(model, run.path / "onnx", tokenizer, search)
         texts, summaries = text.tests["test"]
         found = Translator(run.path / "onnx").translate(texts)
@@ -95,7 +110,7 @@ def main(argv=None):
         run.write_score(
             model,
             rouge(found, summaries),
-            data=name,
+            data=f"{name}, from a translator" if args.start else name,
             texts=len(texts),
             baseline={
                 f"{measure} of lead-{count}": value
