@@ -3,9 +3,11 @@
 import json
 
 import pytest
-from support import scripts
+from support import bergamot_model, scripts
 
+from keras_transformer.data.text_sets import TextSets
 from keras_transformer.export.runtime import Translator
+from keras_transformer.importers import bergamot
 
 SHORT = ["--epochs", "1", "--limit", "16", "--vocab-size", "700", "--num-layers", "1"]
 
@@ -32,3 +34,19 @@ def test_the_picture_is_there(folder):
 def test_the_artefact_writes(folder):
     (result,) = Translator(folder / "onnx").n_best(["Anna reads a novel in Rome."])
     assert result.error is None and len(result.texts) == 1
+
+
+def test_it_starts_from_a_published_translator(tmp_path, monkeypatch):
+    start = bergamot_model.write_folder(tmp_path / "pt-en")
+    lines = bergamot_model.LINES  # all that its vocabulary can spell
+    sets = TextSets([lines, lines], [lines[:4], lines[:4]], {"test": [lines[:4], lines[:4]]})
+    script = scripts.load("summarise")
+    monkeypatch.setattr(script, "calendar_summaries", lambda *_, **__: sets)
+    options = ["--epochs", "1", "--beam-width", "1", "--start", str(start)]
+    script.main([*options, "--output", str(tmp_path / "out")])
+    report = json.loads((tmp_path / "out" / "score.json").read_text("utf-8"))
+    assert report["data"] == "made calendars, from a translator"
+    assert report["epochs"] == 1  # none of beginnings: it can copy
+    assert report["parameters"] == bergamot.load(start)[0].count_params()
+    (result,) = Translator(tmp_path / "out" / "onnx").n_best(["um cão corre ."])
+    assert result.error is None
