@@ -65,7 +65,7 @@ def without_first(ids, labels):
 
 def main(argv=None):
     parser = task_run.make_parser("language_model", __doc__, epochs=None)
-    parser.add_argument("--dropout", type=float, default=0.0, help="for long runs; default: 0")
+    parser.add_argument("--dropout", type=float, default=0.0, help="default: 0")
     args = task_run.parse(parser, argv)
     args.epochs = args.epochs or (10 if args.data else 3)
     with task_run.TaskRun(args) as run:

@@ -81,9 +81,9 @@ def load(folder, **options):
     Firefox searches greedily and never writes the unknown token:
     `GreedySearch(allow_unknown=False)`.
 
-    The models learned from larger ones, without dropout, and do not stand it: where one trains on
-    with a dropout of 0.1 it begins at 15 nats a token instead of 8 (Firefox' Portuguese-English,
-    on summaries). So `dropout` is 0.0 here unless it is given.
+    The models are students of larger ones and do not stand dropout: with 0.1 the loss begins at 15
+    nats a token instead of 8 where Firefox' Portuguese-English trains on, on summaries. So
+    `dropout` is 0.0 here unless it is given.
 
     Args:
         folder: path of the folder with `model.*.bin` and `vocab.*.spm`.

@@ -77,7 +77,7 @@ def test_the_model_trains_on(loaded):
 
 
 def test_it_trains_without_dropout_unless_asked(folder, loaded):
-    """Students of larger models do not stand it: what they give in training is what they know."""
+    """The published ones do not stand it: in training they are to give what they know."""
     model, tokenizer = loaded
     batch, _ = next(iter(kt.translation_batches(LINES, LINES, tokenizer, tokens_per_batch=600)))
     expected = np.asarray(model(batch))
