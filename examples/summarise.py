@@ -21,6 +21,7 @@ from keras_transformer.data.sets.calendar import calendar_summaries
 from keras_transformer.data.sets.debian import read_synopses
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
+from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.training import task_run
 from keras_transformer.training.recipes import learning_rate
 from keras_transformer.training.rouge import lead, rouge
@@ -90,6 +91,19 @@ def train(args, run, text, model, tokenizer):
                 best="val_perplexity")  # fmt: skip
 
 
+def draw_attention(model, tokenizer, rows, pieces=30):
+    """Which pieces of a paragraph the decoder looks at, for each that it writes.
+
+    Of those written lines that say something, the one whose paragraph fits a page best.
+    """
+    pairs = [tokenizer.encode([row[0], row[2]]) for row in rows if row[2]]
+    source, written = min(pairs, key=lambda pair: abs(len(pair[0]) - pieces))
+    source, target = [*source, END_ID], [BEGIN_ID, *written]
+    weights = plots.attention_maps(model, source, target)["cross"][-1].mean(axis=0)  # (T, S)
+    labels = (plots.token_labels(tokenizer, ids) for ids in ([*written, END_ID], source))
+    return plots.plot_matrix(weights, *labels, "weight, mean of heads")
+
+
 def main(argv=None):
     args = parse_arguments(argv)
     with task_run.TaskRun(args) as run:
@@ -104,9 +118,7 @@ def main(argv=None):
         some = list(zip(texts, summaries, found, strict=True))[:200]
         for paragraph, summary, written in some[:5]:
             print(f"{paragraph}\n  reference: {summary}\n  written:   {written}")
-        # One that fits on a page.
-        paragraph, _, written = min(some, key=lambda row: abs(len(row[0].split()) - 18))
-        run.draw("summarise.png", plots.plot_translation(model, tokenizer, paragraph, written))
+        run.draw("summarise.png", draw_attention(model, tokenizer, some))
         run.write_score(
             model,
             rouge(found, summaries),
