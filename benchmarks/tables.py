@@ -195,6 +195,7 @@ TABLES = {
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),
     "service": lambda: measured("service", service.tables),
+    "service-shortlist": lambda: measured("service_shortlist", service.tables),
     "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
     "training": lambda: measured("training", training_table),
     "web": lambda: measured("web", browser.table),
