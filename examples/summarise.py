@@ -2,7 +2,7 @@
 
     python examples/summarise.py                # made calendars, about two minutes
     python examples/summarise.py --data DIR     # Debian's packages, from DIR/debian/Translation-en
-    python examples/summarise.py --data DIR --start pt-en --epochs 2    # a published translator
+    python examples/summarise.py --data DIR --start pt-en    # from a published translator
 
 The model is the translator of the paper, from long text to short. It has no pointer: what it writes
 it has to spell, piece by piece. `--start` takes one that writes English already, and can copy.
@@ -28,14 +28,16 @@ from keras_transformer.training.rouge import lead, rouge
 
 
 def parse_arguments(argv):
-    parser = task_run.make_parser("summarise", __doc__, epochs=8)
+    parser = task_run.make_parser("summarise", __doc__, epochs=None)
     add = parser.add_argument
-    add("--vocab-size", type=int, default=8000, help="pieces at most; default: 8000")
-    add("--num-layers", type=int, default=2, help="of encoder and decoder; default: 2")
-    add("--d-model", type=int, default=128, help="default: 128")
+    add("--vocab-size", type=int, default=8000, help="pieces of a new model; default: 8000")
+    add("--num-layers", type=int, default=2, help="of its encoder and decoder; default: 2")
+    add("--d-model", type=int, default=128, help="of a new model; default: 128")
     add("--beam-width", type=int, default=4, help="default: 4")
     add("--start", type=Path, metavar="DIR", help="one of Firefox' translators, to train on")
-    return task_run.parse(parser, argv)
+    args = task_run.parse(parser, argv)
+    args.epochs = args.epochs or (1 if args.start else 8)
+    return args
 
 
 def read_text(args):
@@ -54,7 +56,13 @@ def begins(pairs, words=10):
 def make_model(args, text):
     """A model and its tokenizer: new ones, or those of a published translator."""
     if args.start:
-        return bergamot.load(args.start)
+        model, tokenizer = bergamot.load(args.start)
+        if isinstance(tokenizer, tuple):
+            raise ValueError(
+                f"{args.start} has two vocabularies, and that of its source cannot spell English. "
+                "Take a model with one, vocab.*.spm."
+            )
+        return model, tokenizer
     tokenizer = kt.Tokenizer.train(
         text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False, model_type="bpe"
     )
@@ -96,7 +104,8 @@ def draw_attention(model, tokenizer, rows, pieces=30):
 
     Of those written lines that say something, the one whose paragraph fits a page best.
     """
-    pairs = [tokenizer.encode([row[0], row[2]]) for row in rows if row[2]]
+    rows = [row for row in rows if row[2]] or rows
+    pairs = [tokenizer.encode([row[0], row[2]]) for row in rows]
     source, written = min(pairs, key=lambda pair: abs(len(pair[0]) - pieces))
     source, target = [*source, END_ID], [BEGIN_ID, *written]
     weights = plots.attention_maps(model, source, target)["cross"][-1].mean(axis=0)  # (T, S)
@@ -118,7 +127,6 @@ def main(argv=None):
         some = list(zip(texts, summaries, found, strict=True))[:200]
         for paragraph, summary, written in some[:5]:
             print(f"{paragraph}\n  reference: {summary}\n  written:   {written}")
-        run.draw("summarise.png", draw_attention(model, tokenizer, some))
         run.write_score(
             model,
             rouge(found, summaries),
@@ -130,6 +138,7 @@ def main(argv=None):
                 for measure, value in rouge([lead(t, count) for t in texts], summaries).items()
             },
         )
+        run.draw("summarise.png", draw_attention(model, tokenizer, some))
 
 
 if __name__ == "__main__":

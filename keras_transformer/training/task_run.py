@@ -26,6 +26,7 @@ from keras_transformer.training.callbacks import StopOnNonFinite
 from keras_transformer.training.distribution import build_optimizer
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
+LOW = ("loss", "perplexity", "error")  # parts of the names of values that should be low
 
 
 def make_parser(name, description, epochs, data=True):
@@ -130,8 +131,8 @@ class TaskRun:
             model: compiled model.
             *batches: what to train on: a dataset, or inputs and targets.
             best: str, the logged value by which the epoch is chosen whose weights the model has in
-                the end, such as "val_loss"; names with "loss" should be low, others high. Defaults
-                to `None`: the last epoch's.
+                the end, such as "val_loss"; names with "loss", "perplexity" or "error" should be
+                low, others high. Defaults to `None`: the last epoch's.
             callbacks: further callbacks.
             **options: what else `fit` takes.
 
@@ -263,7 +264,8 @@ class _BestWeights(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if self.name not in (logs or {}):
             raise ValueError(f"{self.name!r} is not logged; there is {sorted(logs or {})}.")
-        value = logs[self.name] if "loss" not in self.name else -logs[self.name]
+        low = any(part in self.name for part in LOW)
+        value = -logs[self.name] if low else logs[self.name]
         if self.best is None or value > self.best:
             self.best, self._weights = value, self.model.get_weights()
 

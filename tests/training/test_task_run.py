@@ -27,12 +27,13 @@ DATA = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 class Tell(keras.callbacks.Callback):
     """Logs a value of our own each epoch, and may stop after one."""
 
-    def __init__(self, values, stop_after=None):
+    def __init__(self, values, stop_after=None, name="val_score"):
         super().__init__()
         self.values, self.stop_after, self.weights = values, stop_after, []
+        self.name = name
 
     def on_epoch_end(self, epoch, logs):
-        logs["val_score"] = self.values[epoch]
+        logs[self.name] = self.values[epoch]
         self.weights.append(self.model.get_weights()[0])
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -48,6 +49,15 @@ def test_the_best_epoch_is_kept(tmp_path):
     np.testing.assert_array_equal(model.get_weights()[0], tell.weights[1])
     saved = keras.models.load_model(run.path / "model.keras")
     np.testing.assert_array_equal(saved.get_weights()[0], tell.weights[1])
+
+
+@pytest.mark.parametrize("name", ["val_loss", "val_perplexity", "val_mean_squared_error"])
+def test_what_should_be_low_is_kept_where_it_is_low(tmp_path, name):
+    tell = Tell([0.3, 0.1, 0.2], name=name)
+    with TaskRun(arguments(tmp_path)) as run:
+        model = compiled()
+        run.fit(model, *DATA, best=name, callbacks=[tell], epochs=3)
+    np.testing.assert_array_equal(model.get_weights()[0], tell.weights[1])
 
 
 def test_an_unknown_measure_is_told(tmp_path):
