@@ -2,9 +2,12 @@
 
 import json
 
+import keras
+import numpy as np
 import pytest
 from support import bergamot_model, scripts
 
+import keras_transformer as kt
 from keras_transformer.data.text_sets import TextSets
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
@@ -47,6 +50,26 @@ def test_it_starts_from_a_published_translator(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "out" / "score.json").read_text("utf-8"))
     assert report["data"] == "made calendars, from a translator"
     assert report["epochs"] == 1  # none of beginnings: it can copy
-    assert report["parameters"] == bergamot.load(start)[0].count_params()
+    published = bergamot.load(start)[0].get_weights()
+    trained = keras.models.load_model(tmp_path / "out" / "model.keras").get_weights()
+    moved = [np.abs(a - b).max() for a, b in zip(trained, published, strict=True)]
+    assert max(moved) < 0.02  # where it began: one update at 0.0002 at most
+    assert (tmp_path / "out" / "summarise.png").exists()  # a decoder without self-attention, too
     (result,) = Translator(tmp_path / "out" / "onnx").n_best(["um cão corre ."])
     assert result.error is None
+
+
+def test_a_translator_of_two_vocabularies_is_refused(tmp_path, monkeypatch):
+    script = scripts.load("summarise")
+    monkeypatch.setattr(script.bergamot, "load", lambda folder: (None, ("source", "target")))
+    options = ["--limit", "4", "--start", "de-en", "--output", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="de-en has two vocabularies"):
+        script.main(options)
+
+
+def test_lines_that_say_nothing_are_drawn(folder):
+    script = scripts.load("summarise")
+    model = keras.models.load_model(folder / "model.keras")
+    tokenizer = kt.Tokenizer.load(folder / "onnx" / "tokenizer.model")
+    figure = script.draw_attention(model, tokenizer, [("Anna reads.", "Anna", "")])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["</s>"]
