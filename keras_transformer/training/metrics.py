@@ -74,6 +74,8 @@ class TokenAccuracy(_TokenMean):
     0.5
     """
 
+    _direction = "up"  # Keras' callbacks ask for it: which of two epochs is better
+
     def __init__(self, pad_id=0, name="token_accuracy", dtype=None):
         super().__init__(pad_id, name, dtype)
 
@@ -115,6 +117,8 @@ class Perplexity(_TokenMean):
     >>> round(float(metric.result()), 4)  # four tokens, equally likely
     4.0
     """
+
+    _direction = "down"
 
     def __init__(self, pad_id=0, name="perplexity", dtype=None):
         super().__init__(pad_id, name, dtype)

@@ -87,6 +87,19 @@ def test_more_tokens_than_float32_can_count_are_counted():
     assert float(ops.convert_to_numpy(metric.count)) == 2**24 + 1
 
 
+@pytest.mark.parametrize("metric, best", [(TokenAccuracy(), max), (Perplexity(), min)])
+def test_callbacks_of_keras_know_what_is_better(metric, best):
+    """Without `mode`, as for Keras' own metrics."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)])
+    model.compile(keras.optimizers.SGD(1.0), SequenceCrossentropy(), weighted_metrics=[metric])
+    x = np.random.default_rng(3).normal(size=(32, 4)).astype("float32")
+    y = 1 + (x[:, 0] > 0).astype("int32") + 2 * (x[:, 1] > 0)
+    stopping = keras.callbacks.EarlyStopping(metric.name, patience=9)
+    history = model.fit(x, y, epochs=5, verbose=0, callbacks=[stopping]).history[metric.name]
+    assert max(history) > min(history)
+    assert stopping.best == best(history)
+
+
 def test_a_label_that_is_not_a_number_is_not_right():
     metric = TokenAccuracy()
     metric.update_state(LABELS, np.full((2, 3, 5), np.nan, "float32"))
