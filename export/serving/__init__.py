@@ -5,8 +5,8 @@
 What lives here, from the bottom up:
 
 - `refusals`: why a request gets no answer, and what that is in each protocol;
-- `replica`: one artefact in a process of Ray Serve's; `cluster`: these processes, and how they are
-  asked;
+- `replica`: one artefact in a process of Ray Serve's; `cluster`: these processes are started;
+  `workers`: how a batch reaches them;
 - `line_queue`: requests in, batches of lines of similar length out, by `measure`; `models`: what
   the doors ask, with limits and deadlines; `metrics`: Prometheus and the log;
 - the doors: `http_v2` and `grpc_v2`, the Open Inference Protocol, with `tensors` and `messages`;

@@ -52,32 +52,32 @@ class Model:
 
     Args:
         name: str, as it stands in addresses.
-        replicas: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls` and
-            `batch_tokens`, as `Replicas`.
+        workers: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls` and
+            `batch_tokens`, as `Workers`.
         limits: `Limits`.
         metrics: `Metrics`.
     """
 
-    def __init__(self, name, replicas, limits, metrics):
-        self.name, self._replicas, self._metrics = name, replicas, metrics
+    def __init__(self, name, workers, limits, metrics):
+        self.name, self._workers, self._metrics = name, workers, metrics
         self.queue = LineQueue(
             self._send,
-            replicas.measure,
-            replicas.calls,
-            replicas.batch_tokens,
+            workers.measure,
+            workers.calls,
+            workers.batch_tokens,
             limits.waiting_lines,
         )
         self.description = None
 
     async def open(self):
-        """Asks the replicas what they serve."""
-        self.description = await self._replicas.describe()
+        """Asks a worker what is served."""
+        self.description = await self._workers.describe()
 
     async def _send(self, items, seed):
-        sent = await self._replicas.answer(items, seed)
+        sent = await self._workers.answer(items, seed)
         self._metrics.batch_done(self.name, sent)
         if sent.version != self.description.version:
-            self.description = await self._replicas.describe()
+            self.description = await self._workers.describe()
         return sent
 
     def seed(self, value):
@@ -119,9 +119,9 @@ class Models:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def add(self, name, replicas):
-        """Adds a model; `replicas` as `Model` takes them."""
-        model = Model(name, replicas, self.limits, self.metrics)
+    async def add(self, name, workers):
+        """Adds a model; `workers` as `Model` takes them."""
+        model = Model(name, workers, self.limits, self.metrics)
         await model.open()
         self._models[name] = model
         self.metrics.watch(name, model.queue)

@@ -1,7 +1,5 @@
 """A replica: one artefact, opened, in a process of its own that Ray Serve starts and watches."""
 
-import asyncio
-import concurrent.futures
 import dataclasses
 import logging
 import os
@@ -13,6 +11,7 @@ import time
 from keras_transformer.export.runtime import ArtefactError, answers, open_runner
 from keras_transformer.export.runtime.by_task import SEEDED
 from keras_transformer.export.runtime.signature import MANIFEST_FILE, SEED
+from keras_transformer.export.serving.workers import work
 
 logger = logging.getLogger("ray.serve")
 # Ray reads it when it is imported: all of its processes talk over 127.0.0.1.
@@ -71,32 +70,38 @@ class Replica:
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, which the queue that sends it has guessed. One of more
             than twice as many is parted.
+        doors: address and key of `Workers`, where the workers go. Defaults to `None`: nowhere.
     """
 
     def __init__(
-        self, folder, providers=None, threads=None, workers=1, batch_tokens=512, spinning=False
+        self,
+        folder,
+        providers=None,
+        threads=None,
+        workers=1,
+        batch_tokens=512,
+        spinning=False,
+        doors=None,
     ):
         if LOOPBACK.items() <= os.environ.items():
             _keep_to_this_machine()
         self._folder, self._most_tokens = pathlib.Path(folder), 2 * batch_tokens
         self._options = {"providers": providers, "threads": threads, "spinning": spinning}
-        self._pool = concurrent.futures.ThreadPoolExecutor(workers)
         self._name = str(os.getpid())
         self._seen = self._identity()
         self._runner = open_runner(self._folder, **self._options)
         self._tried = None
         threading.Thread(target=self._watch, daemon=True).start()
+        methods = {"answer": self.answer, "describe": self.describe}
+        for _ in range(workers if doors else 0):
+            threading.Thread(target=work, args=(*doors, methods), daemon=True).start()
 
-    async def answer(self, items, seed=None):
-        """The `Sent` of a batch of lines."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._answer, items, seed)
-
-    async def describe(self):
+    def describe(self):
         """The `Description` of what is served now."""
         return description(self._runner)
 
-    def _answer(self, items, seed):
+    def answer(self, items, seed=None):
+        """The `Sent` of a batch of lines."""
         runner, start = self._runner, time.perf_counter()
         lengths = runner.lengths(items)
         results = list(answers(runner, items, seed, self._most_tokens, max(1, len(items))))

@@ -102,10 +102,10 @@ def serve(
         read_task(served.folder)
     if grpc_port is None:
         grpc_port = port + 1 if port else 0
-    with _listen(host, port) as opened, cluster.running(ray_address) as ray_serve:
-        replicas = {name: _deploy(ray_serve, name, served) for name, served in models.items()}
+    with _listen(host, port) as opened, cluster.running(ray_address) as place:
+        workers = {name: _deploy(place, name, served) for name, served in models.items()}
         return asyncio.run(
-            _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening)
+            _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening)
         )
 
 
@@ -115,11 +115,11 @@ def _listen(host, port):
     return socket.create_server((host, port), family=family, backlog=2048)
 
 
-def _deploy(ray_serve, name, served):
+def _deploy(place, name, served):
     threads, workers = served.shares(os.cpu_count() or 1)
     options = {"providers": served.providers, "threads": threads, "workers": workers}
     return cluster.deploy(
-        ray_serve,
+        *place,
         name,
         served.folder,
         replicas=served.replicas,
@@ -129,7 +129,7 @@ def _deploy(ray_serve, name, served):
     )
 
 
-async def _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listening):
+async def _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening):
     # Here, because they need packages of the extra.
     from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
     from keras_transformer.export.serving.metrics import Metrics
@@ -137,7 +137,7 @@ async def _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listen
 
     models, stop = Models(limits or Limits(), Metrics(log)), asyncio.Event()
     with stopped_by_signals(stop):
-        for name, some in replicas.items():
+        for name, some in workers.items():
             await models.add(name, some)
         # Else Python looks through all of its modules again and again, between requests.
         gc.collect()
@@ -146,3 +146,5 @@ async def _serve(replicas, limits, log, opened, grpc_port, drain_seconds, listen
             return await serve_doors(models, opened, grpc_port, stop, drain_seconds, listening)
         finally:
             gc.unfreeze()
+            for some in workers.values():
+                await some.close()

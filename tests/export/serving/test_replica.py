@@ -1,69 +1,38 @@
-"""A replica whose artefact is replaced, how it is asked, and how long it takes lines to be."""
+"""A replica whose artefact is replaced, and how long it takes lines to be."""
 
-import asyncio
 import shutil
-import types
 
-import pytest
 from support import artefacts
 
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.serving.cluster import TRIES, Replicas
 from keras_transformer.export.serving.measure import SEEN, UNKNOWN, make_measure
-from keras_transformer.export.serving.refusals import Unavailable
 from keras_transformer.export.serving.replica import Replica
 
 
 def test_a_replica_takes_up_what_replaces_its_artefact(tokenizer, tmp_path, caplog):
     folder, line = artefacts.write(tmp_path / "out", tokenizer), artefacts.LINES[0]
     replica = Replica(str(folder), threads=1)
-    version = asyncio.run(replica.describe()).version
+    version = replica.describe().version
     replica.look()
-    assert asyncio.run(replica.describe()).version == version
+    assert replica.describe().version == version
 
     shutil.rmtree(folder)
     replica.look()  # nothing is there: the old one answers
-    expected = asyncio.run(replica.answer([line])).results
+    expected = replica.answer([line]).results
     folder.mkdir()
     (folder / "artefact.json").write_text("{}")
     with caplog.at_level("WARNING", "ray.serve"):
         replica.look()
         replica.look()
     assert sum("is not served" in record.message for record in caplog.records) == 1
-    assert asyncio.run(replica.answer([line])).results == expected
+    assert replica.answer([line]).results == expected
 
     limits = {"source_length": 3, "target_length": None, "extra_length": 0}
     artefacts.write(folder, tokenizer, limits=limits)
     replica.look()
-    sent = asyncio.run(replica.answer([line, ""]))
+    sent = replica.answer([line, ""])
     assert sent.version != version and sent.results == Translator(folder).n_best([line, ""])
     assert "tokens" in sent.results[0].error and sent.lengths == [0, 0]
-
-
-def test_a_batch_is_sent_again_until_a_replica_answers(monkeypatch):
-    ray = pytest.importorskip("ray.exceptions")
-    waits = []
-
-    async def sleep(seconds):
-        waits.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    answers = []
-
-    class Method:
-        async def remote(self, items, seed):
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-    replicas = Replicas(types.SimpleNamespace(answer=Method()), len, 1, 512)
-    answers[:] = [ray.RayActorError(), ray.RayActorError(), "found"]
-    assert asyncio.run(replicas.answer(["x"])) == "found" and len(waits) == 2
-    answers[:] = [ray.RayActorError()] * TRIES
-    with pytest.raises(Unavailable, match="No replica answers"):
-        asyncio.run(replicas.answer(["x"]))
-    assert not answers
 
 
 def test_lines_are_as_long_as_the_model_reads_them(folder):
