@@ -24,6 +24,7 @@ class Served:
             time. Defaults: the cores of the machine, shared by the replicas, are workers of one
             thread each, which take the least processor time for a line. With `workers=1` all of
             a replica's cores work on one batch, and a large model answers a lone request sooner.
+            Each worker has its own copy of the weights where the artefact is less than 256 MiB.
             With `gpus` there is one worker.
         batch_tokens: int, tokens of a batch, which one worker computes; up to twice as many where
             many lines wait. Defaults to 512: of a hundred lines larger batches have more padding.

@@ -1,10 +1,13 @@
 """A replica whose artefact is replaced, and how long it takes lines to be."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from support import artefacts
 
 from keras_transformer.export.runtime import Translator
+from keras_transformer.export.serving import replica as replica_module
 from keras_transformer.export.serving.measure import SEEN, UNKNOWN, make_measure
 from keras_transformer.export.serving.replica import Replica
 
@@ -33,6 +36,18 @@ def test_a_replica_takes_up_what_replaces_its_artefact(tokenizer, tmp_path, capl
     sent = replica.answer([line, ""])
     assert sent.version != version and sent.results == Translator(folder).n_best([line, ""])
     assert "tokens" in sent.results[0].error and sent.lengths == [0, 0]
+
+
+@pytest.mark.parametrize("most, opened", [(replica_module.OWN_BYTES, 3), (1, 1)])
+def test_workers_of_a_small_artefact_do_not_share_it(folder, monkeypatch, most, opened):
+    monkeypatch.setattr(replica_module, "OWN_BYTES", most)
+    replica, expected = Replica(str(folder), threads=1, workers=3), Translator(folder)
+    with ThreadPoolExecutor(3) as pool:
+        sent = list(
+            pool.map(lambda worker: replica.answer(artefacts.LINES, worker=worker), range(6))
+        )
+    assert all(one.results == expected.n_best(artefacts.LINES) for one in sent)
+    assert len({id(runner) for runner in replica._runners}) == opened
 
 
 def test_lines_are_as_long_as_the_model_reads_them(folder):
