@@ -76,8 +76,7 @@ class Model:
     async def _send(self, items, seed):
         sent = await self._workers.answer(items, seed)
         self._metrics.batch_done(self.name, sent)
-        if sent.version != self.description.version:
-            self.description = await self._workers.describe()
+        self.description = sent.description
         return sent
 
     def seed(self, value):

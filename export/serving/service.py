@@ -9,6 +9,10 @@ import sys
 
 from keras_transformer.export.runtime.artefact import read_task
 from keras_transformer.export.serving import cluster
+from keras_transformer.export.serving.refusals import Refusal
+
+# Seconds in which a worker must come to the doors once its replica has started.
+START = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Served:
             time. Defaults: the cores of the machine, shared by the replicas, are workers of one
             thread each, which take the least processor time for a line. With `workers=1` all of
             a replica's cores work on one batch, and a large model answers a lone request sooner.
-            Each worker has its own copy of the weights where the artefact is less than 256 MiB.
+            On the CPU each worker has its own copy of the weights, as far as 1 GiB of them goes.
             With `gpus` there is one worker.
         batch_tokens: int, tokens of a batch, which one worker computes; up to twice as many where
             many lines wait. Defaults to 512: of a hundred lines larger batches have more padding.
@@ -138,14 +142,26 @@ async def _serve(workers, limits, log, opened, grpc_port, drain_seconds, listeni
 
     models, stop = Models(limits or Limits(), Metrics(log)), asyncio.Event()
     with stopped_by_signals(stop):
-        for name, some in workers.items():
-            await models.add(name, some)
-        # Else Python looks through all of its modules again and again, between requests.
-        gc.collect()
-        gc.freeze()
         try:
+            for name, some in workers.items():
+                await _add(models, name, some)
+            # Else Python looks through all of its modules again and again, between requests.
+            gc.collect()
+            gc.freeze()
             return await serve_doors(models, opened, grpc_port, stop, drain_seconds, listening)
         finally:
             gc.unfreeze()
             for some in workers.values():
                 await some.close()
+
+
+async def _add(models, name, workers):
+    """Adds a model; raises `RuntimeError` where no worker of it comes."""
+    try:
+        async with asyncio.timeout(START):
+            await models.add(name, workers)
+    except (TimeoutError, Refusal) as error:
+        raise RuntimeError(
+            f"The replicas of {name} have started, but in {START:.0f} s none of their workers "
+            f"answered at {workers.address}. Their machines must reach that address."
+        ) from error

@@ -11,6 +11,7 @@ first that they know a key, without telling it; Ray hands it to the replicas.
 
 import asyncio
 import hmac
+import logging
 import pickle
 import secrets
 import socket
@@ -19,14 +20,19 @@ import time
 
 from keras_transformer.export.serving.refusals import Refusal, Unavailable
 
-# How often a batch is sent again where the worker that had it has died.
-TRIES = 4
-# Seconds that a batch waits for a worker: a replica that has died may have been the only one.
-PATIENCE = 60.0
+logger = logging.getLogger("ray.serve")
+# How often a batch is sent where the worker that had it has died, and the seconds before the second
+# time, which double: the other connections of its process break in the meantime.
+TRIES, PAUSE = 4, 0.1
+# Seconds that a batch waits for a worker: a replica that has died may have been the only one, and a
+# large artefact takes a while to open.
+PATIENCE = 300.0
 # Seconds in which a worker shows that it knows the key, and after which it comes again.
 WELCOME, AGAIN = 10.0, 1.0
 BYTES = 32  # of a key, a challenge, a proof
 _LENGTH = struct.Struct("!Q")
+# A machine that is gone is noticed within seconds, where the system can be told so.
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 
 
 class Workers:
@@ -54,7 +60,9 @@ class Workers:
     async def open(self):
         """Takes those who come, from now on; the first question does so, too."""
         if self._server is None:
-            self._server = await asyncio.start_server(self._welcome, sock=self._socket)
+            opening = asyncio.start_server(self._welcome, sock=self._socket)
+            self._server = asyncio.create_task(opening)
+        await asyncio.shield(self._server)
 
     async def answer(self, items, seed=None):
         """The `Sent` of a batch. A batch whose worker dies is given to another one.
@@ -72,16 +80,15 @@ class Workers:
     async def close(self):
         """Takes no more workers, and lets all go."""
         if self._server is not None:
-            self._server.close()
+            (await self._server).close()
         self._socket.close()
-        writers, self._writers = self._writers, set()
-        for writer in writers:
-            writer.close()
-        await asyncio.gather(*(one.wait_closed() for one in writers), return_exceptions=True)
+        for writer in list(self._writers):
+            self._let_go(writer)
+        await asyncio.sleep(0)  # the event loop closes them
 
     async def _ask(self, *question):
         await self.open()
-        for _ in range(TRIES):
+        for tried in range(TRIES):
             reader, writer = worker = await self._next()
             done = False
             try:
@@ -91,6 +98,7 @@ class Workers:
                 answer = pickle.loads(await reader.readexactly(length))
                 done = True
             except (OSError, EOFError):  # its process has died
+                await asyncio.sleep(PAUSE * 2**tried)
                 continue
             finally:
                 if done:
@@ -108,7 +116,7 @@ class Workers:
             async with asyncio.timeout(PATIENCE):
                 while True:
                     reader, writer = await self._idle.get()
-                    if not reader.at_eof():
+                    if _lives(reader, writer):
                         return reader, writer
                     self._let_go(writer)  # it died while it was idle
         except TimeoutError as error:
@@ -126,11 +134,24 @@ class Workers:
         except (OSError, EOFError):  # a timeout is an OSError
             self._let_go(writer)
         else:
+            self._leave_out_dead()
             self._idle.put_nowait((reader, writer))
+
+    def _leave_out_dead(self):
+        for _ in range(self._idle.qsize()):
+            worker = self._idle.get_nowait()
+            if _lives(*worker):
+                self._idle.put_nowait(worker)
+            else:
+                self._let_go(worker[1])
 
     def _let_go(self, writer):
         self._writers.discard(writer)
-        writer.close()
+        writer.transport.abort()  # what it has not taken, it need not have
+
+
+def _lives(reader, writer):
+    return not (reader.at_eof() or reader.exception() or writer.is_closing())
 
 
 class Failed:
@@ -164,6 +185,9 @@ def work(address, key, methods):
             return
         except (OSError, EOFError):
             time.sleep(AGAIN)
+        except Exception:  # of any kind: a worker that ends is missed by nobody
+            logger.exception("a worker has failed, and comes again")
+            time.sleep(AGAIN)
 
 
 def _introduce(file, key):
@@ -183,10 +207,10 @@ def _answer(file, methods):
     (length,) = _LENGTH.unpack(_read(file, _LENGTH.size))
     name, *arguments = pickle.loads(_read(file, length))
     try:
-        answer = methods[name](*arguments)
+        answer = _message(methods[name](*arguments))
     except Exception as error:  # of any kind: it goes to who asked, and the worker goes on
-        answer = Failed(error)
-    file.write(_message(answer))
+        answer = _message(Failed(error))
+    file.write(answer)
     file.flush()
 
 
@@ -210,3 +234,6 @@ def _set_options(link):
     """Messages leave at once, and a machine that is gone is noticed."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

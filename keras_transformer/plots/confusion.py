@@ -37,7 +37,8 @@ def plot_confusion(true, predicted, labels, title=None):
     shares = _shares(_numbers(true, labels), _numbers(predicted, labels), len(labels))
     count = len(labels)
     side = 1.5 + (0.55 if count <= LEGIBLE else 0.2) * count
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    # Its cells are squares, around which "constrained" would cut labels.
+    figure = Figure(figsize=(side + 1, side), layout="compressed")
     panel = figure.subplots()
     image = panel.imshow(shares, vmin=0, vmax=1, cmap="Blues")
     figure.colorbar(image, label="share of the true class", shrink=0.8)

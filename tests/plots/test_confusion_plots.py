@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
+
 from keras_transformer import plots  # noqa: E402
 
 LABELS = ["cat", "dog", "bird"]
@@ -40,3 +42,15 @@ def test_an_unknown_class_is_named(true):
 def test_one_class_an_example(true, predicted):
     with pytest.raises(ValueError, match="one class an example"):
         plots.plot_confusion(true, predicted, LABELS)
+
+
+@pytest.mark.parametrize("count", [2, 10, 30])
+def test_nothing_is_cut_at_the_edges(count):
+    labels = [f"class {number}" for number in range(count)]
+    figure = plots.plot_confusion(labels, labels, labels)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for panel in figure.axes:
+        box = panel.get_tightbbox(canvas.get_renderer())
+        assert box.x0 >= 0 and box.y0 >= 0
+        assert box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height

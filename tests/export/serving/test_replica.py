@@ -1,7 +1,8 @@
 """A replica whose artefact is replaced, and how long it takes lines to be."""
 
+import asyncio
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 import pytest
 from support import artefacts
@@ -10,6 +11,7 @@ from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import replica as replica_module
 from keras_transformer.export.serving.measure import SEEN, UNKNOWN, make_measure
 from keras_transformer.export.serving.replica import Replica
+from keras_transformer.export.serving.workers import Workers
 
 
 def test_a_replica_takes_up_what_replaces_its_artefact(tokenizer, tmp_path, caplog):
@@ -34,20 +36,39 @@ def test_a_replica_takes_up_what_replaces_its_artefact(tokenizer, tmp_path, capl
     artefacts.write(folder, tokenizer, limits=limits)
     replica.look()
     sent = replica.answer([line, ""])
-    assert sent.version != version and sent.results == Translator(folder).n_best([line, ""])
+    assert sent.description.version != version and sent.results == Translator(folder).n_best(
+        [line, ""]
+    )
     assert "tokens" in sent.results[0].error and sent.lengths == [0, 0]
 
 
-@pytest.mark.parametrize("most, opened", [(replica_module.OWN_BYTES, 3), (1, 1)])
-def test_workers_of_a_small_artefact_do_not_share_it(folder, monkeypatch, most, opened):
-    monkeypatch.setattr(replica_module, "OWN_BYTES", most)
-    replica, expected = Replica(str(folder), threads=1, workers=3), Translator(folder)
-    with ThreadPoolExecutor(3) as pool:
-        sent = list(
-            pool.map(lambda worker: replica.answer(artefacts.LINES, worker=worker), range(6))
-        )
-    assert all(one.results == expected.n_best(artefacts.LINES) for one in sent)
-    assert len({id(runner) for runner in replica._runners}) == opened
+@pytest.mark.parametrize("copies, sessions", [(9, 3), (2.5, 2), (0.5, 1)])
+def test_workers_have_sessions_of_their_own_as_far_as_memory_goes(
+    folder, monkeypatch, copies, sessions
+):
+    translator = Translator(folder)
+    size = sum(file["bytes"] for file in translator.manifest["files"].values())
+    monkeypatch.setattr(replica_module, "SESSION_BYTES", int(copies * size))
+    all_here, used, answers = threading.Barrier(3, timeout=60), set(), replica_module.answers
+
+    def recorded(runner, *arguments):
+        used.add(id(runner))
+        all_here.wait()  # three batches at the same time
+        return answers(runner, *arguments)
+
+    monkeypatch.setattr(replica_module, "answers", recorded)
+
+    async def use():
+        workers = Workers(3, len)
+        Replica(str(folder), threads=1, workers=3, doors=(workers.address, workers.key))
+        asked = [workers.answer(artefacts.LINES) for _ in range(3)]
+        sent = await asyncio.wait_for(asyncio.gather(*asked), 60)
+        await workers.close()
+        return sent
+
+    expected = translator.n_best(artefacts.LINES)
+    assert all(one.results == expected for one in asyncio.run(use()))
+    assert len(used) == sessions
 
 
 def test_lines_are_as_long_as_the_model_reads_them(folder):

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -72,6 +73,12 @@ class Process:
             found |= more
         return {pid: names[pid] for pid in found}
 
+    def answering(self):
+        """Process ids of the replicas that have answered lines."""
+        return set(
+            map(int, re.findall(r'_lines_total{.*replica="(\d+)"', self.get("/metrics").decode()))
+        )
+
     def replicas(self):
         return [pid for pid, name in self.family().items() if name.startswith("ray::ServeReplica")]
 
@@ -131,10 +138,10 @@ def test_a_replica_that_dies_loses_nothing_and_is_back(served):
             assert len(before) == 2
             os.kill(before[0], signal.SIGKILL)
             end = time.monotonic() + 90
-            while len(service.replicas()) < 2 or before[0] in service.replicas():
+            while not (answering := service.answering() - set(before)):  # the new one, too
                 assert time.monotonic() < end
                 time.sleep(0.2)
-            time.sleep(0.5)
+            assert answering <= set(service.replicas())
         finally:
             stop.set()
         for future in asking:

@@ -2,6 +2,9 @@
 
 import asyncio
 import socket
+import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -45,7 +48,7 @@ def using(use, calls=1, **options):
     async def run():
         workers = Workers(calls, len, **options)
         try:
-            return await use(workers)
+            return await asyncio.wait_for(use(workers), 60)
         finally:
             await workers.close()
 
@@ -102,7 +105,75 @@ def test_a_batch_of_which_all_workers_die_is_refused():
     using(use)
 
 
-def test_a_worker_that_died_while_idle_gets_no_batch():
+def test_where_a_process_of_many_workers_dies_another_gets_the_batch():
+    code = (
+        "import sys, threading, time\n"
+        "from keras_transformer.export.serving.workers import work\n"
+        "arguments = ('127.0.0.1', int(sys.argv[1])), bytes.fromhex(sys.argv[2]), "
+        "{'answer': lambda items, seed: time.sleep(600)}\n"
+        "for _ in range(2 * 8): threading.Thread(target=work, args=arguments).start()\n"
+    )
+
+    async def use(workers):
+        command = [sys.executable, "-c", code, str(workers.address[1]), workers.key.hex()]
+        with subprocess.Popen(command) as process:
+            await until_idle(workers, 16)
+            asked = [asyncio.create_task(workers.answer([name], 1)) for name in "abcdefgh"]
+            while workers._idle.qsize() > 8:
+                await asyncio.sleep(0.01)
+            process.kill()
+            come(workers)
+            return await asyncio.gather(*asked)
+
+    assert using(use, calls=16) == [[f"{name} 1"] for name in "abcdefgh"]
+
+
+def test_a_worker_is_there_for_the_next_batch_after_one_that_it_cannot_send():
+    async def use(workers):
+        come(workers, {"answer": lambda items, seed: threading.Lock() if items == ["x"] else items})
+        with pytest.raises(Refusal, match="pickle"):
+            await workers.answer(["x"])
+        return await workers.answer(["a"])
+
+    assert using(use) == ["a"]
+
+
+def test_a_worker_that_fails_otherwise_comes_again(monkeypatch):
+    monkeypatch.setattr(module, "AGAIN", 0.05)
+    failures, answer_one = [MemoryError()], module._answer
+
+    def fail_once(*arguments):
+        if failures:
+            raise failures.pop()
+        answer_one(*arguments)
+
+    monkeypatch.setattr(module, "_answer", fail_once)
+
+    async def use(workers):
+        come(workers)
+        return await workers.answer(["a"], 1)
+
+    assert using(use) == ["a 1"] and not failures
+
+
+def test_it_closes_though_a_worker_does_not_read():
+    async def use(workers):
+        await workers.open()
+        link = socket.create_connection(workers.address)
+        await asyncio.to_thread(introduce, link, workers.key)
+        asked = asyncio.create_task(workers.answer(["x" * 2**24]))
+        await asyncio.sleep(0.2)
+        await workers.close()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        link.close()
+        return True
+
+    assert using(use)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_worker_that_died_while_idle_gets_no_batch(reset):
     async def use(workers):
         links = [socket.create_connection(workers.address) for _ in range(TRIES + 1)]
         await workers.open()
@@ -111,6 +182,8 @@ def test_a_worker_that_died_while_idle_gets_no_batch():
         come(workers)
         await until_idle(workers, TRIES + 2)
         for link in links:
+            if reset:  # as where its machine has started again
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             link.close()
         await asyncio.sleep(0.1)
         return [await workers.answer(["b"], count) for count in range(3)]
@@ -144,16 +217,17 @@ def test_an_error_of_the_replica_is_told_and_the_worker_goes_on():
 
 def test_the_answer_to_a_batch_that_was_given_up_reaches_nobody(monkeypatch):
     monkeypatch.setattr(module, "AGAIN", 0.05)
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
 
     def slow(items, seed):
+        begun.set()
         assert items == ["b"] or go.wait(20)
         return items
 
     async def use(workers):
         come(workers, {"answer": slow})
         given_up = asyncio.create_task(workers.answer(["a"]))
-        await asyncio.sleep(0.3)
+        assert await asyncio.to_thread(begun.wait, 20)
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
         go.set()
@@ -196,6 +270,7 @@ def test_who_does_not_know_the_key_gets_no_batch(monkeypatch):
 def test_a_worker_takes_nothing_from_doors_that_do_not_know_the_key(monkeypatch):
     monkeypatch.setattr(module, "AGAIN", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as false:
+        false.settimeout(20)
         arguments = false.getsockname(), b"k" * BYTES, {"answer": answer}
         threading.Thread(target=work, args=arguments, daemon=True).start()
         for _ in range(2):  # it comes again, and again shows nothing
