@@ -85,7 +85,7 @@ def encode_lines(lines, tokenizer, most_tokens, *, begin=(), end=()):
         else:
             if text.strip():
                 texts[index] = text
-    encoded = tokenizer.encode(list(texts.values()))  # one call: SentencePiece starts threads
+    encoded = tokenizer.encode(list(texts.values()))  # one call: many lines share threads
     for index, tokens in zip(texts, encoded, strict=True):
         row = [*begin, *tokens, *end]
         if len(row) > most_tokens:

@@ -1,6 +1,7 @@
 """Tokenizer: round trips, sampling, clear refusals."""
 
 import copy
+import itertools
 import pickle
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from support.texts import CORPUS, LINES, ODD, any_text
 
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import FEW, Tokenizer
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 
@@ -24,6 +25,13 @@ def test_special_ids_are_the_documented_ones(tokenizer):
 def test_tokenised_text_comes_back_exactly(tokenizer):
     assert tokenizer.decode(tokenizer.encode("a man 's hat , red .")) == "a man 's hat , red ."
     assert tokenizer.decode(tokenizer.encode(LINES)) == LINES
+
+
+@pytest.mark.parametrize("count", [0, 1, FEW, FEW + 1, 10 * FEW])
+def test_lines_have_the_same_ids_in_company(tokenizer, count):
+    lines = list(itertools.islice(itertools.cycle([*LINES, *ODD]), count))
+    assert tokenizer.encode(lines) == [tokenizer.encode(line) for line in lines]
+    assert len(tokenizer.encode(lines)) == count
 
 
 @pytest.mark.parametrize("line", ODD)
