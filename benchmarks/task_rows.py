@@ -39,6 +39,7 @@ def task_table(path):
     size = report["artefact_bytes"]
     rows = [
         ["score", scores(report["score"])],
+        *([name, scores(found)] for name, found in report.get("others", {}).items()),
         *([name, scores(report[name])] for name in ("baseline", "published") if report.get(name)),
         ["minutes", time_taken(report["minutes"])],
         ["parameters", f"{report['parameters']:,}"],

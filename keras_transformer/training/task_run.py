@@ -211,12 +211,14 @@ class TaskRun:
         with whole_file(self.path / name) as aside:
             figure.savefig(aside, dpi=120)
 
-    def write_score(self, model, score, **facts):
+    def write_score(self, model, score, others=None, **facts):
         """Writes `score.json`, and prints the score.
 
         Args:
             model: the model, whose parameters are counted.
             score: dict from a measure's name to a number: what was measured on the test set.
+            others: dict from what was done otherwise, such as "without the grammar", to what was
+                measured then, as `score`. Defaults to `None`: nothing was.
             **facts: what else is to be known, such as `data`, `published` or `baseline`.
         """
         artefact = self.path / "onnx"
@@ -240,14 +242,18 @@ class TaskRun:
             "parameters": model.count_params(),
             "artefact_bytes": size or None,
             "score": score,
+            "others": others or {},
             **facts,
         }
         with whole_file(self.path / "score.json") as aside:
             aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        told = ", ".join(f"{name} {value:.4g}" for name, value in score.items())
-        print(
-            f"{told}; {report['minutes']['whole']:.1f} minutes. All is in {self.path}", flush=True
-        )
+        told = [f"{name}: {_told(found)}" for name, found in report["others"].items()]
+        told = "; ".join([_told(score), *told, f"{report['minutes']['whole']:.1f} minutes"])
+        print(f"{told}. All is in {self.path}", flush=True)
+
+
+def _told(score):
+    return ", ".join(f"{name} {value:.4g}" for name, value in score.items())
 
 
 class _BestWeights(keras.callbacks.Callback):

@@ -91,14 +91,15 @@ def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
         run.fit(model, *DATA, epochs=2)
         (run.path / "onnx").mkdir()
         (run.path / "onnx" / "model.onnx").write_bytes(bytes(123))
-        run.write_score(model, {"accuracy": 0.75}, data="made")
+        run.write_score(model, {"accuracy": 0.75}, {"in the dark": {"accuracy": 0.5}}, data="made")
     report = json.loads((run.path / "score.json").read_text())
     known = {"seed": 3, "epochs": 2, "parameters": 3, "artefact_bytes": 123, "data": "made"}
     assert known.items() <= report.items() and report["score"] == {"accuracy": 0.75}
+    assert report["others"] == {"in the dark": {"accuracy": 0.5}}
     assert report["command"] == "python examples/colours.py --output run --seed 3"
     assert 0 < report["minutes"]["training"] <= report["minutes"]["whole"]
     assert report["minutes"]["processor"] > 0
-    assert "accuracy 0.75" in capsys.readouterr().out
+    assert "accuracy 0.75; in the dark: accuracy 0.5; 0.0 minutes" in capsys.readouterr().out
 
 
 def test_a_trained_model_is_measured_again(tmp_path):
