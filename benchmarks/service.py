@@ -6,7 +6,7 @@
 Clients are those of `service_clients`, processes of their own on the same cores. The service and
 `Translator`, fed with the whole file in a process of its own, take turns, each with the file
 several times over, so that the start and the end of a run count little; CPU seconds are of all
-processes of a service, and of the clients apart.
+processes of a service, and of the clients apart. `service_rows` makes tables of it.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 import common
-import workers
 from service_process import Service
 
 CLIENTS = Path(__file__).with_name("service_clients.py")
@@ -86,8 +85,7 @@ def equality(service, args, model, expected):
                 "differing": sum(ours != theirs for ours, theirs in pairs),
                 "lines": len(expected),
                 "seconds": found["seconds"],
-                "p50 ms": 1e3 * percentile(found["times"], 0.5),
-                "p95 ms": 1e3 * percentile(found["times"], 0.95),
+                "times": percentiles(found),
             }
             print(row, flush=True)
             rows.append(row)
@@ -116,120 +114,49 @@ def throughput(service, args, model, folder):
     return rounds
 
 
-def load(service, args, model, single_file, rate):
-    """Times at half of a rate beside one request at a time; then three times the rate."""
-    single = client(service, "grpc", model, 1, single_file)
-    half = client(service, "grpc", model, "-", args.file, "--rate", rate / 2, "--seconds", 20)
-    again = client(service, "grpc", model, 1, single_file)
-    alone = single["times"] + again["times"]
-    report = {
-        "rate": rate,
-        "single": {f"p{share}": 1e3 * percentile(alone, share / 100) for share in (50, 95)},
-        "half": {f"p{share}": 1e3 * percentile(half["times"], share / 100) for share in (50, 95)},
-        "half statuses": half["statuses"],
-    }
-    print(report, flush=True)
-    full = client(service, "grpc", model, 128, args.file)
+def half_load(service, args, model, single_file):
+    """Rounds in turn: the full speed, one request at a time, requests at half of that speed."""
+    rounds = []
+    for _ in range(args.rounds):
+        full = client(service, "grpc", model, 128, args.file, "--times", args.times)
+        rate = speed_of(full) / 2
+        single = client(service, "grpc", model, 1, single_file)
+        half = client(service, "grpc", model, "-", args.file, "--rate", rate, "--seconds", 20)
+        row = {"rate": rate, "statuses": half["statuses"]}
+        row |= {"single": percentiles(single), "half": percentiles(half)}
+        print(row, flush=True)
+        rounds.append(row)
+    return rounds
+
+
+def overload(service, args, model):
+    """Three times the full speed, and the speed before and after."""
+    speed = speed_of(client(service, "grpc", model, 128, args.file, "--times", args.times))
+    options = ("--rate", 3 * speed, "--seconds", args.overload)
     memory = service.megabytes()
-    over = client(
-        service, "grpc", model, "-", args.file, "--rate", 3 * rate, "--seconds", args.overload
-    )
-    report["overload"] = {
+    over = client(service, "grpc", model, "-", args.file, *options)
+    report = {
         "seconds": args.overload,
+        "rate": 3 * speed,
         "statuses": over["statuses"],
         "megabytes before": memory,
         "megabytes after": service.megabytes(),
+        "lines/s before": speed,
     }
-    after = client(service, "grpc", model, 128, args.file)
-    report["overload"]["lines/s before"] = len(full["answers"]) / full["seconds"]
-    report["overload"]["lines/s after"] = len(after["answers"]) / after["seconds"]
-    print(report["overload"], flush=True)
+    after = client(service, "grpc", model, 128, args.file, "--times", args.times)
+    report["lines/s after"] = speed_of(after)
+    print(report, flush=True)
     return report
 
 
-def tables(report):
-    """The tables of a report: throughput, times under load, overload, equality."""
-    return "\n\n".join(
-        [
-            _throughput_table(report["throughput"], report["lines"] * report.get("times", 1)),
-            _load_table(report["under load"]),
-            _equality_table(report.get("equality", [])),
-        ]
-    )
+def speed_of(found):
+    """Lines a second."""
+    return len(found["answers"]) / found["seconds"]
 
 
-def _throughput_table(rounds, lines):
-    heads = ["requests", "lines/s", "Translator's", "of `Translator`", "by processor time"]
-    heads += ["and clients", "loads"]
-    rows = []
-    for name in LOADS:
-        ratios = [
-            statistics.median(ratio(row["translator"], row[name]) for row in rounds)
-            for ratio in (_of_seconds, _of_cpu, _of_cpu_and_clients)
-        ]
-        speeds = [
-            lines / statistics.median(row[part]["seconds"] for row in rounds)
-            for part in (name, "translator")
-        ]
-        loads = ", ".join(f"{row['load']:.0f}" for row in rounds)
-        numbers = [f"{speed:.1f}" for speed in speeds] + [f"{ratio:.2f}" for ratio in ratios]
-        rows.append([name, *numbers, loads])
-    return workers.table(heads, rows)
-
-
-def _of_seconds(whole, service):
-    return whole["seconds"] / service["seconds"]
-
-
-def _of_cpu(whole, service):
-    return whole["cpu"] / service["cpu"]
-
-
-def _of_cpu_and_clients(whole, service):
-    return whole["cpu"] / (service["cpu"] + service["clients"])
-
-
-def _load_table(load):
-    over = load["overload"]
-    rows = [
-        ["one request at a time", "", *(f"{value:.0f}" for value in load["single"].values()), ""],
-        [
-            "half of the full speed",
-            f"{load['rate'] / 2:.0f}",
-            *(f"{value:.0f}" for value in load["half"].values()),
-            _statuses(load["half statuses"]),
-        ],
-        [
-            f"three times the full speed, {over['seconds']:.0f} s",
-            f"{3 * load['rate']:.0f}",
-            "",
-            "",
-            _statuses(over["statuses"]),
-        ],
-    ]
-    table = workers.table(["load", "requests/s", "p50 ms", "p95 ms", "answers"], rows)
-    memory = ", ".join(
-        f"{name} {over['megabytes before'][name]:.0f} MB before and "
-        f"{over['megabytes after'][name]:.0f} MB after"
-        for name in over["megabytes before"]
-    )
-    speed = [over[f"lines/s {when}"] for when in ("before", "after")]
-    speeds = f"{speed[0]:.1f} lines/s before and {speed[1]:.1f} after"
-    return f"{table}\n\nThe overload: {memory}; {speeds}."
-
-
-def _statuses(counts):
-    return ", ".join(
-        f"{count:,} {name.removeprefix('StatusCode.')}" for name, count in sorted(counts.items())
-    )
-
-
-def _equality_table(rows):
-    heads = ["client", "at a time", "lines a request", "differing", "lines"]
-    return workers.table(heads, [[row[name] for name in _EQUALITY] for row in rows])
-
-
-_EQUALITY = ("client", "concurrency", "lines a request", "differing", "lines")
+def percentiles(found):
+    """p50 and p95 in milliseconds."""
+    return {f"p{share}": 1e3 * percentile(found["times"], share / 100) for share in (50, 95)}
 
 
 def main():
@@ -251,18 +178,17 @@ def main():
     report["lines"], report["times"] = len(expected), args.times
     single_file = args.file.with_name("single.txt")
     lines = args.file.read_text("utf-8").splitlines()
-    single_file.write_text("".join(f"{line}\n" for line in lines[:100]), "utf-8")
+    # Of each length as many as there are in the file, and enough of them for a p95.
+    single_file.write_text("".join(f"{line}\n" for line in lines[::3]), "utf-8")
 
     begun = time.perf_counter()
     with Service(args.artefact) as service:
         report["start seconds"] = time.perf_counter() - begun
         report["throughput"] = throughput(service, args, model, folder)
         keep(report, args)
-        seconds = statistics.median(
-            row["1 line, 128 at a time"]["seconds"] for row in report["throughput"]
-        )
-        rate = args.times * len(expected) / seconds
-        report["under load"] = load(service, args, model, single_file, rate)
+        report["half load"] = half_load(service, args, model, single_file)
+        keep(report, args)
+        report["overload"] = overload(service, args, model)
         keep(report, args)
         for report["equality"] in equality(service, args, model, expected):
             keep(report, args)

@@ -18,7 +18,7 @@ import common
 import kinds
 import kinds_speed
 import layers
-import service
+import service_rows
 import serving
 import task_rows
 import training
@@ -194,8 +194,8 @@ TABLES = {
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),
-    "service": lambda: measured("service", service.tables),
-    "service-shortlist": lambda: measured("service_shortlist", service.tables),
+    "service": lambda: measured("service", service_rows.tables),
+    "service-shortlist": lambda: measured("service_shortlist", service_rows.tables),
     "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
     "training": lambda: measured("training", training_table),
     "web": lambda: measured("web", browser.table),

@@ -28,7 +28,7 @@ OUTPUTS = "start", "end"
 def parse_arguments(argv):
     parser = task_run.make_parser("answer", __doc__, epochs=2, data=False)
     add = parser.add_argument
-    add("--passages", type=int, default=8000, help="to train on; default: 8000")
+    add("--passages", type=int, default=10000, help="to train on; default: 10000")
     add("--num-layers", type=int, default=2, help="default: 2")
     add("--d-model", type=int, default=64, help="default: 64")
     return task_run.parse(parser, argv)
