@@ -51,12 +51,14 @@ def imported_ray(local):
 
 
 @contextlib.contextmanager
-def running(address=None):
+def running(address=None, names=()):
     """Ray Serve, without its proxy, from begin to end of the block.
 
     Args:
         address: of a Ray cluster that runs already, as `ray.init` takes it. Defaults to `None`: one
             on this machine, which ends with the block.
+        names: of the models that are deployed in the block. Their replicas end with it; what others
+            have deployed on that cluster goes on.
 
     Yields:
         The module `ray.serve`, and the address of this machine for those where replicas are.
@@ -73,9 +75,12 @@ def running(address=None):
         serve.start(proxy_location="Disabled")
         yield serve, "127.0.0.1" if address is None else ray.util.get_node_ip_address()
     finally:
-        if address is None:
-            with contextlib.suppress(Exception):  # it may be gone already
+        with contextlib.suppress(Exception):  # it may be gone already
+            if address is None:
                 serve.shutdown()
+            else:
+                for name in names:
+                    serve.delete(name)
         ray.shutdown()
 
 

@@ -1,0 +1,128 @@
+"""Two machines with a cable between them, as network namespaces, and a Ray cluster over both.
+
+All that runs on one has its own addresses, ports and 127.0.0.1; the disk is shared, as it is on
+machines of a cluster. For root on Linux, with the program `ip`.
+"""
+
+import os
+import pathlib
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ADDRESSES = ("10.199.7.1", "10.199.7.2")
+RAY_PORT = 6379
+# What its processes must know of each other; else the second machine is refused where the first
+# one has run Ray before.
+RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def missing():
+    """Why there can be no such machines here, or None."""
+    if sys.platform != "linux" or shutil.which("ip") is None or os.geteuid():
+        return "needs root on Linux, and the program ip"
+    name = f"kt-{os.getpid()}-try"
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if tried.returncode:
+        return f"network namespaces are not allowed here: {tried.stderr.strip()}"
+    ip("netns", "del", name)
+    return None
+
+
+def ip(*arguments):
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+class Host:
+    """One of the machines.
+
+    Args:
+        name: str, of its namespace.
+        address: str, which the other one reaches.
+    """
+
+    def __init__(self, name, address):
+        self.name, self.address = name, address
+        ip("netns", "add", name)
+        ip("-n", name, "link", "set", "lo", "up")
+
+    def plug_in(self):
+        """Gives its end of the cable, `cable`, the address; all else goes there, too."""
+        ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "cable")
+        ip("-n", self.name, "link", "set", "cable", "up")
+        ip("-n", self.name, "route", "add", "default", "dev", "cable")
+
+    def start(self, *command, **options):
+        """A `Popen` of a command there."""
+        inside = ["ip", "netns", "exec", self.name, *map(str, command)]
+        # A proxy of this machine is none of theirs, and gRPC would ask it.
+        own = {name: os.environ[name] for name in os.environ if "proxy" not in name.lower()}
+        return subprocess.Popen(inside, text=True, env=own | RAY, **options)
+
+    def run(self, *command, seconds=120):
+        """What a command there writes."""
+        process = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said = process.communicate(timeout=seconds)[0]
+        assert process.returncode == 0, said
+        return said
+
+    def processes(self):
+        """Ids of what runs there, each with its command."""
+        found = {}
+        for pid in map(int, ip("netns", "pids", self.name).split()):
+            try:
+                found[pid] = pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:  # it has ended
+                continue
+        return found
+
+    def kill(self):
+        """Ends all that runs there, as if its power failed."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                continue
+
+
+class Cluster:
+    """The two machines, each with one core for Ray. To be used with `with`."""
+
+    def __init__(self):
+        self.hosts = []
+        # Not pytest's folder, whose name is too long for the sockets in it.
+        self.folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        self.address = f"{ADDRESSES[0]}:{RAY_PORT}"
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self):
+        for number, address in enumerate(ADDRESSES):
+            self.hosts.append(Host(f"kt-{os.getpid()}-{number}", address))
+        first, second = (host.name for host in self.hosts)
+        ip("link", "add", "cable", "netns", first, "type", "veth", "peer", "cable", "netns", second)
+        for host in self.hosts:
+            host.plug_in()
+        head = ("--head", f"--port={RAY_PORT}", "--include-dashboard=false")
+        self._start_ray(self.hosts[0], *head, f"--temp-dir={self.folder}")
+        self._start_ray(self.hosts[1], f"--address={self.address}")
+
+    def _start_ray(self, host, *options):
+        code = "from ray.scripts.scripts import main; main()"
+        options = ("start", *options, f"--node-ip-address={host.address}", "--num-cpus=1")
+        host.run(sys.executable, "-c", code, *options, "--disable-usage-stats")
+
+    def __exit__(self, *error):
+        for host in self.hosts:
+            host.kill()
+        for host in self.hosts:
+            ip("netns", "del", host.name)
+        shutil.rmtree(self.folder, ignore_errors=True)
