@@ -23,6 +23,7 @@ import common
 from service_process import Service
 
 CLIENTS = Path(__file__).with_name("service_clients.py")
+SPELLS = Path(__file__).with_name("spells.py")
 # A process for each line would measure the starts of curl; and all together must fit the queue.
 CURL_LINES = {1: 25, 16: 5, 128: 2}
 # For the throughput: requests at a time, and lines of each.
@@ -114,15 +115,17 @@ def throughput(service, args, model, folder):
     return rounds
 
 
-def half_load(service, args, model, single_file):
-    """Rounds in turn: the full speed, one request at a time, requests at half of that speed."""
+def half_load(service, args, model, folder, single_file):
+    """Rounds in turn: how evenly the machine runs, then full speed, single requests, half speed."""
     rounds = []
     for _ in range(args.rounds):
+        spells = [sys.executable, SPELLS, folder, args.file.read_text("utf-8").splitlines()[0]]
+        spells = subprocess.run(spells, capture_output=True, check=True)
         full = client(service, "grpc", model, 128, args.file, "--times", args.times)
         rate = speed_of(full) / 2
         single = client(service, "grpc", model, 1, single_file)
         half = client(service, "grpc", model, "-", args.file, "--rate", rate, "--seconds", 20)
-        row = {"rate": rate, "statuses": half["statuses"]}
+        row = {"rate": rate, "statuses": half["statuses"], "spells": json.loads(spells.stdout)}
         row |= {"single": percentiles(single), "half": percentiles(half)}
         print(row, flush=True)
         rounds.append(row)
@@ -186,7 +189,7 @@ def main():
         report["start seconds"] = time.perf_counter() - begun
         report["throughput"] = throughput(service, args, model, folder)
         keep(report, args)
-        report["half load"] = half_load(service, args, model, single_file)
+        report["half load"] = half_load(service, args, model, folder, single_file)
         keep(report, args)
         report["overload"] = overload(service, args, model)
         keep(report, args)

@@ -69,7 +69,12 @@ def load_table(rounds, over):
     )
     speed = [over[f"lines/s {when}"] for when in ("before", "after")]
     speeds = f"{speed[0]:.1f} lines/s before and {speed[1]:.1f} after"
-    return f"{workers.table(heads, rows)}\n\nThe overload: {memory}; {speeds}."
+    spells = ", ".join(f"{row['spells']['slowest']:.2f}" for row in rounds)
+    return (
+        f"{workers.table(heads, rows)}\n\nThe same line, again and again for 20 s before each "
+        f"round, took {spells} times as long in its slowest half second as in its fastest. The "
+        f"overload: {memory}; {speeds}."
+    )
 
 
 def p95_ratio(row):
