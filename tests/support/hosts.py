@@ -24,10 +24,14 @@ def missing():
     if sys.platform != "linux" or shutil.which("ip") is None or os.geteuid():
         return "needs root on Linux, and the program ip"
     name = f"kt-{os.getpid()}-try"
-    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if tried.returncode:
-        return f"network namespaces are not allowed here: {tried.stderr.strip()}"
-    ip("netns", "del", name)
+    try:
+        ip("netns", "add", name)
+        try:
+            ip("-n", name, "link", "add", "cable", "type", "veth", "peer", "other")
+        finally:
+            ip("netns", "del", name)
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces are not to be had here: {error.stderr.strip()}"
     return None
 
 
