@@ -69,11 +69,14 @@ def load_table(rounds, over):
     )
     speed = [over[f"lines/s {when}"] for when in ("before", "after")]
     speeds = f"{speed[0]:.1f} lines/s before and {speed[1]:.1f} after"
-    spells = ", ".join(f"{row['spells']['slowest']:.2f}" for row in rounds)
+    spells = [row["spells"] for row in rounds]
+    most, usual = (
+        ", ".join(f"{one[which]:.2f}" for one in spells) for which in ("slowest", "median")
+    )
     return (
         f"{workers.table(heads, rows)}\n\nThe same line, again and again for 20 s before each "
-        f"round, took {spells} times as long in its slowest half second as in its fastest. The "
-        f"overload: {memory}; {speeds}."
+        f"round, beside the idle service: the slowest half second took {most} times as long as the "
+        f"fastest, the median one {usual}.\n\nThe overload: {memory}; {speeds}."
     )
 
 

@@ -1,4 +1,4 @@
-"""How evenly a machine runs: the same line again and again, by one thread on each core.
+"""How evenly a machine runs: the same line again and again, by as many threads as cores.
 
     python benchmarks/spells.py FOLDER LINE
 

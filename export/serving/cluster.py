@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import secrets
 
 from keras_transformer.export.serving.measure import make_measure
 from keras_transformer.export.serving.replica import LOOPBACK, Replica
@@ -51,17 +52,16 @@ def imported_ray(local):
 
 
 @contextlib.contextmanager
-def running(address=None, names=()):
+def running(address=None):
     """Ray Serve, without its proxy, from begin to end of the block.
 
     Args:
         address: of a Ray cluster that runs already, as `ray.init` takes it. Defaults to `None`: one
             on this machine, which ends with the block.
-        names: of the models that are deployed in the block. Their replicas end with it; what others
-            have deployed on that cluster goes on.
 
     Yields:
-        The module `ray.serve`, and the address of this machine for those where replicas are.
+        The module `ray.serve`; the address of this machine for those where replicas are; and a dict
+        for `deploy`: what is in it ends with the block, what others have deployed goes on.
     """
     ray, serve = imported_ray(local=address is None)
     options = {"configure_logging": False, "log_to_driver": False, "namespace": "serve"}
@@ -69,28 +69,35 @@ def running(address=None, names=()):
         # Deployments say how many threads they take; Ray's own bookkeeping of cores is not used.
         own = {"num_cpus": 64, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
         options |= own
-    ray.init(address, **options)
+    # Without an address Ray would take a cluster that happens to run on this machine.
+    ray.init(address or "local", **options)
+    deployed = {}
     try:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="Disabled")
-        yield serve, "127.0.0.1" if address is None else ray.util.get_node_ip_address()
+        yield serve, "127.0.0.1" if address is None else ray.util.get_node_ip_address(), deployed
     finally:
         with contextlib.suppress(Exception):  # it may be gone already
             if address is None:
                 serve.shutdown()
             else:
-                for name in names:
-                    serve.delete(name)
+                _delete(serve, deployed)
         ray.shutdown()
 
 
-def deploy(
-    serve, host, name, folder, *, replicas=1, gpus=0, workers=1, batch_tokens=512, **options
-):
+def _delete(serve, deployed):
+    """Ends what was deployed, but for names that another service has taken meanwhile."""
+    for name, own in deployed.items():
+        found = serve.status().applications.get(name)
+        if found and own in found.deployments:
+            serve.delete(name, _blocking=False)  # Ray goes on with it by itself
+
+
+def deploy(place, name, folder, *, replicas=1, gpus=0, workers=1, batch_tokens=512, **options):
     """Starts the replicas of an artefact, and waits until they answer.
 
     Args:
-        serve, host: from `running`.
+        place: from `running`.
         name: str, of the model.
         folder: of the artefact, at the same path on each machine of the cluster.
         replicas: int, processes that serve it.
@@ -103,10 +110,12 @@ def deploy(
     Raises:
         RuntimeError: they do not come up; says why.
     """
+    serve, host, deployed = place
     made = Workers(replicas * workers, make_measure(folder), batch_tokens, host)
+    deployed[name] = f"{name}-{secrets.token_hex(4)}"  # no other service's
     deployment = serve.deployment(
         Replica,
-        name=name,
+        name=deployed[name],
         num_replicas=replicas,
         ray_actor_options={"num_cpus": 1 / 64, "num_gpus": gpus},
         health_check_period_s=1,

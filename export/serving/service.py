@@ -107,7 +107,7 @@ def serve(
         read_task(served.folder)
     if grpc_port is None:
         grpc_port = port + 1 if port else 0
-    with _listen(host, port) as opened, cluster.running(ray_address, models) as place:
+    with _listen(host, port) as opened, cluster.running(ray_address) as place:
         workers = {name: _deploy(place, name, served) for name, served in models.items()}
         return asyncio.run(
             _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening)
@@ -124,7 +124,7 @@ def _deploy(place, name, served):
     threads, workers = served.shares(os.cpu_count() or 1)
     options = {"providers": served.providers, "threads": threads, "workers": workers}
     return cluster.deploy(
-        *place,
+        place,
         name,
         served.folder,
         replicas=served.replicas,

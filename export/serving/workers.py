@@ -31,7 +31,7 @@ PATIENCE = 300.0
 WELCOME, AGAIN = 10.0, 1.0
 BYTES = 32  # of a key, a challenge, a proof
 _LENGTH = struct.Struct("!Q")
-# A machine that is gone is noticed within seconds, where the system can be told so.
+# A machine that is gone is noticed in about 20 seconds, where the system can be told so.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 
 

@@ -50,10 +50,10 @@ class Host:
     def __init__(self, name, address):
         self.name, self.address = name, address
         ip("netns", "add", name)
-        ip("-n", name, "link", "set", "lo", "up")
 
     def plug_in(self):
         """Gives its end of the cable, `cable`, the address; all else goes there, too."""
+        ip("-n", self.name, "link", "set", "lo", "up")
         ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "cable")
         ip("-n", self.name, "link", "set", "cable", "up")
         ip("-n", self.name, "route", "add", "default", "dev", "cable")
@@ -82,8 +82,12 @@ class Host:
                 continue
         return found
 
+    def unplug(self):
+        """Takes its end of the cable out: it is gone, and nobody is told."""
+        ip("-n", self.name, "link", "set", "cable", "down")
+
     def kill(self):
-        """Ends all that runs there, as if its power failed."""
+        """Ends all that runs there."""
         for pid in self.processes():
             try:
                 os.kill(pid, 9)
@@ -92,7 +96,7 @@ class Host:
 
 
 class Cluster:
-    """The two machines, each with one core for Ray. To be used with `with`."""
+    """The two machines, each with two cores for Ray. To be used with `with`."""
 
     def __init__(self):
         self.hosts = []
@@ -121,7 +125,7 @@ class Cluster:
 
     def _start_ray(self, host, *options):
         code = "from ray.scripts.scripts import main; main()"
-        options = ("start", *options, f"--node-ip-address={host.address}", "--num-cpus=1")
+        options = ("start", *options, f"--node-ip-address={host.address}", "--num-cpus=2")
         host.run(sys.executable, "-c", code, *options, "--disable-usage-stats")
 
     def __exit__(self, *error):
