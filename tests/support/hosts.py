@@ -16,7 +16,14 @@ ADDRESSES = ("10.199.7.1", "10.199.7.2")
 RAY_PORT = 6379
 # What its processes must know of each other; else the second machine is refused where the first
 # one has run Ray before.
-RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+RAY = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    # A machine that is lost is noticed sooner than by default, after a minute.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
 
 
 def missing():
