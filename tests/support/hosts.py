@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ADDRESSES = ("10.199.7.1", "10.199.7.2")
 RAY_PORT = 6379
@@ -139,5 +140,8 @@ class Cluster:
         for host in self.hosts:
             host.kill()
         for host in self.hosts:
+            end = time.monotonic() + 10  # what still runs writes into the folder
+            while host.processes() and time.monotonic() < end:
+                time.sleep(0.1)
             ip("netns", "del", host.name)
         shutil.rmtree(self.folder, ignore_errors=True)
