@@ -23,12 +23,16 @@ What a model must offer to be searched: three methods.
 Between two steps a search may drop sentences that are over, from memory and cache, and reorder
 `by_hypothesis`, so that hypothesis w finds there what the one that it continues has left.
 
-And two members that it may offer:
+And three members that it may offer:
 
 - `start_ids(source_ids)`: the tokens before the first generated one, int32 (B, P), right-padded
   with 0. Without it every sentence starts with the begin token.
 - `max_length`: the number of positions that the model has. Without it, or if it is `None`, there is
   no limit.
+- `narrowed(least)`: a model that may write fewer words in this batch, `least` of them or more, or
+  `None`. It numbers them by itself, the special ids as always, and starts with the begin token; its
+  method `restored(ids, memory)` gives the ids of its numbers. Searches for the likeliest tokens ask
+  for it where no prefix is given.
 
 A recurrent translator, for example, whose state is all that it remembers:
 

@@ -56,8 +56,11 @@ class Search:
 
     It defines `_advance(position, logits, state, plan)`, see `loop.run`, and three numbers:
     `_width`, W; `_distinct`, how many hypotheses differ before the first step; `_history_rows`, how
-    many rows of tokens a sentence keeps.
+    many rows of tokens a sentence keeps. And a fourth, `_ranked`, if it ranks the likeliest tokens
+    alone: how many of them.
     """
+
+    _ranked = None
 
     _: KW_ONLY
     min_length: int = 0
@@ -130,6 +133,18 @@ class Search:
 
     def _search(self, model, options):
         """The whole search as one pure function of tensors."""
+        narrow = self._narrowed(model, options)
+        memory, result = self._found(narrow or model, options)
+        return result._replace(ids=narrow.restored(result.ids, memory)) if narrow else result
+
+    def _narrowed(self, model, options):
+        """The model over fewer words, where it offers one and this search can do with them."""
+        if self._ranked is None or "target_prefix" in options or not hasattr(model, "narrowed"):
+            return None
+        return model.narrowed(self._ranked)
+
+    def _found(self, model, options):
+        """What `encode` returned, and the `SearchResult`."""
         batch_size = batch_size_of(options["source"])
         memory, plan, state = self._begun(model, options)
         cache = model.initial_cache(batch_size, self._width)
@@ -139,7 +154,7 @@ class Search:
                 "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
             )
         state = loop.run(self._advance, model, memory, plan, state, cache, batch_size)
-        return self._result(state, plan)
+        return memory, self._result(state, plan)
 
     def _begun(self, model, options):
         """What is there before the first step, but for the cache: memory, `Plan` and `State`."""

@@ -15,6 +15,7 @@ from keras_transformer.search.candidates import select, top_candidates, top_k
 from keras_transformer.search.checks import check_flag, check_number
 from keras_transformer.search.given import given_at
 from keras_transformer.search.loop import State
+from keras_transformer.special_ids import NUM_SPECIAL
 
 
 def _length_penalty(count, alpha):
@@ -78,6 +79,7 @@ class BeamSearch(Search):
     _distinct = 1  # hypotheses that differ before the first step
     _width = property(lambda self: self.beam_width)
     _history_rows = property(lambda self: 2 * self.beam_width)  # running, then finished ones
+    _ranked = property(lambda self: NUM_SPECIAL + self.beam_width + 1)
 
     def _advance(self, position, logits, state, plan):
         width = self.beam_width

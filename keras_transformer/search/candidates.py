@@ -13,6 +13,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.special_ids import NUM_SPECIAL
+
 
 def top_candidates(logits, count, forbidden):
     """The `count` likeliest allowed tokens of each hypothesis.
@@ -20,7 +22,8 @@ def top_candidates(logits, count, forbidden):
     Probabilities are the model's own: forbidden tokens keep their share.
 
     Args:
-        logits: float32 (B, W, V).
+        logits: float32 (B, W, V). Where the graph does not know V, it is `NUM_SPECIAL` more
+            than `count` at least.
         count: int, how many allowed candidates are needed.
         forbidden: list of pairs (id, when), `when` a boolean tensor that broadcasts to (B, W, C),
             or `None` for always.
@@ -32,12 +35,21 @@ def top_candidates(logits, count, forbidden):
     """
     log_probs = tf.nn.log_softmax(logits)
     if count == 1:
-        ids = np.arange(logits.shape[-1])
-        zeros = np.zeros_like(ids, "float32")
-        return *top_tokens(log_probs + forbid(zeros, ids, forbidden), 1), log_probs
+        return *top_tokens(_allowed(log_probs, forbidden), 1), log_probs
     # If all forbidden tokens are among them, `count` allowed ones are left.
-    values, ids = top_tokens(log_probs, min(logits.shape[-1], count + len(forbidden)))  # (B, W, C)
+    enough = count + len(forbidden)
+    values, ids = top_tokens(log_probs, min(logits.shape[-1] or enough, enough))  # (B, W, C)
     return forbid(values, ids, forbidden), ids, log_probs
+
+
+def _allowed(log_probs, forbidden):
+    """`log_probs` with -inf at the forbidden ids, which are the lowest ones."""
+    if log_probs.shape[-1]:
+        ids = np.arange(log_probs.shape[-1])
+        return log_probs + forbid(np.zeros_like(ids, "float32"), ids, forbidden)
+    ids = np.arange(NUM_SPECIAL)
+    lowest = log_probs[..., :NUM_SPECIAL] + forbid(np.zeros_like(ids, "float32"), ids, forbidden)
+    return tf.concat([lowest, log_probs[..., NUM_SPECIAL:]], axis=-1)
 
 
 def top_k(values, count):
@@ -52,6 +64,8 @@ def top_tokens(values, count):
     maxima, so only these are ranked. They stay in order, so lower ids come first among equals.
     """
     vocabulary = values.shape[-1]
+    if vocabulary is None:
+        return top_k(values, count)
     size = next(
         (n for n in range(math.isqrt(vocabulary), 8, -1) if vocabulary % n == 0), vocabulary
     )

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.search.candidates import top_candidates
 from keras_transformer.search.independent import IndependentSearch
+from keras_transformer.special_ids import NUM_SPECIAL
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -70,6 +71,7 @@ class GreedySearch(IndependentSearch):
     """
 
     _width = _distinct = _history_rows = 1
+    _ranked = NUM_SPECIAL + 1  # one at least that is not forbidden
 
     def _choose(self, position, logits, count, plan):
         best, ids, log_probs = top_candidates(logits, 1, self._forbidden(count))  # (B, 1, 1)

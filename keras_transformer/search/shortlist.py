@@ -132,11 +132,20 @@ class Shortlisted:
         self.max_length, self.start_ids = model.max_length, model.start_ids
         self.initial_cache = model.initial_cache
 
-    def encode(self, source_ids):
-        """`ShortMemory` of the source, ids (B, S)."""
+    def narrowed(self, least):
+        """The same model over the candidates alone, `Narrowed`; `None` if there may be too few.
+
+        Args:
+            least: int, how many words a search needs, so that the lowest ids are added.
+        """
+        return Narrowed(self, least) if least <= len(self.shortlist.always) else None
+
+    def encode(self, source_ids, least=0):
+        """`ShortMemory` of the source, ids (B, S), among its words all ids below `least`."""
         embedding = self.model.decoder.embedding
         chosen = self.shortlist.chosen(source_ids)  # (B, V)
-        words = tf.where(tf.reduce_max(chosen, axis=0) > 0)[:, 0]  # (K,)
+        lowest = (np.arange(len(self.shortlist.always)) < least).astype("float32")
+        words = tf.where(tf.maximum(tf.reduce_max(chosen, axis=0), lowest) > 0)[:, 0]  # (K,)
         bias = (1.0 - tf.gather(chosen, words, axis=1)) * FORBIDDEN
         if embedding.output_bias:
             bias += tf.gather(tf.convert_to_tensor(embedding.bias), words)
@@ -149,13 +158,45 @@ class Shortlisted:
 
     def decode_step(self, ids, position, memory, cache):
         """As the model's, with `FORBIDDEN` as the logit of what is no candidate."""
-        vectors, cache = self.model.decode_vectors(ids, position, memory.memory, cache)
-        kernel = tf.cast(memory.kernel, vectors.dtype)
-        logits = tf.cast(tf.matmul(vectors, kernel), tf.float32)  # (B, W, K)
-        logits += memory.bias[:, tf.newaxis]
+        logits, cache = self.candidate_logits(ids, position, memory, cache)
         batch_size, width, size = tf.shape(ids)[0], tf.shape(ids)[1], len(self.shortlist.always)
         # Rows of a word are copied as a whole: ONNX Runtime gathers single numbers far slower.
         rows = tf.transpose(tf.reshape(logits, [batch_size * width, -1]))  # (K, B W)
         every = tf.fill([size, batch_size * width], FORBIDDEN)
         every = tf.tensor_scatter_nd_update(every, tf.expand_dims(memory.words, 1), rows)
         return tf.reshape(tf.transpose(every), [batch_size, width, size]), cache
+
+    def candidate_logits(self, ids, position, memory, cache):
+        """As `decode_step`, but the logits of the candidates alone, (B, W, K)."""
+        vectors, cache = self.model.decode_vectors(ids, position, memory.memory, cache)
+        kernel = tf.cast(memory.kernel, vectors.dtype)
+        logits = tf.cast(tf.matmul(vectors, kernel), tf.float32)  # (B, W, K)
+        return logits + memory.bias[:, tf.newaxis], cache
+
+
+class Narrowed:
+    """A `Shortlisted` model over the candidates of a batch, numbered from 0 in the order of ids.
+
+    To rank them takes a part of the time that the whole vocabulary takes. The special ids are among
+    them, so that they keep their numbers.
+
+    Args:
+        short: `Shortlisted`.
+        least: int, how many words there are at least; `NUM_SPECIAL` or more.
+    """
+
+    def __init__(self, short, least):
+        self.short, self.least = short, least
+        self.max_length, self.initial_cache = short.max_length, short.initial_cache
+
+    def encode(self, source_ids):
+        """As `Shortlisted` does."""
+        return self.short.encode(source_ids, self.least)
+
+    def decode_step(self, ids, position, memory, cache):
+        """As `Shortlisted` does, but ids are numbers of candidates, and the logits are theirs."""
+        return self.short.candidate_logits(self.restored(ids, memory), position, memory, cache)
+
+    def restored(self, ids, memory):
+        """The ids, int32 of any shape, of numbers of candidates."""
+        return tf.cast(tf.gather(memory.words, ids), tf.int32)

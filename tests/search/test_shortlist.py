@@ -11,6 +11,7 @@ from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.search import Shortlist, Shortlisted
+from keras_transformer.search.shortlist import Narrowed
 
 V, TARGET_V, LENGTH = 29, 31, 11
 SOURCE = np.array([[5, 7, 11, 13, 3], [17, 19, 3, 0, 0], [22, 4, 28, 3, 0]], "int32")
@@ -84,6 +85,59 @@ def test_searches_give_what_forbidding_all_other_words_gives(options, size, sear
     np.testing.assert_array_equal(alone.ids.numpy()[0, 0].tolist(), best[: alone.ids.shape[2]])
     free = search(model, SOURCE, LENGTH).ids.numpy()
     assert free.shape != found.ids.shape or (free != found.ids.numpy()).any()  # it did forbid
+
+
+@pytest.mark.parametrize(
+    "search, prefix",
+    [
+        (kt.BeamSearch(3), np.array([[4, 4], [4, 0], [0, 0]])),
+        (kt.GreedySearch(), np.array([[4], [0], [4]])),
+        (kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2), None),
+        (kt.BeamSearch(26), None),  # more extensions than there are candidates
+    ],
+    ids=["beam, prefix", "greedy, prefix", "sampling", "as wide as the vocabulary"],
+)
+def test_so_do_searches_that_need_the_whole_vocabulary(search, prefix):
+    model, shortlist = random_model(), random_shortlist()
+    found, expected = (
+        search(searched, SOURCE, LENGTH, target_prefix=prefix)
+        for searched in (Shortlisted(model, shortlist), Masked(model, shortlist))
+    )
+    np.testing.assert_array_equal(found.ids[:, :3], expected.ids[:, :3])
+    np.testing.assert_allclose(found.scores[:, :3], expected.scores[:, :3], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("search", [kt.GreedySearch(min_length=4), kt.BeamSearch(4)], ids=repr)
+def test_the_loop_ranks_the_candidates_alone(search):
+    model, sizes = Shortlisted(random_model(), random_shortlist()), []
+
+    class Counted(Narrowed):
+        def decode_step(self, *arguments):
+            logits, cache = super().decode_step(*arguments)
+            sizes.append(logits.shape[-1])
+            return logits, cache
+
+    model.narrowed = lambda least: Counted(model, least)
+    found = search(model, SOURCE, LENGTH)
+    assert sizes and set(sizes) == {None}  # not the vocabulary's 29
+    expected = search(Masked(model.model, model.shortlist), SOURCE, LENGTH)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+
+
+def test_special_ids_keep_their_numbers_and_there_are_enough():
+    table = np.full((V, 1), 20)
+    short = Shortlisted(random_model(), Shortlist(table, np.arange(V) == 3))
+    narrow = short.narrowed(7)
+    memory = narrow.encode(SOURCE)
+    assert memory.words.numpy().tolist() == [0, 1, 2, 3, 4, 5, 6, 20]
+    assert (memory.bias.numpy()[:, [0, 1, 2, 4, 5, 6]] < -9e3).all()  # no candidates
+    assert (memory.bias.numpy()[:, [3, 7]] > -9e3).all()
+    assert narrow.restored(np.array([[3, 7], [0, 7]]), memory).numpy().tolist() == [
+        [3, 20],
+        [0, 20],
+    ]
+    assert short.narrowed(V) is not None and short.narrowed(V + 1) is None
 
 
 def test_an_artefact_writes_the_same(tmp_path):
