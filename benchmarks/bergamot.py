@@ -154,6 +154,7 @@ def kept(path, measure):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
+    parser.set_defaults(threads=1)
     parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
     parser.add_argument("--sentences", type=int, default=1000, help="half of each set")
     parser.add_argument(
