@@ -29,10 +29,12 @@ And three members that it may offer:
   with 0. Without it every sentence starts with the begin token.
 - `max_length`: the number of positions that the model has. Without it, or if it is `None`, there is
   no limit.
-- `narrowed(least)`: a model that may write fewer words in this batch, `least` of them or more, or
-  `None`. It numbers them by itself, the special ids as always, and starts with the begin token; its
-  method `restored(ids, memory)` gives the ids of its numbers. Searches for the likeliest tokens ask
-  for it where no prefix is given.
+- `narrowed(least)`, of its class: a model that is searched in its place, over a vocabulary of this
+  batch with `least` words or more, or `None`. It has the three methods and `max_length`, starts
+  with the begin token, and numbers its words by itself, the special ids (0 to 3) as always: ids in
+  `decode_step` are such numbers, and the graph need not know how many there are. Its method
+  `restored(ids, memory)`, with what its `encode` returned, gives the ids of numbers, 0 for 0.
+  Searches for the likeliest tokens ask for it where no prefix is given.
 
 A recurrent translator, for example, whose state is all that it remembers:
 

@@ -56,8 +56,8 @@ class Search:
 
     It defines `_advance(position, logits, state, plan)`, see `loop.run`, and three numbers:
     `_width`, W; `_distinct`, how many hypotheses differ before the first step; `_history_rows`, how
-    many rows of tokens a sentence keeps. And a fourth, `_ranked`, if it ranks the likeliest tokens
-    alone: how many of them.
+    many rows of tokens a sentence keeps. And a fourth, `_ranked`, if a model may give it a smaller
+    vocabulary, of which it then knows nothing but the special ids: the least size of that one.
     """
 
     _ranked = None
@@ -134,14 +134,17 @@ class Search:
     def _search(self, model, options):
         """The whole search as one pure function of tensors."""
         narrow = self._narrowed(model, options)
-        memory, result = self._found(narrow or model, options)
-        return result._replace(ids=narrow.restored(result.ids, memory)) if narrow else result
+        if narrow is None:
+            return self._found(model, options)[1]
+        memory, result = self._found(narrow, options)
+        return result._replace(ids=narrow.restored(result.ids, memory))
 
     def _narrowed(self, model, options):
         """The model over fewer words, where it offers one and this search can do with them."""
-        if self._ranked is None or "target_prefix" in options or not hasattr(model, "narrowed"):
+        if self._ranked is None or "target_prefix" in options:
             return None
-        return model.narrowed(self._ranked)
+        # Of its own class: one that passes on what it lacks may change what another model gives.
+        return model.narrowed(self._ranked) if hasattr(type(model), "narrowed") else None
 
     def _found(self, model, options):
         """What `encode` returned, and the `SearchResult`."""

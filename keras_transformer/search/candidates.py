@@ -22,8 +22,8 @@ def top_candidates(logits, count, forbidden):
     Probabilities are the model's own: forbidden tokens keep their share.
 
     Args:
-        logits: float32 (B, W, V). Where the graph does not know V, it is `NUM_SPECIAL` more
-            than `count` at least.
+        logits: float32 (B, W, V). Where the graph does not know V, V is at least `count +
+            NUM_SPECIAL`, and only special ids may be forbidden.
         count: int, how many allowed candidates are needed.
         forbidden: list of pairs (id, when), `when` a boolean tensor that broadcasts to (B, W, C),
             or `None` for always.
@@ -33,6 +33,8 @@ def top_candidates(logits, count, forbidden):
         likeliest first, lower ids first where equal; C = min(V, count + len(forbidden)), but 1
         where `count` is 1. And the log-probabilities of all tokens, (B, W, V).
     """
+    if logits.shape[-1] is None and any(token >= NUM_SPECIAL for token, _ in forbidden):
+        raise ValueError(f"Among fewer words only special ids may be forbidden, got {forbidden}.")
     log_probs = tf.nn.log_softmax(logits)
     if count == 1:
         return *top_tokens(_allowed(log_probs, forbidden), 1), log_probs

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.layers.cache import CachedDecoding
 from keras_transformer.special_ids import END_ID, PAD_ID
 
 # The logit of what is no candidate: e^-10000 is 0, and no step of a search makes NaN of it.
@@ -84,7 +85,8 @@ class ShortMemory(NamedTuple):
 
     Attributes:
         memory: the model's own.
-        bias: (B, K), added to the logits: `FORBIDDEN` at what is a candidate of other sentences.
+        bias: (B, K), added to the logits: the output's own, and `FORBIDDEN` at what is no candidate
+            of the sentence.
         kernel: (D, K), the columns that give the logits. All sentences share it.
         words: int64 (K,), the candidates' ids. All sentences share them.
     """
@@ -133,15 +135,25 @@ class Shortlisted:
         self.initial_cache = model.initial_cache
 
     def narrowed(self, least):
-        """The same model over the candidates alone, `Narrowed`; `None` if there may be too few.
+        """The same model over the candidates alone, `Narrowed`.
+
+        `None` where that would not be the same: for subclasses that encode or decode in their own
+        way, models that do not start with the begin token alone, and vocabularies below `least`.
 
         Args:
-            least: int, how many words a search needs, so that the lowest ids are added.
+            least: int, how many words a search needs, so that all ids below it are added.
         """
-        return Narrowed(self, least) if least <= len(self.shortlist.always) else None
+        same = type(self).encode is Shortlisted.encode
+        same = same and type(self).decode_step is Shortlisted.decode_step
+        same = same and getattr(type(self.model), "start_ids", None) is CachedDecoding.start_ids
+        return Narrowed(self, least) if same and least <= len(self.shortlist.always) else None
 
-    def encode(self, source_ids, least=0):
-        """`ShortMemory` of the source, ids (B, S), among its words all ids below `least`."""
+    def encode(self, source_ids):
+        """`ShortMemory` of the source, ids (B, S)."""
+        return self.short_memory(source_ids)
+
+    def short_memory(self, source_ids, least=0):
+        """As `encode`; all ids below `least` are among the words."""
         embedding = self.model.decoder.embedding
         chosen = self.shortlist.chosen(source_ids)  # (B, V)
         lowest = (np.arange(len(self.shortlist.always)) < least).astype("float32")
@@ -177,12 +189,13 @@ class Shortlisted:
 class Narrowed:
     """A `Shortlisted` model over the candidates of a batch, numbered from 0 in the order of ids.
 
-    To rank them takes a part of the time that the whole vocabulary takes. The special ids are among
-    them, so that they keep their numbers.
+    To rank them takes a part of the time that the whole vocabulary takes. The lowest ids are among
+    them, so that the special ones keep their numbers. What is no candidate of a sentence has its
+    own logit and `FORBIDDEN`.
 
     Args:
         short: `Shortlisted`.
-        least: int, how many words there are at least; `NUM_SPECIAL` or more.
+        least: int, all ids below it are added; `NUM_SPECIAL` or more.
     """
 
     def __init__(self, short, least):
@@ -191,7 +204,7 @@ class Narrowed:
 
     def encode(self, source_ids):
         """As `Shortlisted` does."""
-        return self.short.encode(source_ids, self.least)
+        return self.short.short_memory(source_ids, self.least)
 
     def decode_step(self, ids, position, memory, cache):
         """As `Shortlisted` does, but ids are numbers of candidates, and the logits are theirs."""

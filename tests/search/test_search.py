@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.search import BeamSearch, Cache, GreedySearch, Sampling
-from keras_transformer.search.candidates import top_tokens
+from keras_transformer.search.candidates import top_candidates, top_tokens
 from keras_transformer.search.sampling import _uniform_noise
 
 END = 3
@@ -241,6 +241,19 @@ def test_ranking_parts_of_the_vocabulary_equals_ranking_all_of_it(vocabulary, co
         found, expected = top_tokens(tf.constant(logits), count), tf.math.top_k(logits, count)
         np.testing.assert_array_equal(found[0], expected.values)
         np.testing.assert_array_equal(found[1], expected.indices)
+
+
+def test_of_fewer_words_only_special_ids_are_forbidden():
+    @tf.function(input_signature=[tf.TensorSpec([None, 1, None])])
+    def best(logits):
+        return top_candidates(logits, 1, [(token, None)])[1]
+
+    logits = tf.constant([[[5.0, 1.0, 2.0, 3.0, 4.0]]])
+    token = 0
+    assert best(logits).numpy().tolist() == [[[4]]]
+    token = 4
+    with pytest.raises(ValueError, match="only special ids may be forbidden"):
+        tf.function(best.python_function, input_signature=best.input_signature)(logits)
 
 
 @pytest.mark.parametrize("causal", [False, True])

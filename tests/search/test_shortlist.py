@@ -5,6 +5,7 @@ Shapes: B batch, S source length, V vocabulary, C candidates of a source token.
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
@@ -109,7 +110,7 @@ def test_so_do_searches_that_need_the_whole_vocabulary(search, prefix):
 
 @pytest.mark.parametrize("search", [kt.GreedySearch(min_length=4), kt.BeamSearch(4)], ids=repr)
 def test_the_loop_ranks_the_candidates_alone(search):
-    model, sizes = Shortlisted(random_model(), random_shortlist()), []
+    sizes = []
 
     class Counted(Narrowed):
         def decode_step(self, *arguments):
@@ -117,12 +118,56 @@ def test_the_loop_ranks_the_candidates_alone(search):
             sizes.append(logits.shape[-1])
             return logits, cache
 
-    model.narrowed = lambda least: Counted(model, least)
+    class Watched(Shortlisted):
+        def narrowed(self, least):
+            return Counted(self, least)
+
+    model = Watched(random_model(), random_shortlist())
     found = search(model, SOURCE, LENGTH)
     assert sizes and set(sizes) == {None}  # not the vocabulary's 29
     expected = search(Masked(model.model, model.shortlist), SOURCE, LENGTH)
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+
+
+class Tagged(kt.Transformer):
+    """Starts with a token of its own behind the begin token."""
+
+    def start_ids(self, source_ids):
+        return np.tile([[2, 7]], [len(SOURCE), 1])
+
+
+class Fond(Shortlisted):
+    """Finds one word likelier than the model does."""
+
+    def decode_step(self, *arguments):
+        logits, cache = super().decode_step(*arguments)
+        return logits + 9.0 * tf.one_hot(4, V), cache
+
+
+class Wrapped:
+    """Does so, too, and passes on all that it lacks."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def decode_step(self, *arguments):
+        logits, cache = self.model.decode_step(*arguments)
+        return logits + 9.0 * tf.one_hot(4, V), cache
+
+
+def test_models_of_another_kind_are_searched_as_they_are():
+    shortlist, search = random_shortlist(), kt.GreedySearch()
+    tagged = Tagged(V, 1, d_model=12, num_heads=3, d_ff=17, dropout=0.0)
+    plain = search(Shortlisted(random_model(), shortlist), SOURCE, LENGTH).ids.numpy()
+    for model in (Fond(random_model(), shortlist), Wrapped(Shortlisted(random_model(), shortlist))):
+        found = search(model, SOURCE, LENGTH).ids.numpy()
+        assert (found == 4).sum() > (plain == 4).sum()
+    found = search(Shortlisted(tagged, shortlist), SOURCE, LENGTH)
+    np.testing.assert_array_equal(found.ids, search(Masked(tagged, shortlist), SOURCE, LENGTH).ids)
 
 
 def test_special_ids_keep_their_numbers_and_there_are_enough():
