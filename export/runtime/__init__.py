@@ -11,8 +11,7 @@ What lives here, from the bottom up:
 - `signature`: names of inputs, outputs, axes and files; `manifest`: the file that lists them all;
 - `heads`: what outputs mean, labels or tags or answers; `results`: what is made of them;
 - `artefact`: reads a folder and checks it; `mapped_model` and `session`: ONNX Runtime with it;
-  `steps`: the loop of a search, where it is not in the graph; `continuous_batch`: sentences that
-  join and leave a batch between its steps;
+  `steps`: the loop of a search, where it is not in the graph;
 - `lines`, `rows`, `text_rows`: what may be read, and as what the model reads it;
 - `batching`: batches, worker threads, faults kept apart;
 - `runner`: what serves an artefact, whatever its task; `search_runner`: if it holds a search;

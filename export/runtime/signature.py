@@ -26,11 +26,6 @@ NEXT = "next."  # before the name of an input: what the next step reads in its p
 SLOTS = "blocks"  # how the names of cached keys and values begin
 UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
 HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
-RUNNING = "running"  # (B, W) float32, -inf for hypotheses that are over, or were never there
-POSITION = "position"  # (B, 1) int32, how many steps a sentence has had; () in old artefacts
-PAST_BIAS = "past_bias"  # (B, W, L W) float32, what hides slots; at first it hides all
-MEMORY = "memory"  # how the names of what was encoded begin, of which a mask is the boolean
-PLACES = "_places"  # how the names of int64 (..., 3) end: indices of slots, the sentence first
 START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only where there are prompts
 
 # Names of the axes, in order. Axes of one name have one length within a call.

@@ -6,9 +6,7 @@ slots for all tokens from the start, and a step writes its keys and values into 
 attention bias hides the slots that are not filled yet. So the caches can be updated in place. The
 states of a recurrent decoder have one size from the start.
 
-A sentence has a position, slots and states of its own, and nothing in a step asks for those of the
-others. So a batch may hold sentences that have come so far or so far. Within a call those that are
-over stay until all are, for the shapes may not change; `runtime.continuous` lets them go.
+Sentences that are over stay in the batch until all are, for the shapes may not change.
 
 Shapes: B sentences, W hypotheses of each, H heads, L most steps of the batch.
 """
@@ -106,7 +104,7 @@ class StepsTask:
             history=tf.zeros([batch_size, search._history_rows, length], tf.int32)
         )
         cache = self._fixed_cache(batch_size, length)
-        self._parts = self._divided(memory, plan, tf.zeros([batch_size, 1], tf.int32), state, cache)
+        self._parts = self._divided(memory, plan, tf.zeros([], tf.int32), state, cache)
         return _tensors(self._parts)
 
     def _step(self, **tensors):
@@ -135,6 +133,8 @@ class StepsTask:
         if name in self.task.specs:
             return self.task.axes(name, rank)
         name = name.removeprefix(signature.NEXT)
+        if name == "noise":
+            return ("steps", "batch", "samples")
         rest = [f"{name}_axis_{i}" for i in range(1, rank)]
         return ("batch", *rest)[:rank]
 

@@ -103,8 +103,7 @@ def step_attention(attention, query, cache, position, attention_bias=None, put=a
         attention: `MultiHeadAttention`.
         query: (B, W, D), the new tokens.
         cache: keys (B, H, t W, K) and values (B, H, t W, U).
-        position: t, integer scalar, the position of the new tokens; or integers (B, 1), one for
-            each sentence.
+        position: t, integer scalar, the position of the new tokens.
         attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other hypotheses.
             `None` for one hypothesis a sentence.
         put: function that adds the new tokens' keys or values to those of the cache.
@@ -219,8 +218,7 @@ class CachedDecoding:
 
         Args:
             ids: (B, W) int32, the last token of each hypothesis.
-            position: t, integer scalar, how many tokens come before it; or integers (B, 1), where
-                `cache` puts the tokens of each sentence in slots of its own.
+            position: t, integer scalar, how many tokens come before it.
             memory: what `encode` returned.
             cache: `Cache` of the t tokens before. If hypothesis w continues another one, row w of
                 `by_hypothesis` must hold the row of that one.

@@ -28,8 +28,7 @@ class Stack:
     def embed(self, ids, position=None, segment_ids=None):
         """Embeddings + positions + segments, norm and dropout on the sum: (B, T) -> (B, T, D).
 
-        With `position`, an integer scalar or integers (B, 1), all T tokens of a sentence are
-        alternatives for it.
+        With `position`, an integer scalar, all T tokens of a sentence are alternatives for it.
         """
         x = self.positions.add(self.embedding(ids), position)
         if self.segments is not None:

@@ -41,7 +41,7 @@ def given_at(position, log_probs, count, given):
     """The tokens that are given for the next position, and their log-probabilities.
 
     Args:
-        position: int32 scalar or (B, 1), of the tokens that were fed in this step.
+        position: int32 scalar, of the tokens that were fed in this step.
         log_probs: float32 (B, W, V).
         count: int32 (B, 1), number of generated tokens with the next one.
         given: int32 (B, P + Q + 1).
@@ -51,23 +51,13 @@ def given_at(position, log_probs, count, given):
         tokens of the prompt.
     """
     column = tf.minimum(position + 1, tf.shape(given)[1] - 1)
-    tokens = tf.reshape(at_position(given, column), [-1, 1])  # (B, 1)
+    tokens = tf.expand_dims(tf.gather(given, column, axis=1), 1)  # (B, 1)
     batch_size, width, vocab_size = tf.unstack(tf.shape(log_probs))
     offset = tf.reshape(tf.range(batch_size * width) * vocab_size, [batch_size, width])
     log_probs = tf.gather(tf.reshape(log_probs, [-1]), offset + tokens)  # (B, W)
     # No log-probability is above 0, so the maximum gives 0 for tokens of the prompt.
     uncounted = tf.where(count > 0, -np.inf, np.float32(0))
     return tokens, tf.maximum(log_probs, uncounted)
-
-
-def at_position(tensor, position):
-    """What stands at a position in each row of a tensor (B, T, ...): (B, ...).
-
-    `position` is an integer scalar, or (B, 1), one for each row.
-    """
-    if not position.shape.rank:
-        return tf.gather(tensor, position, axis=1)
-    return tf.gather(tensor, position[:, 0], batch_dims=1)
 
 
 def without_prompt(history, start_length):

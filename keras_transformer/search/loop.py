@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     limit: tf.Tensor  # (B, 1) int32, most tokens that may be generated
     start_length: Any  # (B, 1) int32, or the int 1 where every sentence starts with one token
     given: Any  # (B, P + Q + 1) int32, tokens that are given, then 0; None where there are none
-    noise: Any  # (B, T, W) float32 in [0, 1), or None
+    noise: Any  # (T, B, W) float32 in [0, 1), or None
 
     def of(self, sentences):
         """The plan of these sentences."""
@@ -47,15 +47,11 @@ class Plan(NamedTuple):
             tf.gather(self.limit, sentences),
             self.start_length if self.given is None else tf.gather(self.start_length, sentences),
             None if self.given is None else tf.gather(self.given, sentences),
-            None if self.noise is None else tf.gather(self.noise, sentences),
+            None if self.noise is None else tf.gather(self.noise, sentences, axis=1),
         )
 
     def count(self, position):
-        """How many tokens are generated after the step at this position, (B, 1) or scalar.
-
-        The loop's position is a scalar. A step that is run by itself may have one for each
-        sentence, (B, 1).
-        """
+        """How many tokens are generated after the step at this position, (B, 1) or scalar."""
         return position + (2 - self.start_length)
 
 

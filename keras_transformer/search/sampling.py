@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from keras_transformer.search.candidates import forbid, top_candidates
 from keras_transformer.search.checks import check_number, integer_ids
-from keras_transformer.search.given import at_position
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.sources import source_numbers
 
@@ -47,7 +46,7 @@ def _uniform_noise(source, seed, samples, length):
         length: int32 scalar, T.
 
     Returns:
-        float32 (B, T, W), uniform on the multiples of 2^-23 in [0, 1).
+        float32 (T, B, W), uniform on the multiples of 2^-23 in [0, 1).
     """
     mask = tf.cast(source != 0, tf.int64)
     rank = tf.cumsum(mask, axis=1)  # numbers of the tokens, padding left out
@@ -55,8 +54,8 @@ def _uniform_noise(source, seed, samples, length):
     key = tf.reduce_sum(tokens, axis=1, keepdims=True) % PRIME  # (B, 1)
     key = _mix(_mix(tf.cast(seed, tf.int64)) + key)
     key = _mix(key + np.arange(samples))  # (B, W)
-    position = tf.reshape(tf.cast(tf.range(length), tf.int64), [-1, 1])
-    noise = _mix(key[:, tf.newaxis] + position)  # (B, T, W)
+    position = tf.reshape(tf.cast(tf.range(length), tf.int64), [-1, 1, 1])
+    noise = _mix(key + position)  # (T, B, W)
     return tf.cast(noise // 2**8, tf.float32) * 2.0**-23
 
 
@@ -143,7 +142,7 @@ class Sampling(IndependentSearch):
             kept = tf.cast(cumulative - weights < self.top_p * total, tf.float32)
             total = tf.reduce_max(cumulative * kept, axis=-1, keepdims=True)  # (B, W, 1)
         # Inverse of the cumulative distribution: one random number a token.
-        drawn = tf.expand_dims(at_position(plan.noise, position), 2) * total  # (B, W, 1)
+        drawn = tf.expand_dims(tf.gather(plan.noise, position), 2) * total  # (B, W, 1)
         index = tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int64), axis=-1, keepdims=True)
         index = tf.minimum(index, log_probs.shape[-1] - 1)  # (B, W, 1)
         token = index if ids is None else tf.gather(ids, index, batch_dims=2)

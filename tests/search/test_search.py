@@ -418,7 +418,7 @@ def test_noise_is_uniform_and_neighbours_are_independent(axis):
     else:
         source = np.stack([np.arange(4, 105), np.arange(101) // 9], axis=1).astype("int32")
         noise = _uniform_noise(source, tf.constant(3), 101, 103).numpy()
-        noise = np.moveaxis(noise, {"sentence": 0, "position": 1, "sample": 2}[axis], 0)
+        noise = np.moveaxis(noise, {"position": 0, "sentence": 1, "sample": 2}[axis], 0)
     assert noise.dtype == np.float32 and noise.min() >= 0 and noise.max() < 1
     bins = (noise * 32).astype(int)
     counts = np.bincount(bins.ravel(), minlength=32)

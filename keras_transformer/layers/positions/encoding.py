@@ -10,8 +10,7 @@ class PositionEncoding(layers.Layer):
     """What blocks and models ask of a position encoding: three methods, `add`, `rotate`, `bias`.
 
     This one does nothing; a real one has at least one method of its own. In a step of a search all
-    T vectors are alternatives for the same `position`, an integer scalar, or integers (B, 1) where
-    each sentence is at a step of its own; without it, vector i stands at position i.
+    T vectors are alternatives for the same `position`; without it, vector i stands at position i.
 
     Attributes:
         in_attention: whether `rotate` and `bias` do something, and so whether every self-attention
@@ -66,28 +65,16 @@ class PositionEncoding(layers.Layer):
             return None
         heads, targets = queries.shape[1], ops.shape(queries)[2]
         query_positions, key_positions = ops.arange(targets), ops.arange(ops.shape(keys)[2])
-        if position is None:
-            return self.bias(query_positions, key_positions, heads)
-        query_positions = ops.zeros_like(query_positions) + position  # (T,) or (B, T)
-        key_positions = key_positions // targets
-        if not differ(position):
-            return self.bias(query_positions, key_positions, heads)
-        bias = self.bias(ops.reshape(query_positions, (-1,)), key_positions, heads)
-        if bias is None:
-            return None
-        bias = ops.reshape(bias, (bias.shape[0], -1, targets, ops.shape(bias)[2]))  # (H, B, T, S)
-        return ops.swapaxes(bias, 0, 1)
+        if position is not None:
+            query_positions = ops.zeros_like(query_positions) + position
+            key_positions = key_positions // targets
+        return self.bias(query_positions, key_positions, heads)
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def get_config(self):
         return super().get_config()  # Keras' own guess fails for dtype policies
-
-
-def differ(position):
-    """Whether a position is not one for all sentences, but (B, 1)."""
-    return len(getattr(position, "shape", ())) > 0
 
 
 def at(position):
@@ -99,19 +86,19 @@ def angles(positions, size, base=10000.0):
     """The angle pos / base^(2i/size) of every position and pair of channels.
 
     Args:
-        positions: float32 tensor (T,), or of any other shape.
+        positions: float32 tensor (T,).
         size: D, an even number of channels.
         base: wavelength base. Defaults to the paper's 10000.
 
     Returns:
-        float32 tensor (T, D / 2), a further axis; column i holds the angle of channels 2i and 2i+1.
+        float32 tensor (T, D / 2); column i holds the angle of channels 2i and 2i+1.
     """
     exponents = ops.arange(0, size, 2, dtype="float32") / size  # (D/2,)
-    return positions[..., None] / ops.power(base, exponents)
+    return positions[:, None] / ops.power(base, exponents)[None, :]
 
 
 def position_range(length, offset):
-    """Positions offset .. offset + length - 1 as float32 (length,); (B, length) for (B, 1)."""
+    """Positions offset .. offset + length - 1 as float32 (length,)."""
     return ops.cast(ops.arange(length) + offset, "float32")
 
 

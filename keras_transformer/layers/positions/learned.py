@@ -22,8 +22,7 @@ class LearnedPositionEncoding(PositionEncoding):
 
     Call arguments:
         inputs: (B, T, D) embeddings.
-        offset: position of the first vector, an integer scalar, or integers (B, 1), one for each
-            sequence. Defaults to 0.
+        offset: position of the first vector. Defaults to 0.
         length: number of positions, T (default) or 1.
 
     Returns:
@@ -65,7 +64,7 @@ class LearnedPositionEncoding(PositionEncoding):
             # short; a lookup by position would give zeros on a GPU.
             vectors = self.embeddings[offset : offset + length]  # (T, D)
         else:
-            vectors = ops.take(self.embeddings, ops.arange(length) + offset, axis=0)
+            vectors = ops.take(self.embeddings, ops.arange(length) + offset, axis=0)  # (T, D)
         return inputs + ops.cast(vectors, inputs.dtype)
 
     def add(self, embeddings, position=None):

@@ -11,7 +11,6 @@ from keras_transformer.layers.positions.encoding import (
     angles,
     at,
     check_even,
-    differ,
     position_range,
 )
 
@@ -27,8 +26,7 @@ class RotaryPositionEncoding(PositionEncoding):
 
     Call arguments:
         inputs: (..., T, K) queries or keys, K even.
-        offset: position of the first vector, an integer scalar, or integers of which an axis for
-            each but the last two of the input has size 1. Defaults to 0.
+        offset: position of the first vector. Defaults to 0.
         length: number of positions, T (default) or 1.
 
     Returns:
@@ -60,6 +58,4 @@ class RotaryPositionEncoding(PositionEncoding):
 
     def rotate(self, heads, position=None):
         """The call, for attention."""
-        if differ(position):
-            position = position[:, None]  # (B, 1, 1), beside (B, H, T, K)
         return self(heads, **at(position))

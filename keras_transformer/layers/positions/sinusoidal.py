@@ -28,7 +28,7 @@ class SinusoidalPositionEncoding(PositionEncoding):
     Call arguments:
         inputs: (B, T, D) embeddings, D even.
         offset: position of the first vector, an integer or an integer scalar
-            tensor, or integers (B, 1), one for each sequence. Defaults to 0.
+            tensor. Defaults to 0.
         length: number of positions, T (default); or 1, where all vectors are
             alternatives for the same position.
 
@@ -57,12 +57,10 @@ class SinusoidalPositionEncoding(PositionEncoding):
 
     def call(self, inputs, offset=0, length=None):
         length, d_model = length or ops.shape(inputs)[1], inputs.shape[-1]
-        angle = angles(
-            position_range(length, offset), d_model, self.base
-        )  # (T, D/2) or (B, T, D/2)
-        pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
-        encoding = ops.reshape(pairs, (-1, length, d_model))  # (1, T, D) or (B, T, D)
-        return inputs + ops.cast(encoding, inputs.dtype)
+        angle = angles(position_range(length, offset), d_model, self.base)  # (T, D/2)
+        pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, D/2, 2)
+        encoding = ops.reshape(pairs, (-1, d_model))  # (T, D)
+        return inputs + ops.cast(encoding, inputs.dtype)[None]
 
     def add(self, embeddings, position=None):
         """The call, for models."""
