@@ -51,7 +51,7 @@ def started(host, told, *command):
         process.wait()
 
 
-def wait_for(condition, told, seconds=120):
+def wait_for(condition, told, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, told.read_text()
@@ -97,7 +97,7 @@ def test_a_service_and_a_job_go_on_where_a_machine_is_lost(cluster, folder, tmp_
         serving.terminate()
         assert serving.wait(60) == 0, served.read_text()
     # The cluster goes on, without what the service has started.
-    wait_for(lambda: not running(first, "ServeReplica"), served, 30)
+    wait_for(lambda: not running(first, "ServeReplica"), served, 120)
     rows = archives.rows(out)
     assert [row["source"] for row in rows] == LINES
     assert [row["text"] for row in rows] == translated(LINES)
