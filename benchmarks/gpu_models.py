@@ -55,7 +55,7 @@ def never_ending(model):
     every hypothesis is as long as it may be, in every engine and without an engine's own options.
     """
     weights = {variable.path: variable for variable in model.weights}
-    last = f"decoder_block_{len(model.decoder.blocks) - 1}/feed_forward_norm"
+    last = f"decoder_block_{len(model.decoder_stack.blocks) - 1}/feed_forward_norm"
     for path, rows, value in (
         (f"{last}/gamma", 0, 0.0),
         (f"{last}/beta", 0, 4.0),

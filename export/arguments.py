@@ -8,11 +8,11 @@ says what was passed, what was expected and how to mend it. Samples are checked 
 import keras
 import numpy as np
 
+from keras_transformer.decoding import CachedDecoding
 from keras_transformer.export.graph import quantize
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
-from keras_transformer.layers.cache import CachedDecoding
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.grammar import check_grammar

@@ -14,7 +14,6 @@ import numpy as np
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.arguments import check_weights
-from keras_transformer.layers.stack import Stack
 from keras_transformer.models import Transformer
 
 CONFIG_FILE = "config.json"
@@ -51,12 +50,14 @@ def differences(model, activations):
         activations: the engine's name of each activation, `{function: name}`.
     """
     found = []
-    if not isinstance(model.encoder, Stack):
+    if model.encoder_stack is None:
         return [f"encoder={model.encoder.name!r}, a model of your own"]
     if model.recurrent_decoder:
         found.append("recurrent_decoder=True")
-    if model.encoder.positions.in_attention:
-        found.append(f"positions={type(model.encoder.positions).__name__} inside of attention")
+    if model.encoder_stack.positions.in_attention:
+        found.append(
+            f"positions={type(model.encoder_stack.positions).__name__} inside of attention"
+        )
     if keras.activations.get(model.activation) not in activations:
         known = sorted(function.__name__ for function in activations)
         found.append(f"activation={model.get_config()['activation']!r}, known are {known}")
@@ -80,7 +81,7 @@ def refuse(engine, found):
 
 def depths(model):
     """Blocks in the encoder and in the decoder."""
-    return len(model.encoder.blocks), len(model.decoder.blocks)
+    return len(model.encoder_stack.blocks), len(model.decoder_stack.blocks)
 
 
 def weights_of(model):
@@ -91,7 +92,8 @@ def weights_of(model):
 def position_tables(model, length):
     """What the two sides add to the embeddings of the first positions, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
-    return [np.asarray(side.positions.add(nothing))[0] for side in (model.encoder, model.decoder)]
+    stacks = model.encoder_stack, model.decoder_stack
+    return [np.asarray(stack.positions.add(nothing))[0] for stack in stacks]
 
 
 def why_not_made_of(*names):

@@ -144,7 +144,7 @@ def _channel_order(model, length):
     for order in (same, np.r_[same[::2], same[1::2]]):
         if all(np.allclose(t[:, order], theirs, atol=1e-3) for t in position_tables(model, length)):
             return order, []
-    kind = type(model.encoder.positions).__name__
+    kind = type(model.encoder_stack.positions).__name__
     return same, [f"positions={kind} that are not the paper's sinusoids of base 10000"]
 
 

@@ -1,4 +1,4 @@
-"""Whole models, built from the blocks as functional Keras models (section 3 of the paper).
+"""Figure 1 of the paper as functional Keras models: encoder, decoder and logits (section 3).
 
 The path and shape of every weight are a contract that checkpoints and importers rely on; the
 documentation lists them.
@@ -6,18 +6,191 @@ documentation lists them.
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
-import keras
+from dataclasses import dataclass
+from typing import Any
 
+import keras
+from keras import layers
+
+from keras_transformer.decoding import CachedDecoding, encoded
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.layers.cache import CachedDecoding
-from keras_transformer.layers.checks import check_encoder, check_known
+from keras_transformer.layers.checks import (
+    check_encoder,
+    check_id_inputs,
+    check_known,
+    check_positive,
+)
+from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
+from keras_transformer.layers.nested import restore_sublayers, sublayer_settings
+from keras_transformer.layers.positions import PositionEncoding, position_encoding
 from keras_transformer.layers.ssru import RecurrentDecoderBlock
-from keras_transformer.layers.stack import encoded, make_embedding, make_embeddings, make_stack
-from keras_transformer.model_base import ModelBase
+from keras_transformer.training.distribution import DistributedModel
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The layers of one side of figure 1, in the order in which a forward pass calls them.
+
+    For rotary and bias encodings, which act inside attention, `positions.add` is the identity.
+    """
+
+    embedding: TokenEmbedding
+    positions: PositionEncoding
+    segments: SegmentEmbedding | None
+    embedding_norm: layers.Layer | None
+    dropout: layers.Dropout  # on embeddings + positions (section 5.4)
+    blocks: list[Any]  # `EncoderBlock`, `DecoderBlock` or `RecurrentDecoderBlock`
+    norm: layers.Layer  # pre-norm stacks end with one; post-norm stacks have the identity
+
+    def embed(self, ids: Any, position: Any = None, segment_ids: Any = None) -> Any:
+        """Embeddings + positions + segments, norm and dropout on the sum: (B, T) -> (B, T, D).
+
+        With `position`, an integer scalar, all T tokens are candidates for this one position.
+        """
+        x = self.positions.add(self.embedding(ids), position)
+        if self.segments is not None:
+            x = self.segments(x, segment_ids)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        return self.dropout(x)
+
+    def __call__(self, ids: Any, *memory: Any, segment_ids: Any = None, **options: Any) -> Any:
+        """(B, T) -> (B, T, D). The Keras mask of the embedding masks out the padding."""
+        x = self.embed(ids, segment_ids=segment_ids)
+        for block in self.blocks:
+            x = block(x, *memory, **options)
+        return self.norm(x)
+
+
+class TransformerModel(DistributedModel):
+    """Constructor arguments, layers and configuration that the three models share."""
+
+    encoder = encoder_stack = decoder = decoder_stack = None
+
+    def _keep(self, arguments, kwargs):
+        """Keeps the constructor's arguments as attributes, from its `locals()`."""
+        arguments = {
+            name: value
+            for name, value in arguments.items()
+            if name not in ("self", "kwargs", "encoder", "__class__")
+        }
+        self._argument_names = tuple(arguments)
+        for name, value in arguments.items():
+            setattr(self, name, value)
+        self.positions = keras.saving.serialize_keras_object(arguments["positions"])
+        self.max_length = position_encoding(arguments["positions"]).max_length
+        self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        self._sublayers = kwargs.pop("sublayers", None)
+        check_known(self, kwargs, "name", "trainable")  # Keras ignores unknown arguments
+
+    def _connect(self, inputs, outputs, **kwargs):
+        """Makes this the functional model from inputs to outputs."""
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.dtype_policy = self._policy
+        if self._sublayers:
+            restore_sublayers(self, self._sublayers)
+        for side in (self.encoder, self.decoder):  # they share their layers with this model
+            if side is not None and side.weights and not any(w.trainable for w in side.weights):
+                side.trainable = False
+
+    def _embedding(self, name, vocab_size, **options):
+        return TokenEmbedding(vocab_size, self.d_model, dtype=self._policy, name=name, **options)
+
+    def _norm(self, name):
+        return layers.LayerNormalization(epsilon=self.epsilon, dtype=self._policy, name=name)
+
+    def _stack(self, side, text, embedding, block, num_layers, num_segments=None):
+        """One side of figure 1.
+
+        Args:
+            side: prefix of the names of blocks and norm, "encoder" or "decoder".
+            text: prefix of the names of positions and dropout, "source" or "target".
+            embedding: `TokenEmbedding`.
+            block: class of the blocks.
+            num_layers: number of blocks.
+            num_segments: as in `SegmentEmbedding`; `None` for rows of one text.
+        """
+        check_positive(num_layers=num_layers)
+        dtype = self._policy
+        positions = position_encoding(self.positions, dtype=dtype, name=f"{text}_positions")
+        blocks = [
+            block(
+                self.num_heads, self.d_ff, self.dropout, self.activation, self.norm_first,
+                key_dim=self.key_dim, value_dim=self.value_dim,
+                attention_dropout=self.attention_dropout, use_bias=self.use_bias,
+                epsilon=self.epsilon, dtype=dtype, name=f"{side}_block_{i}",
+                positions=self.positions if positions.in_attention else None,
+            )
+            for i in range(num_layers)
+        ]  # fmt: skip
+        segments = None
+        if num_segments is not None:
+            segments = SegmentEmbedding(num_segments, dtype=dtype, name="segment_embedding")
+        identity = layers.Identity(dtype=dtype.name, name=f"{side}_norm")
+        return Stack(
+            embedding=embedding,
+            positions=positions,
+            segments=segments,
+            embedding_norm=self._norm(f"{text}_embedding_norm") if self.embedding_norm else None,
+            dropout=layers.Dropout(self.dropout, dtype=dtype, name=f"{text}_dropout"),
+            blocks=blocks,
+            norm=self._norm(f"{side}_norm") if self.norm_first else identity,
+        )
+
+    def call(self, inputs, training=None, mask=None):
+        check_id_inputs(self, inputs)
+        return super().call(inputs, training=training, mask=mask)
+
+    def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
+        """Adds trainable low-rank updates to some projections, and freezes all other layers.
+
+        LoRA (arXiv 2106.09685): W + A B / rank with A (inputs, rank) and B (rank, outputs). Saving
+        merges the updates into W. Compile the model after this call.
+
+        Args:
+            rank: r, the inner size of the updates.
+            names: names of the `Dense` layers that get updates. Defaults to the queries and values
+                of all attentions; others are "key", "output" (of attentions and feed-forward
+                networks) and "hidden".
+
+        Raises:
+            ValueError: no layer has one of the names, or LoRA is already enabled.
+        """
+        chosen = [
+            layer
+            for layer in self._flatten_layers(include_self=False)
+            if layer.name in names and isinstance(layer, layers.Dense)
+        ]
+        if not chosen:
+            raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
+        for layer in self._flatten_layers(include_self=False):
+            layer.trainable = False
+        for layer in chosen:
+            layer.trainable = True
+            layer.enable_lora(rank)
+
+    def get_config(self) -> dict[str, Any]:
+        config = {name: getattr(self, name) for name in self._argument_names}
+        config["activation"] = keras.activations.serialize(keras.activations.get(self.activation))
+        settings = sublayer_settings(self)
+        return {
+            **config,
+            **({"sublayers": settings} if settings else {}),
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(self._policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if config.get("encoder") is not None:
+            encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
+            config = {**config, "encoder": encoder}
+        return cls(**config)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Transformer(CachedDecoding, ModelBase):
+class Transformer(CachedDecoding, TransformerModel):
     """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
 
     Defaults are the paper's "base" model; every row of its Table 3 is a choice of
@@ -86,51 +259,72 @@ class Transformer(CachedDecoding, ModelBase):
     """
 
     def __init__(
-        self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
-        key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", target_vocab_size=None, encoder=None, use_bias=False, epsilon=1e-5,
-        embedding_norm=False, tie_output=True, output_bias=False, recurrent_decoder=False, **kwargs,
-    ):  # fmt: skip
+        self,
+        vocab_size: int,
+        num_layers: int | tuple[int, int] = 6,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        dropout: float = 0.1,
+        *,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        activation: Any = "relu",
+        norm_first: bool = False,
+        positions: Any = "sinusoidal",
+        target_vocab_size: int | None = None,
+        encoder: keras.Model | None = None,
+        use_bias: bool = False,
+        epsilon: float = 1e-5,
+        embedding_norm: bool = False,
+        tie_output: bool = True,
+        output_bias: bool = False,
+        recurrent_decoder: bool = False,
+        **kwargs: Any,
+    ) -> None:
         check_encoder(encoder, target_vocab_size)
-        self.target_vocab_size, self.encoder = target_vocab_size, encoder
-        self.recurrent_decoder = recurrent_decoder
-        super().__init__(
-            vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
-            key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
-            activation=activation, norm_first=norm_first, positions=positions, use_bias=use_bias,
-            epsilon=epsilon, embedding_norm=embedding_norm, tie_output=tie_output,
-            output_bias=output_bias, **kwargs,
-        )  # fmt: skip
-
-    def _connect(self):
-        pair = isinstance(self.num_layers, (tuple, list))
-        depth, decoder_depth = self.num_layers if pair else [self.num_layers] * 2
-        source = keras.Input((None,), dtype="int32", name="source_ids")
-        encoder, inputs = self.encoder, {"source_ids": source}
-        embedding, target = make_embeddings(self)
-        if encoder is None:
-            encoder = make_stack(self, embedding, EncoderBlock, depth, "encoder", "source")
+        self._keep(locals(), kwargs)
+        pair = isinstance(num_layers, (tuple, list))
+        depth, decoder_depth = num_layers if pair else (num_layers, num_layers)
+        output = {"tie_output": tie_output, "output_bias": output_bias}
+        if target_vocab_size is None:
+            embedding = target_embedding = self._embedding("token_embedding", vocab_size, **output)
         else:
-            source = inputs = {x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name)
-                               for x in encoder.inputs}  # fmt: skip
-        block = RecurrentDecoderBlock if self.recurrent_decoder else DecoderBlock
-        decoder = make_stack(self, target, block, decoder_depth, "decoder", "target")
+            embedding = self._embedding("source_embedding", vocab_size)
+            target_embedding = self._embedding("target_embedding", target_vocab_size, **output)
+
+        if encoder is None:
+            source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+            inputs = {"source_ids": source_ids}
+            self.encoder_stack = self._stack("encoder", "source", embedding, EncoderBlock, depth)
+            memory = self.encoder_stack(source_ids)
+            encoder = keras.Model(source_ids, memory, name="encoder")
+        else:
+            inputs = {
+                x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name) for x in encoder.inputs
+            }
+            memory = encoded(encoder, inputs)
+
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = target.logits(decoder(target_ids, encoded(encoder, source)))
-        return {**inputs, "target_ids": target_ids}, logits, (encoder, decoder)
+        block = RecurrentDecoderBlock if recurrent_decoder else DecoderBlock
+        self.decoder_stack = self._stack(
+            "decoder", "target", target_embedding, block, decoder_depth
+        )
+        vectors = self.decoder_stack(target_ids, memory)
+        logits = target_embedding.logits(vectors)
+
+        self.encoder = encoder
+        self.decoder = keras.Model([target_ids, memory], vectors, name="decoder")
+        self._connect({**inputs, "target_ids": target_ids}, logits, **kwargs)
 
     def get_config(self):
         encoder = None if self.source_inputs is None else self.encoder
-        return {
-            **super().get_config(),
-            "target_vocab_size": self.target_vocab_size,
-            "recurrent_decoder": self.recurrent_decoder,
-            "encoder": keras.saving.serialize_keras_object(encoder),
-        }
+        return {**super().get_config(), "encoder": keras.saving.serialize_keras_object(encoder)}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TransformerEncoder(ModelBase):
+class TransformerEncoder(TransformerModel):
     """The encoder alone: ids in, one vector a token out (section 3.1).
 
     For classification, tagging, retrieval: put any head on its output. Arguments and errors are
@@ -156,37 +350,43 @@ class TransformerEncoder(ModelBase):
     (1, 3, 16)
     """
 
-    own = ("num_segments",)
-
     def __init__(
-        self, vocab_size, num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1, *,
-        key_dim=None, value_dim=None, attention_dropout=0.0, activation="relu", norm_first=False,
-        positions="sinusoidal", use_bias=False, epsilon=1e-5, embedding_norm=False,
-        num_segments=None, **kwargs,
-    ):  # fmt: skip
-        check_known(self, kwargs, "name", "trainable", "dtype", "max_length")
-        self.num_segments = num_segments
-        super().__init__(
-            vocab_size, num_layers, d_model, num_heads, d_ff, dropout,
-            key_dim=key_dim, value_dim=value_dim, attention_dropout=attention_dropout,
-            activation=activation, norm_first=norm_first, positions=positions, use_bias=use_bias,
-            epsilon=epsilon, embedding_norm=embedding_norm, **kwargs,
-        )  # fmt: skip
-
-    def _connect(self):
-        embedding = make_embedding(self, "token_embedding", self.vocab_size)
-        encoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "encoder", "source",
-                             self.num_segments)  # fmt: skip
-        source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-        if self.num_segments is None:
-            return source_ids, encoder(source_ids), (encoder, None)
-        segment_ids = keras.Input((None,), dtype="int32", name="segment_ids")
-        inputs = {"source_ids": source_ids, "segment_ids": segment_ids}
-        return inputs, encoder(source_ids, segment_ids=segment_ids), (encoder, None)
+        self,
+        vocab_size: int,
+        num_layers: int = 6,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        dropout: float = 0.1,
+        *,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        activation: Any = "relu",
+        norm_first: bool = False,
+        positions: Any = "sinusoidal",
+        use_bias: bool = False,
+        epsilon: float = 1e-5,
+        embedding_norm: bool = False,
+        num_segments: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._keep(locals(), kwargs)
+        embedding = self._embedding("token_embedding", vocab_size)
+        self.encoder_stack = self._stack(
+            "encoder", "source", embedding, EncoderBlock, num_layers, num_segments
+        )
+        inputs = source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+        segment_ids = None
+        if num_segments is not None:
+            segment_ids = keras.Input((None,), dtype="int32", name="segment_ids")
+            inputs = {"source_ids": source_ids, "segment_ids": segment_ids}
+        vectors = self.encoder_stack(source_ids, segment_ids=segment_ids)
+        self._connect(inputs, vectors, **kwargs)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class CausalTransformer(CachedDecoding, ModelBase):
+class CausalTransformer(CachedDecoding, TransformerModel):
     """The decoder alone, a language model: each position predicts the next token.
 
     The decoder of section 3.1 without its attention to an encoder. Arguments and errors are those
@@ -205,10 +405,32 @@ class CausalTransformer(CachedDecoding, ModelBase):
     (1, 3, 23)
     """
 
-    def _connect(self):
-        output = (self.tie_output, self.output_bias)
-        embedding = make_embedding(self, "token_embedding", self.vocab_size, *output)
-        decoder = make_stack(self, embedding, EncoderBlock, self.num_layers, "decoder", "target")
+    def __init__(
+        self,
+        vocab_size: int,
+        num_layers: int = 6,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        dropout: float = 0.1,
+        *,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        activation: Any = "relu",
+        norm_first: bool = False,
+        positions: Any = "sinusoidal",
+        use_bias: bool = False,
+        epsilon: float = 1e-5,
+        embedding_norm: bool = False,
+        tie_output: bool = True,
+        output_bias: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self._keep(locals(), kwargs)
+        output = {"tie_output": tie_output, "output_bias": output_bias}
+        embedding = self._embedding("token_embedding", vocab_size, **output)
+        self.decoder_stack = self._stack("decoder", "target", embedding, EncoderBlock, num_layers)
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
-        logits = embedding.logits(decoder(target_ids, use_causal_mask=True))
-        return target_ids, logits, (None, decoder)
+        vectors = self.decoder_stack(target_ids, use_causal_mask=True)
+        self._connect(target_ids, embedding.logits(vectors), **kwargs)

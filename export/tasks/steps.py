@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer.decoding import Cache, States
 from keras_transformer.export.runtime import signature
-from keras_transformer.layers.cache import Cache, States
 from keras_transformer.layers.dot_product import FORBIDDEN
 from keras_transformer.search.loop import Plan, State, add_token
 

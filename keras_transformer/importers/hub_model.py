@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding import Cache
 from keras_transformer.importers import vocabulary
-from keras_transformer.layers.cache import Cache
 from keras_transformer.layers.checks import check_id_inputs
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.training.distribution import DistributedModel

@@ -11,10 +11,11 @@ from keras_transformer.layers.checks import check_positive, check_ranks, check_s
 from keras_transformer.layers.dot_product import masked_softmax
 from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, combine_masks
+from keras_transformer.layers.nested import NestedLayer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AdditiveAttention(MaskReader):
+class AdditiveAttention(NestedLayer, MaskReader):
     """Attention with a feed-forward compatibility function (compared in section 3.2.1).
 
     softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory as
@@ -67,6 +68,7 @@ class AdditiveAttention(MaskReader):
         self.query_projection.build(query_shape)
         self.key_projection.build(key_shape)
         self.score.build((*query_shape[:-1], self.units))
+        self.restore_sublayers()
 
     def call(self, query, value, key=None, attention_mask=None, value_mask=None, key_mask=None):
         key = value if key is None else key

@@ -4,7 +4,9 @@ Shapes: B batch, T target (query) length, S source (key) length, H heads, K key 
 U value size d_v, D d_model.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import keras
 from keras import layers, ops
@@ -13,11 +15,17 @@ from keras_transformer.layers.checks import check_positive, check_ranks, check_s
 from keras_transformer.layers.dot_product import scaled_dot_product_attention
 from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
+from keras_transformer.layers.nested import NestedLayer
 from keras_transformer.layers.positions import attention_positions
 
 
+def append(past: Any, new: Any) -> Any:
+    """Concatenates past and new keys, values or biases on axis 2: a cache that grows."""
+    return ops.concatenate([past, new], axis=2)
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class MultiHeadAttention(MaskReader):
+class MultiHeadAttention(NestedLayer, MaskReader):
     """Several attentions side by side, each in a subspace of its own (section 3.2.2).
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O with
@@ -46,11 +54,13 @@ class MultiHeadAttention(MaskReader):
         attention_mask: boolean (B, S), (B, T, S) or (B, H, T, S), True = may attend.
         use_causal_mask: whether query i sees keys up to i only. Defaults to `False`.
         training: whether dropout is applied.
+        return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
 
     Returns:
-        (B, T, D). A Keras mask on `value` or `key` forbids their padding, beside the explicit
-        mask; one on `query` passes through. A query that may attend to nothing gets the output
-        projection of zeros. `attention_weights` gives the weights.
+        (B, T, D); or a pair of it and the weights of each head, (B, H, T, S), before dropout. A
+        Keras mask on `value` or `key` masks out their padding, beside the explicit mask; one on
+        `query` passes through. A query that may attend to nothing gets the output projection of
+        zeros.
 
     Raises:
         ValueError: sizes are not positive, inputs not of rank 3, keys not as many as values, a
@@ -71,8 +81,6 @@ class MultiHeadAttention(MaskReader):
         self, num_heads, key_dim, value_dim=None, dropout=0.0, use_bias=True, positions=None,
         **kwargs,
     ):  # fmt: skip
-        if kwargs.pop("rotary", False):  # the earlier spelling, in saved files too
-            positions = "rotary"
         super().__init__(**kwargs)
         value_dim = key_dim if value_dim is None else value_dim
         check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
@@ -101,25 +109,49 @@ class MultiHeadAttention(MaskReader):
         self.positions.build((*query_shape[:-1], self.key_dim))
         self.output_projection = self._projection("output", query_shape[-1], scale=1.0)
         self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
+        self.restore_sublayers()
 
     def call(
         self, query, value, key=None, attention_mask=None, use_causal_mask=False, training=None,
-        value_mask=None, key_mask=None,
+        return_attention_scores=False, value_mask=None, key_mask=None,
     ):  # fmt: skip
-        mask = self._mask(query, value, attention_mask, use_causal_mask, value_mask, key_mask)
-        return self.attend(query, *self.project_key_value(value, key), mask, training=training)
-
-    def attention_weights(self, query, value, key=None, attention_mask=None, use_causal_mask=False):
-        """The weights of each head (B, H, T, S), for plots. Takes a call's arguments; Keras masks
-        of its inputs do not count here, so pass `attention_mask`.
-        """
-        if not self.built:
-            self(query, value, key)
-        mask = self._mask(query, value, attention_mask, use_causal_mask)
+        causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None
+        masks = (attention_mask, causal, value_mask, key_mask)
+        scores_shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         keys, values = self.project_key_value(value, key)
-        queries = self.positions.rotate(self._project_heads(self.query_projection, query))
-        bias = self.positions.bias_between(queries, keys)
-        return scaled_dot_product_attention(queries, keys, values, mask, attention_bias=bias)[1]
+        output, scores = self._attend(query, keys, values, mask, training=training)
+        return (output, scores) if return_attention_scores else output
+
+    def initial_cache(self, batch_size: Any) -> tuple[Any, Any]:
+        """Keys (B, H, 0, K) and values (B, H, 0, U) before the first step."""
+        sizes = self.key_dim, self.value_dim
+        keys, values = (
+            ops.zeros((batch_size, self.num_heads, 0, size), self.compute_dtype) for size in sizes
+        )
+        return keys, values
+
+    def step(
+        self, query: Any, cache: tuple[Any, Any], position: Any, attention_bias: Any = None,
+        put: Callable[[Any, Any], Any] = append,
+    ) -> tuple[Any, tuple[Any, Any]]:  # fmt: skip
+        """Causal self-attention of one new token of each hypothesis to itself and its past.
+
+        Args:
+            query: (B, W, D), the new tokens.
+            cache: keys (B, H, t W, K) and values (B, H, t W, U).
+            position: t, integer scalar, the position of the new tokens.
+            attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other
+                hypotheses. `None` for one hypothesis a sentence.
+            put: function that adds the new tokens' keys or values to those of the cache.
+
+        Returns:
+            Outputs (B, W, D), and the cache with the new tokens.
+        """
+        new = self.project_key_value(query, position=position)
+        keys, values = (put(*pair) for pair in zip(cache, new, strict=True))
+        output = self.attend(query, keys, values, attention_bias=attention_bias, position=position)
+        return output, (keys, values)
 
     def project_key_value(self, value, key=None, position=None):
         """Keys (B, H, S, K) and values (B, H, S, U) of `value` (B, S, D') for `attend`.
@@ -140,6 +172,12 @@ class MultiHeadAttention(MaskReader):
         `mask` is a boolean (B, S), (B, T, S) or (B, H, T, S), or `None`; `attention_bias` as in
         `scaled_dot_product_attention`, `position` as in `project_key_value`.
         """
+        return self._attend(query, keys, values, mask, attention_bias, position, training)[0]
+
+    def _attend(
+        self, query, keys, values, mask=None, attention_bias=None, position=None, training=None
+    ):
+        """`attend`'s output, and the weights (B, H, T, S)."""
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
         mask = attention_shape(mask, scores_shape)
         queries = self.positions.rotate(self._project_heads(self.query_projection, query), position)
@@ -147,18 +185,13 @@ class MultiHeadAttention(MaskReader):
         if bias is not None:
             attention_bias = bias if attention_bias is None else attention_bias + bias
         dropout = partial(self.dropout_layer, training=training) if self.dropout else None
-        heads, _ = scaled_dot_product_attention(
+        heads, weights = scaled_dot_product_attention(
             queries, keys, values, mask, dropout, attention_bias
         )
         joined = ops.transpose(heads, (0, 2, 1, 3))  # (B, T, H, U)
         rows = ops.reshape(joined, (-1, self.num_heads * self.value_dim))  # (B T, H U)
-        return ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))  # (B, T, D)
-
-    def _mask(self, query, value, attention_mask, use_causal_mask, value_mask=None, key_mask=None):
-        causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None
-        masks = (attention_mask, causal, value_mask, key_mask)
-        scores_shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
-        return combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
+        output = ops.reshape(self.output_projection(rows), (-1, *ops.shape(query)[1:]))
+        return output, weights  # (B, T, D), (B, H, T, S)
 
     def _project_heads(self, projection, x):
         """(B, T, D) -> (B, H, T, K). One row a token: TensorFlow fuses product and bias."""
@@ -169,6 +202,13 @@ class MultiHeadAttention(MaskReader):
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return query_shape
+
+    def compute_output_spec(self, query, value, *args, **options):
+        output = super().compute_output_spec(query, value, *args, **options)
+        if not options.get("return_attention_scores"):
+            return output
+        shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
         names = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")

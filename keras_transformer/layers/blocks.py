@@ -3,25 +3,29 @@
 Shapes: B batch, T target length, S source length, D d_model.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import layers
 
-from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.attention import MultiHeadAttention, append
 from keras_transformer.layers.checks import check_heads, check_ranks
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.lost_masks import MaskReader
+from keras_transformer.layers.nested import NestedLayer
 
 
-class _Block(MaskReader):
-    """What the two blocks share: arguments, self-attention, feed-forward network, residuals."""
+class _Block(NestedLayer, MaskReader):
+    """Arguments, sublayers and residual connections that the blocks share."""
+
+    recurrent = False  # whether self-attention keeps one state instead of keys and values
 
     def __init__(
         self, num_heads, d_ff, dropout=0.1, activation="relu", norm_first=False, *, key_dim=None,
         value_dim=None, attention_dropout=0.0, use_bias=False, positions=None, epsilon=1e-5,
         **kwargs,
     ):  # fmt: skip
-        if kwargs.pop("rotary", False):  # the earlier spelling, in saved files too
-            positions = "rotary"
         super().__init__(**kwargs)
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
@@ -57,21 +61,36 @@ class _Block(MaskReader):
         attention.build(input_shape, input_shape)
         return attention
 
-    def _attend_self(self, x, mask, causal, training):
-        options = {"use_causal_mask": causal, "training": training}
-        return self.self_attention(x, x, attention_mask=mask, **options)
+    # Each sublayer computes LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4); with
+    # `norm_first` it computes x + Dropout(Sublayer(LayerNorm(x))).
 
-    def residual(self, x, sublayer, norm, training=None):
-        """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
+    def _before(self, norm, x):
+        """The input of a sublayer: x, or LayerNorm(x) with `norm_first`."""
+        return norm(x) if self.norm_first else x
 
-        With `norm_first` the pre-norm variant x + Dropout(Sublayer(LayerNorm(x))).
-        """
-        if self.norm_first:
-            return x + self.dropout_layer(sublayer(norm(x)), training=training)
-        return norm(x + self.dropout_layer(sublayer(x), training=training))
+    def _after(self, norm, x, output, training=None):
+        """LayerNorm(x + Dropout(output)), without the norm with `norm_first`."""
+        x = x + self.dropout_layer(output, training=training)
+        return x if self.norm_first else norm(x)
+
+    def _feed_forward(self, x, training=None):
+        norm = self.feed_forward_norm
+        return self._after(norm, x, self.feed_forward(self._before(norm, x)), training)
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def compute_output_spec(self, inputs, *args, **options):
+        output = super().compute_output_spec(inputs, *args, **options)
+        if not options.get("return_attention_scores"):
+            return output
+        shapes = self._scores_shapes(inputs, *args, **options)
+        dtype = self.compute_dtype
+        return output, {name: keras.KerasTensor(shape, dtype) for name, shape in shapes.items()}
+
+    def _scores_shapes(self, inputs, **options):
+        length = inputs.shape[1]
+        return {"self": (inputs.shape[0], self.num_heads, length, length)}
 
     def get_config(self):
         names = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
@@ -114,9 +133,11 @@ class EncoderBlock(_Block):
             `inputs` counts beside it.
         use_causal_mask: whether position i sees positions up to i only.
         training: whether dropout is applied.
+        return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
 
     Returns:
-        (B, T, D). A Keras mask passes through.
+        (B, T, D); or a pair of it and a dict of attention weights, "self" (B, H, T, T). A Keras
+        mask passes through.
 
     Raises:
         ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set; or a
@@ -129,12 +150,40 @@ class EncoderBlock(_Block):
     (3, 5, 8)
     """
 
-    def call(self, inputs, attention_mask=None, use_causal_mask=False, training=None):
-        def attend(x):
-            return self._attend_self(x, attention_mask, use_causal_mask, training)
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.restore_sublayers()
 
-        x = self.residual(inputs, attend, self.self_attention_norm, training)
-        return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
+    def call(
+        self, inputs, attention_mask=None, use_causal_mask=False, training=None,
+        return_attention_scores=False,
+    ):  # fmt: skip
+        norm = self.self_attention_norm
+        x = self._before(norm, inputs)
+        x, weights = self.self_attention(
+            x, x, attention_mask=attention_mask, use_causal_mask=use_causal_mask,
+            training=training, return_attention_scores=True,
+        )  # fmt: skip
+        x = self._feed_forward(self._after(norm, inputs, x, training), training)
+        return (x, {"self": weights}) if return_attention_scores else x
+
+    def step(
+        self, inputs: Any, cache: Any, position: Any, attention_bias: Any = None,
+        put: Callable[[Any, Any], Any] = append,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """One new token of each hypothesis, as `call` computes it with `use_causal_mask`.
+
+        Args:
+            inputs: (B, W, D), the new tokens.
+            cache, position, attention_bias, put: as in `MultiHeadAttention.step`.
+
+        Returns:
+            Outputs (B, W, D), and the cache with the new tokens.
+        """
+        norm = self.self_attention_norm
+        x = self._before(norm, inputs)
+        x, cache = self.self_attention.step(x, cache, position, attention_bias, put)
+        return self._feed_forward(self._after(norm, inputs, x)), cache
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -155,9 +204,11 @@ class DecoderBlock(_Block):
         memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. Defaults to
             the Keras mask of `memory`.
         training: whether dropout is applied.
+        return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
 
     Returns:
-        (B, T, D). The Keras mask of `inputs` passes through.
+        (B, T, D); or a pair of it and a dict of attention weights, "self" (B, H, T, T) and "cross"
+        (B, H, T, S). The Keras mask of `inputs` passes through.
 
     Example:
 
@@ -173,36 +224,57 @@ class DecoderBlock(_Block):
         self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
         self.cross_attention.build(inputs_shape, memory_shape)
         self.cross_attention_norm = self._norm("cross_attention_norm", inputs_shape)
+        self.restore_sublayers()
 
-    def call(self, inputs, memory, attention_mask=None, memory_mask=None, training=None):
-        def attend_self(x):
-            return self._attend_self(x, attention_mask, True, training)
+    def call(
+        self, inputs, memory, attention_mask=None, memory_mask=None, training=None,
+        return_attention_scores=False,
+    ):  # fmt: skip
+        norm = self.self_attention_norm
+        x, scores = self._attend_self(self._before(norm, inputs), attention_mask, training)
+        inputs = self._after(norm, inputs, x, training)
 
-        def attend_memory(x):
-            return self.cross_attention(x, memory, attention_mask=memory_mask, training=training)
+        norm = self.cross_attention_norm
+        x, scores["cross"] = self.cross_attention(
+            self._before(norm, inputs), memory, attention_mask=memory_mask,
+            training=training, return_attention_scores=True,
+        )  # fmt: skip
+        x = self._feed_forward(self._after(norm, inputs, x, training), training)
+        return (x, scores) if return_attention_scores else x
 
-        x = self.residual(inputs, attend_self, self.self_attention_norm, training)
-        x = self.residual(x, attend_memory, self.cross_attention_norm, training)
-        return self.residual(x, self.feed_forward, self.feed_forward_norm, training)
+    def step(
+        self, inputs: Any, memory: tuple[Any, Any], memory_mask: Any, cache: Any, position: Any,
+        attention_bias: Any = None, put: Callable[[Any, Any], Any] = append,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """One new token of each hypothesis; see `EncoderBlock.step`.
 
-    def memory_weights(self, inputs, memory, attention_mask=None, memory_mask=None):
-        """The weights of each head (B, H, T, S) with which this block attends to `memory`.
-
-        Takes a call's arguments, without dropout. A Keras mask of `memory` does not count here.
+        Args:
+            inputs: (B, W, D), the new tokens.
+            memory: keys (B, H, S, K) and values (B, H, S, U), as `project_key_value` of
+                `cross_attention` returns them.
+            memory_mask: boolean (B, S), or `None`.
+            cache, position, attention_bias, put: as in `EncoderBlock.step`.
         """
-        found = []
+        norm = self.self_attention_norm
+        x = self._before(norm, inputs)
+        x, cache = self.self_attention.step(x, cache, position, attention_bias, put)
+        inputs = self._after(norm, inputs, x)
 
-        def attend_self(x):
-            return self._attend_self(x, attention_mask, True, False)
+        norm = self.cross_attention_norm
+        x = self.cross_attention.attend(self._before(norm, inputs), *memory, mask=memory_mask)
+        return self._feed_forward(self._after(norm, inputs, x)), cache
 
-        def attend_memory(x):
-            weights = self.cross_attention.attention_weights
-            found.append(weights(x, memory, attention_mask=memory_mask))
-            return x
-
-        x = self.residual(inputs, attend_self, self.self_attention_norm, False)
-        self.residual(x, attend_memory, self.cross_attention_norm, False)
-        return found[0]
+    def _attend_self(self, x, attention_mask, training):
+        x, weights = self.self_attention(
+            x, x, attention_mask=attention_mask, use_causal_mask=True,
+            training=training, return_attention_scores=True,
+        )  # fmt: skip
+        return x, {"self": weights}
 
     def compute_output_shape(self, inputs_shape, memory_shape=None):
         return inputs_shape
+
+    def _scores_shapes(self, inputs, memory, **options):
+        scores = super()._scores_shapes(inputs)
+        cross = (inputs.shape[0], self.num_heads, inputs.shape[1], memory.shape[1])
+        return {**scores, "cross": cross}

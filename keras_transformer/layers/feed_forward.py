@@ -7,6 +7,7 @@ import keras
 from keras import layers, ops
 
 from keras_transformer.layers.checks import check_positive
+from keras_transformer.layers.nested import NestedLayer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -16,7 +17,7 @@ def gelu_tanh(x):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class FeedForward(layers.Layer):
+class FeedForward(NestedLayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
 
     Weights: `hidden/kernel` (D, F), `hidden/bias` (F,), `output/kernel` (F, D),
@@ -52,6 +53,7 @@ class FeedForward(layers.Layer):
         self.hidden.build(input_shape)
         self.projection = layers.Dense(input_shape[-1], dtype=self.dtype_policy, name="output")
         self.projection.build((*input_shape[:-1], self.d_ff))
+        self.restore_sublayers()
 
     def call(self, inputs):
         # One row a token: TensorFlow then fuses product, bias and activation.

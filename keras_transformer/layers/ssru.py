@@ -3,19 +3,22 @@
 Shapes: B batch, T target length, W beam width, D d_model.
 """
 
+from typing import Any
+
 import keras
 from keras import layers, ops
 
 from keras_transformer.layers.blocks import DecoderBlock
 from keras_transformer.layers.checks import check_ranks
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.nested import NestedLayer
 
 # Most rounds of `_running`, enough for a million positions: XLA wants to know.
 MOST_ROUNDS = 20
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class SSRU(layers.Layer):
+class SSRU(NestedLayer):
     """Simpler simple recurrent unit: a gated running mean of all inputs so far.
 
     z_t = x_t W, g_t = sigmoid(x_t W_f + b_f), c_t = g_t c_(t-1) + (1 - g_t) z_t with c_(-1) = 0,
@@ -55,6 +58,7 @@ class SSRU(layers.Layer):
         self.forget_gate = layers.Dense(size, dtype=dtype, name="forget")
         self.input_projection.build(input_shape)
         self.forget_gate.build(input_shape)
+        self.restore_sublayers()
 
     def call(self, inputs, attention_mask=None, mask=None):
         if attention_mask is not None and len(attention_mask.shape) != 2:
@@ -74,8 +78,14 @@ class SSRU(layers.Layer):
         """The state before the first token: zeros (B, W, D)."""
         return ops.zeros((batch_size, beam_width, self.forget_gate.units))
 
-    def step(self, inputs, state):
-        """The output and the next state of one new token a hypothesis, both (B, W, D)."""
+    def step(
+        self, inputs: Any, state: Any, position: Any = None, attention_bias: Any = None,
+        put: Any = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """The output and the next state of one new token a hypothesis, both (B, W, D).
+
+        The other arguments are those of `MultiHeadAttention.step`. They do not change the result.
+        """
         gates, updates = self._gates_and_updates(inputs)
         state = gates * state + updates
         return self._output(state), state
@@ -90,9 +100,6 @@ class SSRU(layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return super().get_config()  # Keras' own guess fails for dtype policies
 
 
 def _running(gates, updates):
@@ -137,10 +144,16 @@ class RecurrentDecoderBlock(DecoderBlock):
     (3, 5, 8)
     """
 
+    recurrent = True
+
     def _self_attention(self, input_shape):
         unit = SSRU(dtype=self.dtype_policy, name="self_attention")
         unit.build(input_shape)
         return unit
 
-    def _attend_self(self, x, mask, causal, training):
-        return self.self_attention(x, attention_mask=mask)
+    def _attend_self(self, x, attention_mask, training):
+        return self.self_attention(x, attention_mask=attention_mask), {}
+
+    def _scores_shapes(self, inputs, memory, **options):
+        shapes = super()._scores_shapes(inputs, memory)
+        return {"cross": shapes["cross"]}

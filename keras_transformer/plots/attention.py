@@ -7,10 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding import encoded
 from keras_transformer.layers.blocks import EncoderBlock
-from keras_transformer.layers.masks import padding_mask
-from keras_transformer.layers.ssru import RecurrentDecoderBlock
-from keras_transformer.layers.stack import encoded
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
 SPECIAL_LABELS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
@@ -41,31 +39,29 @@ def attention_maps(model, source_ids=None, target_ids=None):
     >>> attention_maps(model, [5, 7, 3], [2, 11])["cross"].shape
     (2, 4, 2, 3)
     """
-    maps, memory, memory_mask = {}, None, None
+    maps, memory = {}, ()
     if getattr(model, "source_inputs", None):
         source = keras.tree.map_structure(lambda x: ops.convert_to_tensor(x)[None], source_ids)
-        memory = encoded(model.encoder, source)  # (1, S, D)
-        memory_mask = getattr(memory, "_keras_mask", None)
-    elif getattr(model, "encoder", None):
-        source_ids = _one_row(source_ids, "source_ids")  # (1, S)
-        memory_mask = padding_mask(source_ids)
-        memory = model.encoder.embed(source_ids)
-        maps["encoder"] = []
-        for block in model.encoder.blocks:
-            memory = _attending(block, memory, maps["encoder"], attention_mask=memory_mask)
-        memory = model.encoder.norm(memory)
-    if getattr(model, "decoder", None):
+        memory = (encoded(model.encoder, source),)  # (1, S, D)
+    elif model.encoder_stack is not None:
+        vectors, scores = _run(model.encoder_stack, _one_row(source_ids, "source_ids"))
+        memory, maps["encoder"] = (vectors,), scores["self"]
+    if model.decoder_stack is not None:
+        options = {} if memory else {"use_causal_mask": True}
         target_ids = _one_row(target_ids, "target_ids")  # (1, T)
-        x = model.decoder.embed(target_ids)
-        masks = {"attention_mask": padding_mask(target_ids), "use_causal_mask": True}
-        maps["decoder"] = []
-        if memory is not None:
-            maps["cross"] = []
-        for block in model.decoder.blocks:
-            x = _attending(
-                block, x, maps["decoder"], maps.get("cross"), memory, memory_mask, **masks
-            )
+        _, scores = _run(model.decoder_stack, target_ids, *memory, **options)
+        maps["decoder"], maps["cross"] = scores.get("self"), scores.get("cross")
     return {name: np.concatenate(weights) for name, weights in maps.items() if weights}
+
+
+def _run(stack, ids, *memory, **options):
+    """The output of a stack, and the attention weights of its blocks: a list for each use."""
+    x, scores = stack.embed(ids), {}
+    for block in stack.blocks:
+        x, weights = block(x, *memory, return_attention_scores=True, **options)
+        for use, of_block in weights.items():
+            scores.setdefault(use, []).append(_as_float32(of_block))
+    return stack.norm(x), scores
 
 
 def block_attention(model, inputs):
@@ -95,10 +91,12 @@ def block_attention(model, inputs):
     if not blocks:
         raise ValueError(f"{model.name} calls no EncoderBlock; it has {model.layers}.")
     vectors = keras.Model(model.input, [block.input for block in blocks])(inputs)
-    weights, vectors = [], keras.tree.flatten(vectors)  # of one block it is no list
-    for block, x in zip(blocks, vectors, strict=True):
-        _attending(block, x, weights, attention_mask=getattr(x, "_keras_mask", None))
-    return np.stack(weights)
+    vectors = keras.tree.flatten(vectors)  # of one block it is no list
+    scores = [
+        block(x, return_attention_scores=True)[1]["self"]
+        for block, x in zip(blocks, vectors, strict=True)
+    ]
+    return np.stack([_as_float32(weights) for weights in scores])
 
 
 def _one_row(ids, name):
@@ -109,27 +107,6 @@ def _one_row(ids, name):
             f"{ids.shape}. For a row of a batch pass ids[i]."
         )
     return ops.convert_to_tensor(ids[None], "int32")
-
-
-def _attending(block, x, own, cross=None, memory=None, memory_mask=None, **masks):
-    """One block's output (B, T, D); adds its weights (B, H, T, S) to the lists."""
-
-    def attend_self(x):
-        if isinstance(block, RecurrentDecoderBlock):
-            return block.self_attention(x, attention_mask=masks["attention_mask"])
-        own.append(_as_float32(block.self_attention.attention_weights(x, x, **masks)))
-        return block.self_attention(x, x, **masks)
-
-    def attend_memory(x):
-        weights = block.cross_attention.attention_weights(x, memory, attention_mask=memory_mask)
-        cross.append(_as_float32(weights))
-        return block.cross_attention(x, memory, attention_mask=memory_mask)
-
-    # The block's forward pass with sublayers that also keep their weights.
-    x = block.residual(x, attend_self, block.self_attention_norm)
-    if memory is not None:
-        x = block.residual(x, attend_memory, block.cross_attention_norm)
-    return block.residual(x, block.feed_forward, block.feed_forward_norm)
 
 
 def _as_float32(weights):

@@ -61,7 +61,7 @@ A recurrent translator, for example, whose state is all that it remembers:
 TensorShape([2, 4])
 """
 
-from keras_transformer.layers.cache import Cache
+from keras_transformer.decoding import Cache
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.bracket_grammar import BracketGrammar

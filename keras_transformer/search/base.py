@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.layers.cache import Cache
+from keras_transformer.decoding import Cache
 from keras_transformer.search import loop
 from keras_transformer.search.checks import (
     check_flag,
@@ -65,7 +65,8 @@ class Search:
     _: KW_ONLY
     min_length: int = 0
     allow_unknown: bool = True
-    # model -> names of the given options -> tf.function. An entry goes with its model.
+    # model -> (names of the given options, ids of weights) -> tf.function. An entry is dropped with
+    # its model. Quantization and LoRA replace weights, so the search is compiled again after them.
     _compiled: Any = field(
         default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
     )
@@ -101,10 +102,10 @@ class Search:
         if target_prefix is not None:
             check_right_padded(options["target_prefix"], "target_prefix")
         functions = self._compiled.setdefault(model, {})
-        names = frozenset(options)
-        if names not in functions:
-            functions[names] = self._compile(model, options, specs)
-        return functions[names](options)
+        key = frozenset(options), tuple(map(id, getattr(model, "weights", ())))
+        if key not in functions:
+            functions[key] = self._compile(model, options, specs)
+        return functions[key](options)
 
     def _options(self, specs, source_ids, max_length, target_prefix=None):
         """What `_begun` reads, checked: dict of tensors, without what was not given."""

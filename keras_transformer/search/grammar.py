@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.layers.cache import Cache
+from keras_transformer.decoding import Cache
 from keras_transformer.search.loop import memory_of
 from keras_transformer.special_ids import PAD_ID
 

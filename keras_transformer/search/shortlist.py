@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.layers.cache import CachedDecoding
+from keras_transformer.decoding import CachedDecoding
 from keras_transformer.special_ids import END_ID, PAD_ID
 
 # The logit of what is no candidate: e^-10000 is 0, and no step of a search makes NaN of it.
@@ -154,7 +154,7 @@ class Shortlisted:
 
     def short_memory(self, source_ids, least=0):
         """As `encode`; all ids below `least` are among the words."""
-        embedding = self.model.decoder.embedding
+        embedding = self.model.decoder_stack.embedding
         chosen = self.shortlist.chosen(source_ids)  # (B, V)
         lowest = (np.arange(len(self.shortlist.always)) < least).astype("float32")
         words = tf.where(tf.maximum(tf.reduce_max(chosen, axis=0), lowest) > 0)[:, 0]  # (K,)
@@ -181,8 +181,7 @@ class Shortlisted:
     def candidate_logits(self, ids, position, memory, cache):
         """As `decode_step`, but the logits of the candidates alone, (B, W, K)."""
         vectors, cache = self.model.decode_vectors(ids, position, memory.memory, cache)
-        kernel = tf.cast(memory.kernel, vectors.dtype)
-        logits = tf.cast(tf.matmul(vectors, kernel), tf.float32)  # (B, W, K)
+        logits = tf.matmul(tf.cast(vectors, tf.float32), memory.kernel)  # (B, W, K)
         return logits + memory.bias[:, tf.newaxis], cache
 
 

@@ -5,7 +5,7 @@ Shapes: B batch, S source length.
 
 import tensorflow as tf
 
-from keras_transformer.layers.cache import Memory
+from keras_transformer.decoding import Memory
 from keras_transformer.search.checks import integer_ids
 from keras_transformer.special_ids import PAD_ID
 

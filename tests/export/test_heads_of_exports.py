@@ -192,7 +192,7 @@ def test_continuations_are_those_of_keras(tokenizer, sampler):
 
 
 def test_a_prompt_fills_a_model_with_learned_positions(tokenizer, tmp_path):
-    model = exports.tiny("generate", num_layers=1, positions="learned", max_length=5)
+    model = exports.tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(5))
     export.export_onnx(model, tmp_path / "x", tokenizer, kt.GreedySearch(), verbose=False)
     prompts = ["two", "xyz", "abcd"]
     assert [len(tokenizer.encode(prompt)) for prompt in prompts] == [2, 4, 5]
@@ -237,12 +237,12 @@ def test_a_model_that_sees_padding_is_told_by_the_manifest(exported):
 def test_padding_is_tried_within_learned_positions():
     ids = ids_input()
     model = kt.TransformerEncoder(
-        23, num_layers=1, d_model=12, num_heads=2, d_ff=17, positions="learned", max_length=5
+        23, num_layers=1, d_model=12, num_heads=2, d_ff=17, positions=kt.LearnedPositionEncoding(5)
     )
     task = ForwardTask(keras.Model(ids, model(ids)), export.FeatureExtraction())
     assert heads.ignores_padding(task, task.cases(None))
     short = kt.TransformerEncoder(
-        23, num_layers=1, d_model=12, num_heads=2, d_ff=17, positions="learned", max_length=3
+        23, num_layers=1, d_model=12, num_heads=2, d_ff=17, positions=kt.LearnedPositionEncoding(3)
     )
     task = ForwardTask(keras.Model(ids, short(ids)), export.FeatureExtraction())
     assert not heads.ignores_padding(task, task.cases(None))  # no room to try it

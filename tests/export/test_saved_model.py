@@ -6,6 +6,7 @@ import tensorflow as tf
 from support import exports, processes
 from support.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
+import keras_transformer as kt
 from keras_transformer.export import ExportError, export_saved_model, saved_model
 from keras_transformer.search import GreedySearch, Sampling
 from keras_transformer.special_ids import END_ID
@@ -80,7 +81,7 @@ print(loaded.signatures["translate"](text=tf.constant(["two words"]))["texts"].s
 def language_model(tmp_path_factory):
     """It has few positions, and samples."""
     path = tmp_path_factory.mktemp("saved") / "out"
-    model = tiny("generate", num_layers=1, positions="learned", max_length=31)
+    model = tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(31))
     search = Sampling(0.9, 20, num_samples=2)
     export_saved_model(model, path, exports.tokenizer(), search, verbose=False)
     return path

@@ -26,7 +26,7 @@ NOTHING = [0.0, *[-np.inf] * (SEARCH.beam_width - 1)]
 def model():
     """It likes to write NUL and ids that the tokenizer lacks."""
     model = tiny(num_layers=1, vocab_size=VOCAB + BEYOND)
-    embeddings = model.decoder.embedding.weights[0]
+    embeddings = model.decoder_stack.embedding.weights[0]
     array = keras.ops.convert_to_numpy(embeddings).copy()
     array[[VOCAB, VOCAB + BEYOND - 1]] *= 2
     array[NUL_ID] *= 6

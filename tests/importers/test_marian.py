@@ -130,7 +130,7 @@ def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
 
 def test_an_imported_model_trains_with_frozen_positions_in_mixed_precision(opus, tmp_path):
     model = marian.load_model(opus.folder, dtype="mixed_bfloat16", dropout=0.0)
-    assert model.encoder.blocks[0].compute_dtype == "bfloat16"
+    assert model.encoder_stack.blocks[0].compute_dtype == "bfloat16"
     tables = [w for w in model.non_trainable_weights if "positions" in w.path]
     assert len(tables) == 2
     source, target = published.ids(38, rows=8), published.ids(38, rows=8, end=False)

@@ -26,7 +26,6 @@ from support.linear_bias import LinearBias
 
 from keras_transformer.layers import attention, dot_product
 from keras_transformer.layers.additive import AdditiveAttention
-from keras_transformer.layers.cache import step_attention
 from keras_transformer.layers.masks import padding_mask
 
 B, T, S, H, K, U, D, E, F, A = 2, 5, 7, 3, 11, 13, 17, 19, 23, 29
@@ -131,7 +130,9 @@ def test_multi_head_attention_is_the_formula(side, use_bias):
         weights_of(layer), H, query, value, key, mask[:, None]
     )
     assert_close(layer(query, value, key, attention_mask=mask), expected)
-    assert_close(layer.attention_weights(query, value, key, attention_mask=mask), maps)
+    assert_close(
+        layer(query, value, key, attention_mask=mask, return_attention_scores=True)[1], maps
+    )
 
 
 @pytest.mark.numeric
@@ -203,7 +204,7 @@ def test_the_causal_argument_is_the_causal_mask():
     x = normal(B, T, D)
     explicit = numpy64(layer(x, x, attention_mask=reference.causal_mask(T)[None]))
     assert_close(layer(x, x, use_causal_mask=True), explicit, 1e-6)
-    weights = numpy64(layer.attention_weights(x, x, use_causal_mask=True))
+    weights = numpy64(layer(x, x, use_causal_mask=True, return_attention_scores=True)[1])
     assert not np.triu(weights, 1).any()
 
 
@@ -240,7 +241,7 @@ def test_steps_with_a_cache_are_causal_self_attention(positions):
     whole = numpy64(layer(x, x, use_causal_mask=True))
     cache = np.zeros((B, H, 0, K + 1), "float32"), np.zeros((B, H, 0, U), "float32")
     for position in range(S):
-        output, cache = step_attention(layer, x[:, position : position + 1], cache, position)
+        output, cache = layer.step(x[:, position : position + 1], cache, position)
         assert_close(output, whole[:, position : position + 1])
     assert tuple(cache[0].shape) == (B, H, S, K + 1) and tuple(cache[1].shape) == (B, H, S, U)
 
@@ -398,7 +399,7 @@ def test_keys_must_be_as_many_as_values():
 
 def test_weights_can_be_had_before_the_first_call():
     layer, x = attention.MultiHeadAttention(H, K), normal(B, T, D)
-    assert layer.attention_weights(x, x).shape == (B, H, T, T)
+    assert layer(x, x, return_attention_scores=True)[1].shape == (B, H, T, T)
 
 
 def test_inputs_of_another_width_than_at_first_are_refused():
@@ -463,6 +464,6 @@ def test_padding_mask_feeds_attention_as_it_is():
     layer, x = attention.MultiHeadAttention(H, K), normal(B, S, D)
     layer.build(x.shape, x.shape)
     mask = padding_mask(source_ids("left"))
-    weights = numpy64(layer.attention_weights(x, x, attention_mask=mask))
+    weights = numpy64(layer(x, x, attention_mask=mask, return_attention_scores=True)[1])
     assert weights.shape == (B, H, S, S)
     assert not weights[0, :, :, :3].any() and weights[0, :, :, 3:].all()

@@ -144,7 +144,7 @@ def test_the_model_says_in_its_configuration_what_its_decoder_is():
     model = translator()
     copy = Transformer.from_config(model.get_config())
     assert [w.path for w in copy.weights] == [w.path for w in model.weights]
-    assert all(isinstance(block, RecurrentDecoderBlock) for block in copy.decoder.blocks)
+    assert all(isinstance(block, RecurrentDecoderBlock) for block in copy.decoder_stack.blocks)
     assert model.recurrent and not Transformer(V, 1, D, 2, F).recurrent
 
 

@@ -180,7 +180,7 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
     low, inputs = randomise(Transformer(**config, dtype=policy)), batch()
     expected = reference.transformer(weights_of(model), config, **inputs)
     logits = low(inputs)
-    assert low.encoder.blocks[0].compute_dtype == policy.removeprefix("mixed_")
+    assert low.encoder_stack.blocks[0].compute_dtype == policy.removeprefix("mixed_")
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     assert_rounding_only(logits, expected, policy, 100)
 
@@ -296,7 +296,7 @@ def test_what_a_search_starts_from():
 def test_max_length_is_a_limit_of_learned_positions_only():
     assert make(Transformer)[0].max_length is None
     assert make(Transformer, positions="rotary")[0].max_length is None
-    assert make(Transformer, positions="learned", max_length=13)[0].max_length == 13
+    assert make(Transformer, positions=LearnedPositionEncoding(13))[0].max_length == 13
 
 
 @pytest.mark.numeric
@@ -432,19 +432,16 @@ def test_the_configuration_is_complete(cls, config):
     assert named.name == "given" and named.get_config()["name"] == "given"
     again = cls.from_config(named.get_config())
     assert again.get_config() == named.get_config()
-    stack = again.encoder or again.decoder
+    stack = again.encoder_stack or again.decoder_stack
     assert stack.blocks[0].compute_dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
-def test_the_earlier_spelling_of_learned_positions_goes_on_working(cls):
-    earlier = cls(V, **SIZES, positions="learned", max_length=13)
-    today = cls(V, **SIZES, positions=LearnedPositionEncoding(13))
-    assert earlier.max_length == today.max_length == 13
-    shapes = [{v.path: tuple(v.shape) for v in model.weights} for model in (earlier, today)]
-    assert shapes[0] == shapes[1]
+def test_the_longest_text_is_an_argument_of_the_learned_positions_alone(cls):
+    assert cls(V, **SIZES, positions=LearnedPositionEncoding(13)).max_length == 13
     assert cls(V, **SIZES, positions="learned").max_length == 1024
-    assert cls(V, **SIZES, max_length=13).max_length is None  # as it always was: no table, no limit
+    with pytest.raises(TypeError, match="no arguments .'max_length'"):
+        cls(V, **SIZES, max_length=13)
 
 
 def test_an_argument_that_there_is_not_is_refused():
@@ -586,7 +583,7 @@ def test_arguments_that_make_no_model_are_refused(cls, options, message):
 
 @pytest.mark.parametrize("cls", [Transformer, TransformerEncoder, CausalTransformer])
 def test_sequences_beyond_max_length_are_refused(cls):
-    model, _ = make(cls, positions="learned", max_length=4)
+    model, _ = make(cls, positions=LearnedPositionEncoding(4))
     with pytest.raises(ValueError, match="max_length=4"):
         model(inputs_of(model))
 

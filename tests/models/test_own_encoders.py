@@ -84,7 +84,7 @@ def test_the_encoder_is_saved_with_the_model(viewer, tmp_path):
 
 def test_depths_of_encoder_and_decoder_may_differ():
     model = kt.Transformer(encoders.VOCAB, (1, 3), **encoders.SIZES)
-    assert len(model.encoder.blocks) == 1 and len(model.decoder.blocks) == 3
+    assert len(model.encoder_stack.blocks) == 1 and len(model.decoder_stack.blocks) == 3
     again = kt.Transformer.from_config(model.get_config())
     assert [w.path for w in again.weights] == [w.path for w in model.weights]
 

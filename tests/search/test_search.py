@@ -674,7 +674,7 @@ class FullPass:
     ],
 )
 def test_cached_search_of_a_real_model_equals_full_passes(cls, positions):
-    model = cls(11, 2, 16, 2, 32, positions=positions, max_length=23)
+    model = cls(11, 2, 16, 2, 32, positions=positions)
     for weight in model.trainable_weights:  # far from uniform, so that hypotheses differ
         weight.assign(1.7 * weight)
     source = sentences(3, 3, 11)

@@ -1,0 +1,196 @@
+"""Step-by-step decoding: one new token at a time, with keys and values of the past in a cache.
+
+A step computes what the whole forward pass computes at its last position (section 3.1: "the model
+is auto-regressive"), at the cost of one position.
+
+Hypotheses share one cache; reordering changes only which slots each sees. In step t every
+hypothesis of a sentence appends one key and one value to each block: hypothesis w fills slot
+t W + w, which never moves. An attention bias (W, t W) hides the slots of other hypotheses. When
+the search reorders hypotheses, it reorders the rows of this bias.
+
+A block with a recurrent unit keeps one state for each hypothesis instead. The search reorders the
+states themselves, which are small.
+
+Shapes: B batch, W beam width, S source length, H heads, K key size, U value size, D d_model,
+V vocabulary, t steps so far.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.attention import append
+from keras_transformer.layers.dot_product import FORBIDDEN
+from keras_transformer.special_ids import BEGIN_ID
+
+
+class Cache(NamedTuple):
+    """What a model keeps between the steps of a search: two nests of tensors, `()` for nothing.
+
+    A search drops sentences that are over and reorders hypotheses. It needs to know only what
+    belongs to a sentence and what to a hypothesis.
+
+    Attributes:
+        by_sentence: tensors (B, ...), which the hypotheses of a sentence share.
+        by_hypothesis: tensors (B, W, ...), which the search reorders with the hypotheses.
+    """
+
+    by_sentence: Any = ()
+    by_hypothesis: Any = ()
+
+
+class DecoderSlots(NamedTuple):
+    """What the hypotheses of a sentence share in the cache of our decoders.
+
+    Attributes:
+        blocks: for each block keys (B, H, t W, K) and values (B, H, t W, U).
+        step_bias: (B, W, W), attention bias between the tokens of one step: each sees itself
+            alone. `()` where W is 1.
+    """
+
+    blocks: Any
+    step_bias: Any
+
+    @staticmethod
+    def put(past, new):
+        """Appends. Preallocated slots of an export write in place instead."""
+        return append(past, new)
+
+
+class States(NamedTuple):
+    """What each hypothesis has of its own in the cache of a decoder of recurrent blocks.
+
+    Attributes:
+        blocks: for each block its state (B, W, D).
+    """
+
+    blocks: Any
+
+
+class Memory(NamedTuple):
+    """What decoder blocks attend to: the encoded source.
+
+    Attributes:
+        blocks: for each block keys (B, H, S, K) and values (B, H, S, U).
+        mask: boolean (B, S), False for padding; `()` where there is none.
+    """
+
+    blocks: Any
+    mask: Any
+
+
+def encoded(encoder: keras.Model, source: Any) -> Any:
+    """The output (B, S, D) of an encoder.
+
+    `source` is the only input, or a dict of all of them by name.
+    """
+    if isinstance(source, dict):
+        source = [source[tensor.name] for tensor in encoder.inputs]
+        source = keras.tree.pack_sequence_as(encoder.input, source)
+    return encoder(source)
+
+
+class CachedDecoding:
+    """What searches need of a model: the methods `encode`, `initial_cache` and `decode_step`.
+
+    Attributes:
+        encoder: functional model that computes the memory, or `None`.
+        encoder_stack: `Stack` of the encoder; `None` for an encoder of the caller's.
+        decoder_stack: `Stack` of the decoder.
+    """
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the decoder's blocks keep a state instead of keys and values."""
+        return self.decoder_stack.blocks[0].recurrent
+
+    @property
+    def source_inputs(self) -> dict[str, keras.KerasTensor] | None:
+        """The inputs of an encoder of the caller's by name; `None` if token ids are read."""
+        if self.encoder is None or self.encoder_stack is not None:
+            return None
+        return {tensor.name: tensor for tensor in self.encoder.inputs}
+
+    def start_ids(self, source_ids):
+        """The tokens before the first generated one: the begin id, (B, 1) int32.
+
+        Without an encoder the prompt itself, (B, P) int32.
+        """
+        if self.encoder is None:
+            return ops.cast(source_ids, "int32")
+        batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
+        return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
+
+    def encode(self, source_ids):
+        """Encodes the source (B, S), or a dict of the encoder's inputs, for all steps.
+
+        Returns `Memory`; or `()` without an encoder, where the cache holds everything.
+        """
+        if self.encoder is None:
+            return ()
+        memory = encoded(self.encoder, source_ids)
+        mask = getattr(memory, "_keras_mask", None)
+        blocks = [
+            block.cross_attention.project_key_value(memory) for block in self.decoder_stack.blocks
+        ]
+        return Memory(blocks, () if mask is None else mask)
+
+    def initial_cache(self, batch_size, beam_width=1):
+        """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0).
+
+        Recurrent blocks have `States`, and nothing that the hypotheses of a sentence share.
+        """
+        blocks = self.decoder_stack.blocks
+        if self.recurrent:
+            states = [
+                block.self_attention.initial_state(batch_size, beam_width) for block in blocks
+            ]
+            return Cache(by_hypothesis=States(states))
+        empty = [block.self_attention.initial_cache(batch_size) for block in blocks]
+        if beam_width == 1:
+            return Cache(DecoderSlots(empty, step_bias=()))
+        others = FORBIDDEN * (1.0 - ops.eye(beam_width))  # (W, W)
+        step_bias = ops.broadcast_to(others, (batch_size, beam_width, beam_width))
+        past_bias = ops.zeros((batch_size, beam_width, 0))
+        return Cache(DecoderSlots(empty, step_bias), by_hypothesis=past_bias)
+
+    def decode_step(self, ids, position, memory, cache):
+        """Logits of the next token of each hypothesis.
+
+        Args:
+            ids: (B, W) int32, the last token of each hypothesis.
+            position: t, integer scalar, how many tokens come before it.
+            memory: the result of `encode`.
+            cache: `Cache` of the t tokens before. If hypothesis w continues another one, row w of
+                `by_hypothesis` must hold the row of that one.
+
+        Returns:
+            Logits (B, W, V) float32, and the cache of t + 1 tokens.
+        """
+        vectors, cache = self.decode_vectors(ids, position, memory, cache)
+        return self.decoder_stack.embedding.logits(vectors), cache
+
+    def decode_vectors(self, ids, position, memory, cache):
+        """As `decode_step`, but returns the vectors (B, W, D) before the logits."""
+        slots, by_hypothesis = cache
+        attention_bias, put = None, append
+        if self.recurrent:
+            pasts = by_hypothesis.blocks
+        else:
+            pasts, put = slots.blocks, slots.put
+            if not isinstance(slots.step_bias, tuple):
+                by_hypothesis = put(by_hypothesis, slots.step_bias)  # (B, W, (t + 1) W)
+                attention_bias = by_hypothesis[:, None]  # (B, 1, W, (t + 1) W)
+        decoder, after = self.decoder_stack, []
+        x = decoder.embed(ids, position)  # (B, W, D)
+        for i, (block, past) in enumerate(zip(decoder.blocks, pasts, strict=True)):
+            source = ()
+            if memory:
+                source = memory.blocks[i], None if isinstance(memory.mask, tuple) else memory.mask
+            x, past = block.step(x, *source, past, position, attention_bias, put)
+            after.append(past)
+        vectors = decoder.norm(x)
+        if self.recurrent:
+            return vectors, Cache(by_hypothesis=States(after))
+        return vectors, Cache(slots._replace(blocks=after), by_hypothesis)

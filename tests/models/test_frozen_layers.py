@@ -1,0 +1,175 @@
+"""Frozen, quantized and low-rank layers: in training, in saved files, and inside other models."""
+
+import keras
+import numpy as np
+import pytest
+from support.checks import numpy64
+
+import keras_transformer as kt
+
+V, SIZES = 23, dict(num_layers=2, d_model=12, num_heads=2, d_ff=17, dropout=0.0)
+IDS = np.array([[2, 5, 7, 11, 3], [2, 13, 3, 0, 0]], "int32")
+KINDS = [kt.Transformer, kt.TransformerEncoder, kt.CausalTransformer]
+
+
+def inputs(model):
+    ids = {"source_ids": IDS, "target_ids": IDS}
+    return ids if isinstance(model, kt.Transformer) else IDS
+
+
+def trained(model):
+    """The model after two updates, and the paths of the weights that changed."""
+    before = {w.path: numpy64(w) for w in model.weights}
+    loss = "mse" if isinstance(model, kt.TransformerEncoder) else kt.SequenceCrossentropy()
+    model.compile(keras.optimizers.Adam(0.1), loss=loss)
+    labels = np.zeros((*IDS.shape, SIZES["d_model"])) if loss == "mse" else IDS
+    model.fit(inputs(model), labels, epochs=2, verbose=0)
+    return {w.path for w in model.weights if (numpy64(w) != before[w.path]).any()}
+
+
+def loaded(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    return keras.models.load_model(tmp_path / "model.keras")
+
+
+def flags(model):
+    return {w.path: w.trainable for w in model.weights}
+
+
+def test_a_frozen_encoder_stays_as_it_is_in_training_and_after_loading(tmp_path):
+    model = kt.Transformer(V, **SIZES)
+    model.encoder.trainable = False
+    encoder = {w.path for w in model.encoder.weights}
+    assert "token_embedding/embeddings" in encoder and len(encoder) == 25
+    changed = trained(model)
+    assert changed and not changed & encoder
+    again = loaded(model, tmp_path)  # with the optimizer's state: filterwarnings is "error"
+    assert flags(again) == flags(model) and not again.encoder.trainable and again.decoder.trainable
+    assert not trained(again) & encoder
+
+
+def test_a_frozen_decoder_leaves_the_encoder_trainable():
+    model = kt.Transformer(V, target_vocab_size=V + 1, **SIZES)
+    model.decoder.trainable = False
+    assert {path.split("/")[0] for path in trained(model)} == {
+        "source_embedding", "encoder_block_0", "encoder_block_1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_frozen_layer_is_frozen_after_loading(kind, tmp_path):
+    model = kind(V, **SIZES)
+    side = "encoder" if kind is kt.TransformerEncoder else "decoder"
+    model.get_layer("token_embedding").trainable = False
+    block = model.get_layer(f"{side}_block_1")
+    block.trainable = False
+    block.feed_forward.trainable = True  # one part of a frozen block goes on learning
+    model.get_layer(f"{side}_block_0").self_attention.trainable = False
+    again = loaded(model, tmp_path)
+    assert flags(again) == flags(model)
+    assert trained(again) == {path for path, trainable in flags(model).items() if trainable}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_model_is_frozen_after_loading(kind, tmp_path):
+    model = kind(V, **SIZES)
+    model.trainable = False
+    again = loaded(model, tmp_path)
+    assert not again.trainable and not any(flags(again).values())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_blocks_inside_a_users_own_model_stay_frozen(shared, tmp_path):
+    x = keras.Input((None, 12))
+    block = kt.EncoderBlock(2, 17, name="one")
+    other = block if shared else kt.EncoderBlock(2, 17, name="two")
+    attention = kt.MultiHeadAttention(2, 5, name="attention")
+    y = other(block(x))
+    model = keras.Model(x, keras.layers.Dense(3, name="head")(attention(y, y)))
+    block.trainable = False
+    attention.key_projection.trainable = False
+    again = loaded(model, tmp_path)
+    assert flags(again) == flags(model)
+    assert len(again.trainable_weights) == len(model.trainable_weights)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quantized_model_is_quantized_after_loading(kind, tmp_path):
+    model = kind(V, **SIZES)
+    with pytest.warns(UserWarning, match="does not have a `quantize` method"):
+        model.quantize("int8")
+    again = loaded(model, tmp_path)
+    kernels = [w for w in again.weights if w.path.endswith("hidden/kernel")]
+    assert [w.dtype for w in kernels] == ["int8"] * len(kernels) and kernels
+    np.testing.assert_array_equal(again(inputs(again)), model(inputs(model)))
+
+
+def test_a_quantized_block_inside_a_users_own_model_loads(tmp_path):
+    x = keras.Input((None, 12))
+    model = keras.Model(x, kt.EncoderBlock(2, 17)(x))
+    with pytest.warns(UserWarning, match="does not have a `quantize` method"):
+        model.quantize("int8")
+    values = np.random.default_rng(0).normal(size=(2, 3, 12)).astype("float32")
+    np.testing.assert_array_equal(loaded(model, tmp_path)(values), model(values))
+
+
+def test_a_search_follows_a_model_that_is_quantized_or_merged_later():
+    model, search = kt.Transformer(V, **SIZES), kt.BeamSearch(3)
+    before = search(model, IDS, 7).scores.numpy()
+    model.enable_lora(2)
+    for weight in model.trainable_weights:
+        weight.assign(np.full(weight.shape, 0.7))
+    after = search(model, IDS, 7).scores.numpy()
+    np.testing.assert_allclose(after, kt.BeamSearch(3)(model, IDS, 7).scores, rtol=1e-6)
+    assert np.abs(after - before).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lora_trains_the_updates_alone_and_saving_merges_them(kind, tmp_path):
+    model = kind(V, **SIZES)
+    before = np.asarray(model(inputs(model)))
+    model.enable_lora(3)
+    np.testing.assert_allclose(model(inputs(model)), before, atol=1e-6)  # B starts with zeros
+    attentions = 6 if kind is kt.Transformer else 2
+    assert len(model.trainable_weights) == attentions * 2 * 2
+    assert {path.split("/")[-1] for path in trained(model)} == {"lora_kernel_a", "lora_kernel_b"}
+    again = loaded(model, tmp_path)
+    np.testing.assert_allclose(again(inputs(again)), model(inputs(model)), atol=1e-5)
+    assert len(again.trainable_weights) == len(model.trainable_weights)
+
+
+def test_lora_chooses_layers_by_name_and_refuses_names_that_no_layer_has():
+    model = kt.CausalTransformer(V, **SIZES)
+    model.enable_lora(2, names=("hidden",))
+    assert all("feed_forward/hidden" in w.path for w in model.trainable_weights)
+    with pytest.raises(ValueError, match="no Dense layer with one of the names .'queries'"):
+        model.enable_lora(2, names=("queries",))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_dtype_policy_of_a_model_is_that_of_its_layers(kind, tmp_path):
+    model = kind(V, **SIZES, dtype="mixed_bfloat16")
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    assert model.compute_dtype == "bfloat16" and model.variable_dtype == "float32"
+    assert loaded(model, tmp_path).dtype_policy.name == "mixed_bfloat16"
+    assert kind(V, **SIZES).dtype_policy.name == "float32"
+
+
+def test_a_copy_by_configuration_searches_and_a_clone_names_it():
+    model = kt.Transformer(V, **SIZES)
+    copy = type(model).from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    ids = [kt.GreedySearch()(each, IDS, 5).ids.numpy() for each in (model, copy)]
+    np.testing.assert_array_equal(*ids)
+    with pytest.raises(TypeError, match="from_config"):  # Keras makes it without our methods
+        kt.GreedySearch()(keras.models.clone_model(model), IDS, 5)
+
+
+def test_logits_are_float32_under_mixed_precision():
+    model = kt.CausalTransformer(211, **SIZES, dtype="mixed_bfloat16")
+    ids = np.random.default_rng(1).integers(4, 211, (16, 64)).astype("int32")
+    logits = np.asarray(model(ids))
+    rounded = np.asarray(keras.ops.cast(keras.ops.cast(logits, "bfloat16"), "float32"))
+    assert np.mean(logits == rounded) < 0.1
+    top = np.sort(logits, axis=-1)
+    assert (top[..., -1] > top[..., -2]).all()  # no two largest logits are equal
