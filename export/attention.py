@@ -1,6 +1,6 @@
 """Where a translator looks: the attention of its decoder to the source, as an artefact of its own.
 
-Shapes: B batch, S source length, T target length.
+Shapes: B batch, S source length, T target length, D d_model, H heads.
 """
 
 import keras
@@ -10,6 +10,41 @@ from keras_transformer.export.onnx_model import export_onnx
 from keras_transformer.models import Transformer
 
 ATTENTION = "attention"  # (B, T, S) float32, the output
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MemoryAttention(keras.layers.Layer):
+    """The attention of a `DecoderBlock` to each source token, mean over its heads: (B, T, S).
+
+    A layer, since Keras' functional models want the same number of outputs from each call of one.
+
+    Args:
+        block: DecoderBlock.
+    """
+
+    def __init__(self, block, **options):
+        super().__init__(**options)
+        self.block = block
+        self.supports_masking = True  # the target's mask passes through
+
+    def build(self, inputs_shape, memory_shape):
+        if not self.block.built:
+            self.block.build(inputs_shape, memory_shape)
+
+    def call(self, inputs, memory, memory_mask=None):
+        options = {"memory_mask": memory_mask, "return_attention_scores": True}
+        return ops.mean(self.block(inputs, memory, **options)[1]["cross"], axis=1)
+
+    def compute_output_shape(self, inputs_shape, memory_shape):
+        return (*inputs_shape[:2], memory_shape[1])
+
+    def get_config(self):
+        block = keras.saving.serialize_keras_object(self.block)
+        return {**super().get_config(), "block": block}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config.pop("block")), **config)
 
 
 def export_attention(model, path, block=-1, **options):
@@ -49,6 +84,6 @@ def export_attention(model, path, block=-1, **options):
         raise TypeError(f"`block` must be an integer, got {block!r}.")
     if not -len(blocks) <= block < len(blocks):
         raise ValueError(f"`block` is {block}, and the decoder has {len(blocks)} blocks.")
-    _, scores = blocks[block](*blocks[block].input, return_attention_scores=True)
-    attention = ops.mean(scores["cross"], axis=1)  # (B, T, S)
-    return export_onnx(keras.Model(model.input, {ATTENTION: attention}), path, **options)
+    inputs, memory = blocks[block].input
+    weights = MemoryAttention(blocks[block], name=ATTENTION)(inputs, memory)
+    return export_onnx(keras.Model(model.input, {ATTENTION: weights}), path, **options)

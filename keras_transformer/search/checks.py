@@ -23,9 +23,9 @@ def check_model(model):
     if missing:
         raise TypeError(
             f"{type(model).__name__} has no {', '.join(missing)}, so nothing can be generated with "
-            "it. Pass a Transformer, a CausalTransformer or a model with these methods. Copy a model "
-            "with type(model).from_config(model.get_config()): keras.models.clone_model returns a "
-            "plain functional model."
+            "it. Pass a Transformer, a CausalTransformer or a model with these methods. To copy a "
+            "model, use type(model).from_config(model.get_config()): keras.models.clone_model "
+            "returns a plain functional model."
         )
 
 

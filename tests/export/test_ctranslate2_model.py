@@ -32,7 +32,7 @@ VARIANTS = {
     "post-norm": {},
     "pre-norm, biases": {"norm_first": True, "use_bias": True},
     "learned positions, two vocabularies": {
-        "positions": "learned", "max_length": 13, "target_vocab_size": 29, "activation": "gelu",
+        "positions": kt.LearnedPositionEncoding(13), "target_vocab_size": 29, "activation": "gelu",
     },
     "two depths, norm of embeddings, own output": {
         "num_layers": (1, 3), "embedding_norm": True, "output_bias": True, "tie_output": False,

@@ -167,7 +167,7 @@ def test_transformers_writes_what_it_writes_with_the_first_folder(opus, beams):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"positions": "learned", "max_length": 13}, "LearnedPositionEncoding that are not"),
+        ({"positions": kt.LearnedPositionEncoding(13)}, "LearnedPositionEncoding that are not"),
         ({"positions": "rotary", "key_dim": 4}, "RotaryPositionEncoding inside of attention"),
         ({"positions": kt.SinusoidalPositionEncoding(base=100.0)}, "not the paper's sinusoids"),
         (

@@ -153,7 +153,7 @@ def shallow_model():
 
 VARIANTS = {
     "pre-norm, learned positions, exact gelu, biases": (
-        {"norm_first": True, "activation": "gelu", "positions": "learned", "max_length": 13,
+        {"norm_first": True, "activation": "gelu", "positions": kt.LearnedPositionEncoding(13),
          "use_bias": True},
         GreedySearch(),
     ),
@@ -245,7 +245,7 @@ def test_sequential_of_our_layers(tmp_path):
 
 
 def test_models_with_few_positions_are_proven_within_them(tmp_path):
-    arguments = {"num_layers": 1, "positions": "learned", "max_length": 5}
+    arguments = {"num_layers": 1, "positions": kt.LearnedPositionEncoding(5)}
     ids = keras.Input((None,), dtype="int32", name="source_ids")
     under = keras.Model(ids, keras.layers.Dense(3)(tiny("encode", **arguments)(ids)))
     manifest = export_onnx(under, tmp_path / "head", verbose=False)

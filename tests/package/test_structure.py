@@ -58,7 +58,7 @@ FLOORS = (
         "training.schedules",
         "training.steps",
     },
-    {"model_base"},
+    {"decoding"},
     {"models", "search"},
     {"plots", "importers"},
     {"training"},
@@ -69,7 +69,7 @@ FLOORS = (
 )
 # What needs no framework at all, and what needs Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:4] for name in floor}
-KERAS_ONLY = ("layers", "model_base", "models")
+KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # What one module of the runtime imports when it is asked to, and the extra leaves out.
