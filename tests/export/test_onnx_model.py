@@ -18,6 +18,7 @@ from support import exports
 from support.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
 from support.linear_bias import LinearBias
 
+import keras_transformer as kt
 from keras_transformer.export import (
     ExportError,
     export_onnx,
