@@ -81,8 +81,7 @@ class Tokenizer:
             )
         self._model = model
         self._processor = processor
-        self._functions = None
-        self._sampler = None
+        self._functions = self._sampler = None
 
     @classmethod
     def train(
@@ -178,11 +177,10 @@ class Tokenizer:
             text: str or sequence of str.
             sample: bool. If True, draws a segmentation of each text at random (subword
                 regularisation) instead of taking the best one.
-            alpha: float, at least 0. With a unigram model, a segmentation is drawn from all
-                segmentations of the text, with a probability proportional to P^alpha. P is the
-                product of the probabilities of its pieces. Small is more varied (on Multi30k 0.5,
-                0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times as long). With a BPE model, each
-                merge is left out with probability `alpha` (BPE dropout).
+            alpha: float, at least 0. A unigram model draws from all segmentations of a text, with
+                probabilities proportional to P^alpha, P the product of those of the pieces. Small
+                is more varied: on Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times
+                as long. A BPE model leaves out each merge with probability `alpha` (BPE dropout).
             seed: int or None. Text number i of a list is drawn from (seed, i, text) only, in every
                 process and on every machine. None draws anew each time.
 
@@ -257,9 +255,8 @@ class Tokenizer:
         return self._processor.decode([self._kept(row) for row in ids])
 
     def _kept(self, row):
-        row = [int(i) for i in row]
+        row, vocab_size = [int(i) for i in row], self.vocab_size
         row = row[: row.index(END_ID)] if END_ID in row else row
-        vocab_size = self.vocab_size  # SentencePiece is asked once
         for i in row:
             if not 0 <= i < vocab_size:
                 raise ValueError(
