@@ -13,6 +13,7 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from keras_transformer.data.corpora import read_lines
 from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
 
 __all__ = [
@@ -68,15 +69,17 @@ __all__ = [
     "language_model_batches",
     "padding_mask",
     "pair_batches",
+    "read_lines",
     "scaled_dot_product_attention",
     "tagging_batches",
     "training",
     "translation_batches",
 ]
 
-# Packages that may be missing, all of them brought by the extra `tensorflow`. Any other missing
-# package is a broken installation, not a choice, and its error is let through.
-_OPTIONAL = {"jax", "keras", "sentencepiece", "tensorflow", "tensorflow_text", "torch"}
+# Packages that may be missing. Any other missing package is a broken installation, not a choice,
+# and its error is let through.
+_OTHER_BACKENDS = {"jax", "torch"}  # all others come with the extra `tensorflow`
+_OPTIONAL = _OTHER_BACKENDS | {"keras", "sentencepiece", "tensorflow", "tensorflow_text"}
 _missing: list[str] = []
 
 
@@ -101,7 +104,7 @@ with _where_installed():  # sentencepiece
     from keras_transformer.data.tokenizer import Tokenizer
 
 with quiet_import(), _where_installed():  # Keras, on any of its backends
-    from keras_transformer import importers
+    from keras_transformer import importers, training
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
@@ -121,13 +124,15 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.layers.word_numbers import WordNumbers
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
+    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
+    from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.pair_loss import PairCrossentropy
+    from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
 with quiet_import(), _where_installed():  # TensorFlow proper
-    from keras_transformer import training
     from keras_transformer.data.answers import answer_batches
     from keras_transformer.data.classification import classification_batches
     from keras_transformer.data.dataset import Batches
@@ -146,19 +151,19 @@ with quiet_import(), _where_installed():  # TensorFlow proper
         Shortlist,
         Shortlisted,
     )
-    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
-    from keras_transformer.training.checkpoints import (
-        CheckpointAveraging,
-        average_checkpoints,
-    )
-    from keras_transformer.training.resume import TrainingCheckpoint
 
 
 def __getattr__(name: str) -> object:
     if name in __all__ and _missing:
+        package = _missing[0]
+        cure = "Install it with: pip install 'keras-transformer-onnx[tensorflow]'"
+        if package in _OTHER_BACKENDS:
+            cure = (
+                f"KERAS_BACKEND or ~/.keras/keras.json chooses it: pip install {package}, or set "
+                "KERAS_BACKEND=tensorflow."
+            )
         raise ImportError(
-            f"keras_transformer.{name} needs {_missing[0]}, which is not installed here. "
-            "Install it with: pip install 'keras-transformer-onnx[tensorflow]'",
-            name=_missing[0],
+            f"keras_transformer.{name} needs {package}, which is not installed here. {cure}",
+            name=package,
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

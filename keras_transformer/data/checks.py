@@ -11,7 +11,7 @@ def checked_strings(lines, name):
     if isinstance(lines, (str, bytes)):
         raise TypeError(
             f"`{name}` must be an iterable of strings, got one {type(lines).__name__}. Pass a list "
-            "of sentences; `read_lines(path)` reads them from a file."
+            "of sentences; `keras_transformer.read_lines(path)` reads them from a file."
         )
     lines = list(lines)
     for number, line in enumerate(lines):
@@ -25,7 +25,7 @@ def checked_strings(lines, name):
         except UnicodeEncodeError as error:
             raise ValueError(
                 f"item {number} of `{name}` holds half a surrogate pair at character "
-                f"{error.start}, which has no UTF-8 form. Read files with `read_lines`, which "
-                "decodes strictly."
+                f"{error.start}, which has no UTF-8 form. Read files with "
+                "`keras_transformer.read_lines`, which decodes strictly."
             ) from error
     return lines

@@ -90,7 +90,7 @@ def classification_batches(
         "cut": int((whole[keep] > longest).sum()),
         "tokens": {"source": int(source.lengths.sum())},
     }
-    resample = resample if sampling_alpha else None
+    resample = None if sampling_alpha is None else resample
     return make_dataset(examples, batching, counts, resample=resample, labels=names)
 
 

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import os
 import re
-import urllib.request
 import zlib
 
 from keras_transformer.files import whole_file
@@ -71,6 +70,8 @@ def fetch_corpus(name, folder, corpora=CORPORA):
     """
     if name not in corpora:
         raise ValueError(f"no corpus is known as {name!r}; known are {sorted(corpora)}.")
+    import urllib.request  # here and not above: serving imports this module and fetches nothing
+
     address, checksums = corpora[name]
     os.makedirs(folder, exist_ok=True)
     paths = {}

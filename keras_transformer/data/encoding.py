@@ -15,7 +15,7 @@ def encode_rows(tokenizer, lines, alpha=None, rng=None):
         tokenizer: `Tokenizer`.
         lines: list of N strings.
         alpha: float or None. If given, segmentations are drawn at random; see `Tokenizer.encode`.
-        rng: `numpy.random.Generator` of the draws.
+        rng: `numpy.random.Generator` of the seeds of the draws.
     """
     rows = []
     for begin in range(0, len(lines), _CHUNK):

@@ -123,7 +123,8 @@ def _document_batches(texts, tokenizer, tokens_per_batch, sampling_alpha, batchi
         return Documents(fitting(drawn, examples.target, longest))
 
     counts["tokens"] = {"target": int(examples.lengths.sum())}
-    return make_dataset(examples, batching, counts, resample=resample if sampling_alpha else None)
+    resample = None if sampling_alpha is None else resample
+    return make_dataset(examples, batching, counts, resample=resample)
 
 
 @dataclass

@@ -97,7 +97,7 @@ def tagging_batches(
             Ragged(_either(fits, labels, examples.labels)),
         )
 
-    resample = resample if sampling_alpha else None
+    resample = None if sampling_alpha is None else resample
     return make_dataset(examples, batching, counts, resample=resample, labels=names)
 
 

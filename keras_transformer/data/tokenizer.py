@@ -6,14 +6,15 @@ Ids: 0 pad, 1 unknown, 2 begin, 3 end. Shapes: `B` batch, `T` tokens of the long
 """
 
 import itertools
-import os
-import threading
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import sentencepiece
 
 from keras_transformer.data.checks import checked_strings
 from keras_transformer.data.tokenizer_graph import graph_functions
+from keras_transformer.data.tokenizer_sampling import Sampler
 from keras_transformer.data.tokenizer_training import train_model
 from keras_transformer.files import whole_file
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
@@ -21,8 +22,6 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 # Lines that are encoded one by one. SentencePiece starts threads for a list, which alone takes
 # 150 us; a line takes 5.
 FEW = 16
-
-_sampling = threading.Lock()
 
 
 class Tokenizer:
@@ -82,7 +81,7 @@ class Tokenizer:
             )
         self._model = model
         self._processor = processor
-        self._functions = None
+        self._functions = self._sampler = None
 
     @classmethod
     def train(
@@ -165,39 +164,42 @@ class Tokenizer:
         """Which pieces begin a word, with SentencePiece's "▁": bool (vocab_size,)."""
         return np.array([piece.startswith("\u2581") for piece in self.pieces])
 
-    def encode(self, text, sample=False, alpha=0.2, nbest_size=-1, seed=None):
+    def encode(
+        self,
+        text: str | Sequence[str],
+        sample: bool = False,
+        alpha: float = 0.2,
+        seed: int | None = None,
+    ) -> list[int] | list[list[int]]:
         """Turns text into ids, without begin and end tokens.
 
         Args:
             text: str or sequence of str.
-            sample: bool. If True, draws a segmentation of the text at random (subword
+            sample: bool. If True, draws a segmentation of each text at random (subword
                 regularisation) instead of taking the best one.
-            alpha: float, inverse temperature of the draw: small is more varied (unigram; on
-                Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times as long). For BPE
-                the probability of dropping a merge.
-            nbest_size: int, draw among the n best segmentations, or among all with -1 (default).
-            seed: int or None. Within a process the same seed, text and tokenizer give the same
-                draw; SentencePiece from 0.2.2 on draws otherwise in another process. None draws
-                anew each time.
+            alpha: float, at least 0. A unigram model draws from all segmentations of a text, with
+                probabilities proportional to P^alpha, P the product of those of the pieces. Small
+                is more varied: on Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times
+                as long. A BPE model leaves out each merge with probability `alpha` (BPE dropout).
+            seed: int or None. Text number i of a list is drawn from (seed, i, text) only, in every
+                process and on every machine. None draws anew each time.
 
         Returns:
             List of int for a string; list of such lists for a sequence.
 
         Raises:
             TypeError: if `text` holds something that is not a string.
-            ValueError: if a string holds half a surrogate pair, which has no UTF-8 form.
+            ValueError: if a string holds half a surrogate pair, which has no UTF-8 form; or with
+                `sample`, if `alpha` is negative, or the model is neither unigram nor BPE.
         """
         single = isinstance(text, str)
         lines = checked_strings([text] if single else text, "text")
         if sample:
-            seed = int.from_bytes(os.urandom(4)) if seed is None else int(seed) % 2**32
-            # SentencePiece has one seed for the whole process, and each thread that it starts draws
-            # from it anew: so one thread, and no other call may set the seed meanwhile.
-            with _sampling:
-                sentencepiece.set_random_generator_seed(seed)
-                ids = self._processor.encode(
-                    lines, enable_sampling=True, alpha=alpha, nbest_size=nbest_size, num_threads=1
-                )
+            if not 0 <= alpha < math.inf:
+                raise ValueError(f"alpha must be a number of at least 0, got {alpha!r}.")
+            if self._sampler is None:
+                self._sampler = Sampler(self._processor)
+            ids = self._sampler.encode(lines, alpha, seed)
         elif len(lines) <= FEW:
             ids = [self._processor.encode(line) for line in lines]
         else:
@@ -253,12 +255,12 @@ class Tokenizer:
         return self._processor.decode([self._kept(row) for row in ids])
 
     def _kept(self, row):
-        row = [int(i) for i in row]
+        row, vocab_size = [int(i) for i in row], self.vocab_size
         row = row[: row.index(END_ID)] if END_ID in row else row
         for i in row:
-            if not 0 <= i < self.vocab_size:
+            if not 0 <= i < vocab_size:
                 raise ValueError(
-                    f"id {i} is not within this vocabulary of {self.vocab_size} ids. Were "
+                    f"id {i} is not within this vocabulary of {vocab_size} ids. Were "
                     "the ids made by another tokenizer?"
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]

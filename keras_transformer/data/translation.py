@@ -78,8 +78,9 @@ def translation_batches(
             `tokenizer.encode(..., sample=True, alpha=sampling_alpha)`. The best segmentation
             replaces a sample that is longer than all limits. Lengths then differ from epoch to
             epoch. The number of batches does not; where it is too small for an epoch (rare), some
-            of its batches exceed `tokens_per_batch` a little. Another process, as one that resumes
-            a run, draws other segmentations (see `Tokenizer.encode`).
+            of its batches exceed `tokens_per_batch` a little. A segmentation depends on (seed,
+            epoch, number of the pair, text) only, so all processes of one training draw the same,
+            and so does a run that resumes.
         bucket_boundaries: increasing ints or None, greatest lengths of the buckets that batches
             are drawn from. `None` takes them from the lengths that occur.
         static_shapes: bool. If True, all batches of a bucket have the same shape: its greatest
@@ -144,7 +145,8 @@ def translation_batches(
         "source": int(examples.source.lengths.sum()),
         "target": int(examples.target.lengths.sum()),
     }
-    return make_dataset(examples, batching, counts, resample=resample if sampling_alpha else None)
+    resample = None if sampling_alpha is None else resample
+    return make_dataset(examples, batching, counts, resample=resample)
 
 
 @dataclass

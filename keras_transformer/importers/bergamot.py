@@ -20,6 +20,7 @@ import pathlib
 import numpy as np
 
 from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers.checkpoint import check_sizes
 from keras_transformer.importers.marian_binary import read_model, read_shortlist
 from keras_transformer.importers.pieces import piece_ids, piece_names, renumbered, special_id
 from keras_transformer.importers.vocabulary import logit_bias, our_ids, row_order, rows
@@ -43,6 +44,8 @@ ARCHITECTURE = {
     "lemma-dim-emb": 0,
     "ulr": False,
 }
+SIZES = ("dim-emb", "transformer-heads", "transformer-dim-ffn")
+DEPTHS = ("enc-depth", "dec-depth")
 # Parts of a block there and here, and their axes: D, channels of the vectors between blocks, which
 # are put in our order; H, those of all heads together, and F, which keep theirs.
 ATTENTION = {
@@ -104,8 +107,10 @@ def load(folder, **options):
     >>> model, tokenizer = load("models/enpt")  # doctest: +SKIP
     """
     folder = pathlib.Path(folder)
-    arrays, config = read_model(_only(folder, "model*.bin"))
+    path = _only(folder, "model*.bin")
+    arrays, config = read_model(path)
     _check_architecture(config)
+    check_sizes(path, config, arrays, SIZES, DEPTHS)
     texts = _vocabularies(folder)
     ids = [piece_ids(text) for text in texts]
     orders = [_row_order(own) for own in ids]
@@ -149,7 +154,7 @@ def load_shortlist(folder):
     ours = np.full(int(max(target)) + 1, END_ID)
     for number, row in our_ids(target).items():
         ours[number] = row
-    table = np.full((len(source), max(1, counts.max())), END_ID)
+    table = np.full((len(source), counts.max(initial=1)), END_ID)
     for row, number in enumerate(source):
         if number >= 0:
             found = theirs.ids[theirs.offsets[number] : theirs.offsets[number + 1]]
@@ -217,9 +222,9 @@ def _tables(tensors, order, target_order):
     mapped = {}
     for side, (name, own) in sides.items():  # the last one gives the logits, too
         size = int(max(own)) + 1
-        mapped[f"{side}/embeddings"] = rows(tensors.take(name, "VD", V=size), own)
+        mapped[f"{side}/embeddings"] = tensors.take(name, "VD", own, V=size)
     if OUTPUT in tensors.left:
-        mapped[f"{side}/output_kernel"] = rows(tensors.take(OUTPUT, "VD", V=size), own).T
+        mapped[f"{side}/output_kernel"] = tensors.take(OUTPUT, "VD", own, V=size).T
     bias = tensors.take("decoder_ff_logit_out_b", "V", V=size)
     return {**mapped, f"{side}/output_bias": logit_bias(own, bias)}
 
@@ -232,18 +237,18 @@ class _Tensors:
         self.sizes = {"D": d_model, "H": d_model, "F": d_ff}
         self.order = channel_order(d_model)
 
-    def take(self, name, axes, **sizes):
-        """An array of these axes, with its channels in our order."""
+    def take(self, name, axes, order=None, **sizes):
+        """An array of these axes, with its channels in our order, and its rows in `order`."""
         shape = tuple({**self.sizes, **sizes}[axis] for axis in axes)
         array = self.left.pop(name, None)
         if array is None or array.shape not in (shape, (1, *shape)):
             found = "is missing" if array is None else f"has shape {array.shape}, not {shape}"
             self.problems.append(f"{name} {found}")
-            array = np.zeros(shape, np.float32)
+            return np.broadcast_to(np.float32(0), shape)  # `finish` refuses it
         array = array.reshape(shape)
         for number, axis in enumerate(axes):
             array = np.take(array, self.order, number) if axis == "D" else array
-        return array
+        return array if order is None else rows(array, order)
 
     def finish(self):
         """Refuses arrays that were missing or misshapen, or that nobody took."""
@@ -286,7 +291,6 @@ def _sizes(arrays, config, orders):
 
 def _check_architecture(config):
     """Refuses a configuration of another architecture."""
-    numbers = ("dim-emb", "enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn")
     wrong = [
         f"{key} is {config[key]!r}, not {value!r}"
         for key, value in ARCHITECTURE.items()
@@ -294,7 +298,7 @@ def _check_architecture(config):
     ]
     wrong += [
         f"{key} is {config.get(key)!r}, no positive number"
-        for key in numbers
+        for key in (*SIZES, *DEPTHS)
         if not isinstance(config.get(key), int) or config[key] < 1
     ]
     autoregression = config.get("transformer-decoder-autoreg")
@@ -306,8 +310,8 @@ def _check_architecture(config):
         wrong.append(f"dec-cell is {config.get('dec-cell')!r}, not 'ssru'")
     if config.get("transformer-ffn-activation") not in ("relu", "swish", "gelu"):
         wrong.append(f"transformer-ffn-activation is {config.get('transformer-ffn-activation')!r}")
-    if not wrong and config["dim-emb"] % 2:
-        wrong.append(f"dim-emb is {config['dim-emb']}, an odd number")
+    if not wrong and (config["dim-emb"] % 2 or config["dim-emb"] < 4):
+        wrong.append(f"dim-emb is {config['dim-emb']}, no even number of at least 4")
     if wrong:
         raise ValueError(f"The model is of another architecture: {'; '.join(wrong)}.")
 

@@ -29,6 +29,14 @@ FIXED = {
     "is_decoder": False,
     "position_embedding_type": "absolute",
 }
+LAYERS = "num_hidden_layers"
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # our ids 0 to 3
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # not the encoder's
 
@@ -62,7 +70,9 @@ def load_model(folder, order=None, segments=False, **options):
     >>> encoder = load_model("all-MiniLM-L6-v2")  # doctest: +SKIP
     """
     config = read_config(folder)
+    tensors = _read_tensors(folder, config)
     order = row_order(config, read_vocabulary(folder)) if order is None else order
+    arrays = mapped_weights(config, tensors, order, segments)
     model = TransformerEncoder(
         len(order),
         config["num_hidden_layers"],
@@ -81,7 +91,6 @@ def load_model(folder, order=None, segments=False, **options):
             **options,
         },
     )
-    arrays = mapped_weights(config, checkpoint.read_tensors(folder), order, segments)
     assign_weights(model, arrays)
     return model
 
@@ -98,11 +107,13 @@ def load(folder, **options):
     Returns:
         `(model, tokenizer)`, the second a `JsonTokenizer`.
     """
-    path, pieces = pathlib.Path(folder) / "tokenizer.json", read_vocabulary(folder)
-    order = row_order(read_config(folder), pieces)
-    known = checkpoint.read_json(path) if path.exists() else json_pieces.word_pieces(folder, pieces)
-    tokenizer = json_pieces.renumbered(known, order, SPECIAL[2])
-    return load_model(folder, **options), tokenizer
+    model, pieces = load_model(folder, **options), read_vocabulary(folder)
+    path, order = pathlib.Path(folder) / "tokenizer.json", row_order(read_config(folder), pieces)
+    if path.exists():
+        known = json_pieces.read_tokenizer(path)
+    else:
+        known = json_pieces.word_pieces(folder, pieces)
+    return model, json_pieces.renumbered(known, order, SPECIAL[2])
 
 
 def load_sentence_encoder(folder, **options):
@@ -132,17 +143,21 @@ def load_sentence_encoder(folder, **options):
 
 def read_config(folder):
     """The configuration of a BERT folder, complete and one that our model can do."""
-    config = checkpoint.read_config(folder, "bert", DEFAULTS, FIXED)
-    names = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads")
-    checkpoint.need(config, *names, "intermediate_size", "max_position_embeddings")
-    return config
+    return checkpoint.read_config(folder, "bert", (*SIZES, LAYERS), DEFAULTS, FIXED)
+
+
+def _read_tensors(folder, config):
+    """All tensors, `{their name: array}`, after a look at the sizes of the configuration."""
+    tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
+    checkpoint.check_sizes(path, config, tensors, (*SIZES, "type_vocab_size"), [LAYERS])
+    return tensors
 
 
 def read_vocabulary(folder):
     """`{word piece: their id}` of `vocab.txt`, or of `tokenizer.json` where there is none."""
     path = pathlib.Path(folder) / "vocab.txt"
     if not path.exists():
-        return checkpoint.read_json(path.with_name("tokenizer.json"))["model"]["vocab"]
+        return json_pieces.read_tokenizer(path.with_name("tokenizer.json"))["model"]["vocab"]
     try:
         pieces = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError as error:

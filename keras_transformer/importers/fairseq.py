@@ -54,6 +54,13 @@ def load_model(state, num_heads, max_length=1024, scale_embedding=True, **option
         side: _positions(state, name, max_length, sizes["d_model"])
         for side, name in (("source", "encoder"), ("target", "decoder"))
     }
+    targets = _targets(state, sizes)
+    copies = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"} if shared else {}
+    if tied:
+        copies["decoder.output_projection.weight"] = "decoder.embed_tokens.weight"
+    spare = [name for name in state if SPARE.fullmatch(name)]
+    spare += [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    arrays = mapping.mapped(mapping.checked(state, targets, copies, spare), targets)
     model = Transformer(
         len(orders[0]), sizes["layers"], sizes["d_model"], num_heads, sizes["d_ff"],
         **{
@@ -63,15 +70,6 @@ def load_model(state, num_heads, max_length=1024, scale_embedding=True, **option
             **options,
         },
     )  # fmt: skip
-    targets = _targets(state, sizes)
-    copies = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"} if shared else {}
-    if tied:
-        copies["decoder.output_projection.weight"] = "decoder.embed_tokens.weight"
-    spare = [name for name in state if SPARE.fullmatch(name)]
-    spare += [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-    tensors = mapping.checked(state, targets, copies, spare)
-
-    arrays = mapping.mapped(tensors, targets)
     for side, table in tables.items():
         arrays[f"{side}_positions/embeddings"] = table[: model.max_length]
     scale = 1.0 if scale_embedding else sizes["d_model"] ** -0.5
@@ -105,7 +103,7 @@ def _sizes(state):
             raise ValueError(f"{name} is missing or no matrix: is it a fairseq translation model?")
     source, target = (state[name] for name in tables)
     output = state.get("decoder.output_projection.weight", target)
-    layers = tuple(_count(state, side) for side in ("encoder", "decoder"))
+    layers = tuple(mapping.count_layers(state, f"{side}.layers") for side in ("encoder", "decoder"))
     return {
         "d_model": source.shape[1],
         "d_ff": state["encoder.layers.0.fc1.weight"].shape[0],
@@ -115,11 +113,6 @@ def _sizes(state):
         "tied": np.array_equal(target, output),
         "norm_first": "encoder.layer_norm.weight" in state,
     }
-
-
-def _count(state, side):
-    found = [re.match(rf"{side}\.layers\.(\d+)\.", name) for name in state]
-    return 1 + max((int(match[1]) for match in found if match), default=0)
 
 
 def _targets(state, sizes):

@@ -26,6 +26,9 @@ DEFAULTS = {
     "resid_pdrop": 0.1,
     "tie_word_embeddings": True,
 }
+LAYERS = "n_layer"
+SIZES = ("vocab_size", "n_embd", "n_head", "n_positions")
+SPECIAL = ("bos_token_id", "eos_token_id")
 # The bias of rows that GPT-2 does not have. Its logits are about -100, so it must be far below.
 NEVER = -1e4
 FIXED = {
@@ -59,7 +62,10 @@ def load_model(folder, order=None, **options):
     >>> model = load_model("gpt2")  # doctest: +SKIP
     """
     config = read_config(folder)
+    tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
+    checkpoint.check_sizes(path, config, tensors, (*SIZES, "n_inner"), [LAYERS])
     order = row_order(config) if order is None else order
+    arrays = mapped_weights(config, tensors, order)
     model = CausalTransformer(
         len(order),
         config["n_layer"],
@@ -79,7 +85,7 @@ def load_model(folder, order=None, **options):
             **options,
         },
     )
-    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder), order))
+    assign_weights(model, arrays)
     return model
 
 
@@ -89,18 +95,15 @@ def load(folder, **options):
     Returns:
         `(model, tokenizer)`, the second a `JsonTokenizer`.
     """
-    known = checkpoint.read_json(pathlib.Path(folder) / "tokenizer.json")
-    tokenizer = json_pieces.renumbered(known, row_order(read_config(folder)))
-    return load_model(folder, **options), tokenizer
+    model = load_model(folder, **options)
+    known = json_pieces.read_tokenizer(pathlib.Path(folder) / "tokenizer.json")
+    return model, json_pieces.renumbered(known, row_order(read_config(folder)))
 
 
 def read_config(folder):
     """The configuration of a GPT-2 folder, complete and one that our model can do."""
-    config = checkpoint.read_config(folder, "gpt2", DEFAULTS, FIXED)
-    checkpoint.need(
-        config, "vocab_size", "n_layer", "n_embd", "n_head", "n_positions", "bos_token_id"
-    )
-    checkpoint.need(config, "eos_token_id")
+    needed = (*SIZES, LAYERS, *SPECIAL)
+    config = checkpoint.read_config(folder, "gpt2", needed, DEFAULTS, FIXED)
     config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
     return config
 

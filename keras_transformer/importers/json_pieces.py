@@ -7,7 +7,7 @@ import json
 import pathlib
 
 from keras_transformer.data.json_tokenizer import JsonTokenizer
-from keras_transformer.importers.checkpoint import read_json
+from keras_transformer.importers.checkpoint import check_ids, read_json
 from keras_transformer.importers.vocabulary import our_ids
 from keras_transformer.special_ids import BEGIN_ID
 
@@ -51,6 +51,17 @@ def renumbered(config, order, begin=None):
         "padding": None,
     }
     return JsonTokenizer(json.dumps(changed, ensure_ascii=False))
+
+
+def read_tokenizer(path):
+    """The content of a `tokenizer.json`; raises `ValueError` unless it has a vocabulary of ids."""
+    config = read_json(path)
+    model, added = config.get("model"), config.get("added_tokens") or []
+    check_ids(path, model.get("vocab") if isinstance(model, dict) else None)
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise ValueError(f"{path} has added_tokens that are no list of objects. Copy it anew.")
+    check_ids(path, {str(token.get("content")): token.get("id") for token in added})
+    return config
 
 
 def word_pieces(folder, ids):

@@ -3,6 +3,7 @@
 Shapes: D d_model, F d_ff.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,12 @@ def norm(theirs, size, ours):
         f"{theirs}.weight": Target((size,), (f"{ours}/gamma",)),
         f"{theirs}.bias": Target((size,), (f"{ours}/beta",)),
     }
+
+
+def count_layers(state, prefix):
+    """The number of layers of which a state has weights, `PREFIX.NUMBER.`; at least 1."""
+    found = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state]
+    return max(1, len({int(match[1]) for match in found if match}))
 
 
 def checked(tensors, targets, copies=None, spare=()):

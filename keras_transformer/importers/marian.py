@@ -18,6 +18,7 @@ from keras_transformer.models import Transformer
 DEFAULTS = {
     "activation_function": "gelu",
     "attention_dropout": 0.0,
+    "decoder_vocab_size": None,
     "dropout": 0.1,
     "max_position_embeddings": 1024,
     "scale_embedding": False,
@@ -27,6 +28,7 @@ DEFAULTS = {
 }
 FIXED = {"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False}
 EPSILON = 1e-5
+MOST_POSITIONS = 65_536
 
 
 def load_model(folder, orders=None, **options):
@@ -54,8 +56,28 @@ def load_model(folder, orders=None, **options):
     >>> model = load_model("opus-mt-en-de")  # doctest: +SKIP
     """
     config = read_config(folder)
+    tensors = _read_tensors(folder, config)
+    return _model(config, tensors, row_orders(config) if orders is None else orders, options)
+
+
+def _read_tensors(folder, config):
+    """All tensors, `{their name: array}`, after a look at the sizes of the configuration."""
+    tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
+    sizes = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_attention_heads")
+    layers = ("encoder_layers", "decoder_layers")
+    checkpoint.check_sizes(path, config, tensors, (*sizes, "encoder_ffn_dim"), layers)
+    if config["max_position_embeddings"] > MOST_POSITIONS:  # a table that no file need hold
+        raise ValueError(
+            f"{path} says max_position_embeddings={config['max_position_embeddings']}, but at most "
+            f"{MOST_POSITIONS} are read."
+        )
+    return tensors
+
+
+def _model(config, tensors, orders, options):
+    """The model of a configuration; it is made when all tensors are known to fit."""
+    arrays = mapped_weights(config, tensors, orders)
     shared = config["share_encoder_decoder_embeddings"]
-    orders = row_orders(config) if orders is None else orders
     model = Transformer(
         len(orders[0]),
         (config["encoder_layers"], config["decoder_layers"]),
@@ -77,7 +99,7 @@ def load_model(folder, orders=None, **options):
             **options,
         },
     )
-    assign_weights(model, mapped_weights(config, checkpoint.read_tensors(folder), orders))
+    assign_weights(model, arrays)
     return model
 
 
@@ -103,6 +125,7 @@ def load(folder, **options):
     >>> model, tokenizers = load("opus-mt-en-de")  # doctest: +SKIP
     """
     folder, config = pathlib.Path(folder), read_config(folder)
+    tensors = _read_tensors(folder, config)
     models = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
     if config["share_encoder_decoder_embeddings"]:
         ids = [_read_vocabulary(folder / "vocab.json", config)] * 2
@@ -112,7 +135,7 @@ def load(folder, **options):
         ids = [_read_vocabulary(folder / name, config) for name in names]
         unknown = [pieces.unknown_pieces(*own) for own in zip(ids, models, strict=True)]
     orders = row_orders(config, [len(own) for own in unknown])
-    model = load_model(folder, orders, **options)
+    model = _model(config, tensors, orders, options)
     names = [pieces.piece_names(*own) for own in zip(ids, orders, unknown, strict=True)]
     if models[0] == models[1] and names[0] == names[1]:
         return model, pieces.renumbered(models[0], names[0])
@@ -122,7 +145,7 @@ def load(folder, **options):
 
 def _read_vocabulary(path, config):
     """`{piece: their id}` of `vocab.json`."""
-    ids = checkpoint.read_json(path)
+    ids = checkpoint.check_ids(path, checkpoint.read_json(path))
     for piece, name in (("</s>", "eos_token_id"), ("<unk>", "unk_token_id")):
         if pieces.special_id(ids, piece) != config[name]:
             raise ValueError(
@@ -134,18 +157,17 @@ def _read_vocabulary(path, config):
 
 def read_config(folder):
     """The configuration of a Marian folder, complete and one that our model can do."""
-    config = checkpoint.read_config(folder, "marian", DEFAULTS, FIXED)
     names = ("layers", "attention_heads", "ffn_dim")
-    needed = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
     both = [(f"encoder_{name}", f"decoder_{name}") for name in names]
-    checkpoint.need(config, *needed[:2], *(name for pair in both for name in pair))
+    needed = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    needed = [*needed, *(name for pair in both for name in pair)]
+    config = checkpoint.read_config(folder, "marian", needed, DEFAULTS, FIXED)
     for pair in both[1:]:
         if config[pair[0]] != config[pair[1]]:
             raise ValueError(
                 f"{' and '.join(pair)} are {[config[name] for name in pair]}, but the two sides of "
                 "our model have the same heads and feed-forward networks."
             )
-    checkpoint.need(config, *needed[2:])
     config["decoder_vocab_size"] = config.get("decoder_vocab_size") or config["vocab_size"]
     return config
 

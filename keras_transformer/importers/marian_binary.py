@@ -22,16 +22,15 @@ class _Reader:
     """The bytes of a file, taken one part after the other."""
 
     def __init__(self, path):
-        self.path, self.at = pathlib.Path(path), 0
-        self.data = self.path.read_bytes()
+        self.data, self.at = pathlib.Path(path).read_bytes(), 0
 
     def take(self, dtype, count, what):
         """The next `count` numbers."""
         end = self.at + count * np.dtype(dtype).itemsize
         if end > len(self.data):
             raise ValueError(
-                f"{self.path} is cut off: {what} ends at byte {end:,}, the file at "
-                f"{len(self.data):,}. Copy it anew."
+                f"it is cut off: {what} ends at byte {end:,}, the file at {len(self.data):,}. Copy "
+                "it anew."
             )
         taken = np.frombuffer(self.data, dtype, count, self.at)
         self.at = end
@@ -50,22 +49,27 @@ def read_model(path):
 
     Raises:
         ValueError: no file of this format and version, one that is cut off, or numbers of a type
-            that is not known.
+            that is not known. The message names the file.
 
     Example:
 
     >>> arrays, config = read_model("model.enpt.intgemm.alphas.bin")  # doctest: +SKIP
     """
-    reader = _Reader(path)
+    try:
+        return _read_model(_Reader(path))
+    except ValueError as error:  # of UTF-8, too
+        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+
+
+def _read_model(reader):
     version, count = (int(number) for number in reader.take("<u8", 2, "the header"))
     if version != VERSION:
         raise ValueError(
-            f"{path} is no model in Marian's binary format of version {VERSION}: it begins with "
-            f"{version}. Of a model.npz, read with NumPy, or a compressed file nothing is known "
-            "here: unpack it first."
+            f"it is no model in Marian's binary format of version {VERSION}, for it begins with "
+            f"{version}. Convert a model.npz with marian-conv; decompress a compressed file."
         )
     if 32 * count > len(reader.data):
-        raise ValueError(f"{path} says it has {count:,} tensors, more than its bytes can hold.")
+        raise ValueError(f"it says it has {count:,} tensors, more than its bytes can hold.")
     headers = reader.take("<u8", 4 * count, "the list of tensors").reshape(count, 4).tolist()
     names = [
         bytes(reader.take("u1", header[0], "a name")).rstrip(b"\0").decode() for header in headers
@@ -84,7 +88,7 @@ def read_model(path):
         elif not name.endswith(ACTIVATIONS):
             arrays[name] = _numbers(name, shape, kind, payload)
     if config is None:
-        raise ValueError(f"{path} has no {CONFIG!r}, which says how its model is made.")
+        raise ValueError(f"it has no {CONFIG!r}, which says how its model is made.")
     return arrays, config
 
 
@@ -101,7 +105,7 @@ def _numbers(name, shape, kind, payload):
             "convert the model with marian-conv --gemm-type float32."
         )
     needed = count * width + (4 if kind == INTGEMM8 else 0)
-    if count < 1 or min(shape) < 1 or len(payload) < needed:
+    if min(shape, default=0) < 1 or len(payload) < needed:
         raise ValueError(
             f"{name!r} has shape {shape}, {needed:,} bytes, but {len(payload):,} bytes of numbers."
         )
@@ -160,7 +164,11 @@ def read_settings(text):
     settings, key = {}, None
     for line in text.splitlines():
         if line.startswith(("  - ", "- ")) and key is not None:
-            settings[key] = [*(settings[key] or []), _value(line.partition("- ")[2])]
+            if settings[key] is None:
+                settings[key] = []
+            if not isinstance(settings[key], list):
+                raise ValueError(f"the setting {key[:100]!r} is both a value and a list.")
+            settings[key].append(_value(line.partition("- ")[2]))
         elif ":" in line and not line.startswith((" ", "#")):
             key, _, value = line.partition(":")
             settings[key] = _value(value)
@@ -219,19 +227,27 @@ def read_shortlist(path):
     """A `Shortlist` from its file.
 
     Raises:
-        ValueError: no such file, one that is cut off, or one whose checksum is another.
+        ValueError: no such file, one that is cut off, or one whose checksum is another. The message
+            names the file.
     """
-    reader = _Reader(path)
+    try:
+        return _read_shortlist(_Reader(path))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a lexical shortlist: {error}") from error
+
+
+def _read_shortlist(reader):
     words = reader.take("<u8", 6, "the header")
     magic, checksum, first_count, _, offset_count, id_count = words.tolist()
     if magic != SHORTLIST_MAGIC:
-        raise ValueError(f"{path} is no lexical shortlist in Marian's binary format.")
+        raise ValueError("it is no lexical shortlist in Marian's binary format.")
     offsets = reader.take("<u8", offset_count, "the list of offsets").astype(np.int64)
     ids = reader.take("<u4", id_count, "the list of ids").astype(np.int64)
     if checksum != _checksum(np.frombuffer(reader.data[16 : reader.at // 8 * 8], "<u8")):
-        raise ValueError(f"{path} has another checksum than its content. Copy it anew.")
-    if np.any(np.diff(offsets) < 0) or offsets[-1] > id_count or ids.max() >= offset_count - 1:
-        raise ValueError(f"{path} holds ids or offsets beyond its vocabulary.")
+        raise ValueError("it has another checksum than its content. Copy it anew.")
+    within = offset_count and offsets[0] >= 0 and offsets[-1] <= id_count
+    if not within or np.any(np.diff(offsets) < 0) or np.any(ids >= offset_count - 1):
+        raise ValueError("it holds ids or offsets beyond its vocabulary.")
     return Shortlist(first_count, offsets, ids)
 
 

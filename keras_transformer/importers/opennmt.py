@@ -71,7 +71,12 @@ def load_model(state, generator, num_heads, **options):
     tied = np.array_equal(state["generator.weight"], target)
     orders = [row_order(len(table)) for table in (source, target)]
     d_model, d_ff = source.shape[1], len(state[hidden])
-    layers = [_count(state, prefix) for prefix, _ in SIDES.values()]
+    layers = [mapping.count_layers(state, prefix) for prefix, _ in SIDES.values()]
+    targets = _targets(layers, d_model, d_ff)
+    shapes = {tables[0]: source.shape, tables[1]: (len(target), d_model)}
+    shapes |= {"generator.weight": target.shape, "generator.bias": (len(target),)}
+    targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
+    mapping.checked(state, targets, spare=[name for name in state if SPARE.fullmatch(name)])
     model = Transformer(
         len(orders[0]), tuple(layers), d_model, num_heads, d_ff,
         **{
@@ -79,12 +84,6 @@ def load_model(state, generator, num_heads, **options):
             "output_bias": True, "target_vocab_size": None if shared else len(orders[1]), **options,
         },
     )  # fmt: skip
-    targets = _targets(layers, d_model, d_ff)
-    shapes = {tables[0]: source.shape, tables[1]: (len(target), d_model)}
-    shapes |= {"generator.weight": target.shape, "generator.bias": (len(target),)}
-    targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
-    mapping.checked(state, targets, spare=[name for name in state if SPARE.fullmatch(name)])
-
     own = "token_embedding" if shared else "target_embedding"
     arrays = mapping.mapped(state, targets)
     arrays[f"{own}/embeddings"] = vocabulary.rows(target, orders[1])
@@ -106,11 +105,6 @@ def row_order(size):
 def _today(name):
     """A name as it is written today; norms were called otherwise at first."""
     return re.sub(r"\.b_2$", ".bias", re.sub(r"\.a_2$", ".weight", name))
-
-
-def _count(state, prefix):
-    found = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state]
-    return 1 + max((int(match[1]) for match in found if match), default=0)
 
 
 def _targets(layers, d_model, d_ff):

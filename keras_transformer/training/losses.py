@@ -100,8 +100,8 @@ def label_logits(logits, labels):
 
 
 def weighted_sum(values, weights):
-    """Sum of values (N,) times weights (N,). With weight 0 an infinite value does not count."""
-    return ops.sum(ops.where(weights > 0, values * weights, 0.0))
+    """Sum of values (N,) times weights (N,). A value of weight 0 may be infinite or NaN."""
+    return ops.sum(ops.where(weights != 0, values * weights, 0.0))
 
 
 def token_crossentropy(logits, labels, label_smoothing=0.0):
@@ -111,6 +111,8 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
     n = log Σ exp z the loss is n - (1 - ε) z[label] - ε mean(z) and its gradient softmax(z) - q.
     Automatic differentiation would keep several (N, V) tensors for the backward pass; this keeps
     one, the softmax. It is also faster than TensorFlow's fused kernel, which has no smoothing.
+    Where the loss of a token has no gradient, as for padding, the gradient is 0 whatever the
+    logits are.
 
     Args:
         logits: float32 tensor (N, V).
@@ -124,7 +126,8 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
     vocabulary = logits.shape[-1] or ops.cast(ops.shape(logits)[-1], "float32")
     constant = ops.stop_gradient(logits)
     loss = log_normalizer(constant) - (1.0 - label_smoothing) * label_logits(constant, labels)
-    loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
+    if label_smoothing:  # else a logit of -inf, a class that is masked out, would give 0 * inf
+        loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
     probabilities = ops.softmax(constant)  # (N, V)
     positions = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=-1)
     at_label = ops.take_along_axis(probabilities, labels[:, None], axis=-1) - (
@@ -137,8 +140,9 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
 
         def gradient(*args, upstream=None):  # the backends differ in how they call it
             upstream = args[0] if upstream is None else upstream  # (N, 1)
-            result = (probabilities - label_smoothing / vocabulary) * upstream  # (N, V)
-            return ops.scatter_update(result, positions, (at_label * upstream)[:, 0])
+            result = probabilities - label_smoothing / vocabulary  # (N, V)
+            result = ops.scatter_update(result, positions, at_label[:, 0])
+            return ops.where(upstream != 0, result * upstream, 0.0)  # padding may be NaN
 
         return loss, gradient
 
@@ -169,9 +173,11 @@ class SequenceCrossentropy(keras.losses.Loss):
         y_true: integer tensor of labels, (B, T), or (B,) for one label a row; `pad_id` marks
             padding.
         y_pred: float tensor of logits, (B, T, V) or (B, V), of any float dtype; computed in
-            float32.
+            float32. A logit may be -inf (a class that is masked out) if the label is another one
+            and there is no smoothing. Logits of padding may be anything.
         sample_weight: float tensor (B,) or (B, T), or `None`. The mean is weighted then:
-            sum of weight times loss, over the sum of weights.
+            sum of weight times loss, over the sum of weights. Negative weights count in both sums;
+            if the weights sum to 0, the loss is 0.
 
     Returns:
         Float32 scalar. A batch of padding alone gives 0, and zero gradients.

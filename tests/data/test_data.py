@@ -193,7 +193,7 @@ class TestBatches:
         lengths=st.lists(
             st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=97
         ),
-        tokens=st.integers(123, 500),
+        tokens=st.integers(126, 500),  # a batch of 3 holds a number, 40 ids and the end token
         multiple=st.sampled_from([1, 2, 3]),
         static=st.booleans(),
         boundaries=st.sampled_from([None, [5, 11, 41], [41], [3, 1009]]),
@@ -296,6 +296,30 @@ class TestOrder:
         assert equal(resumed, epochs[1]) and equal(resumed, epochs[2])
         resumed.batches.seek(0)
         assert equal(resumed, epochs[0])
+
+    def test_a_run_that_goes_on_in_another_process_has_the_same_batches(self, tokenizer, tmp_path):
+        tokenizer.save(tmp_path / "shared.model")
+        code = (
+            "import hashlib, pickle, sys\n"
+            "import keras_transformer as kt\n"
+            "tokenizer = kt.Tokenizer.load(sys.argv[1])\n"
+            "lines = [f'{i} ' + 'a hat ' * (i % 7) for i in range(97)]\n"
+            "words, options = [line.split() for line in lines], dict(sampling_alpha=0.2, seed=3)\n"
+            "labels = [i % 2 for i in range(97)]\n"
+            "for data in (\n"
+            "    kt.translation_batches(lines, lines[::-1], tokenizer, 97, **options),\n"
+            "    kt.classification_batches(lines, labels, tokenizer, 97, **options),\n"
+            "    kt.tagging_batches(words, words, tokenizer, 97, **options),\n"
+            "    kt.language_model_batches(lines, tokenizer, 97, **options),\n"
+            "):\n"
+            "    for epoch, batch in ((0, 0), (1, 5)):\n"
+            "        seen = pickle.dumps(list(data.batches.iterate(epoch, batch)))\n"
+            "        count = data.batches.batches_per_epoch\n"
+            "        print(epoch, batch, count, hashlib.sha256(seen).hexdigest())\n"
+        )
+        runs = [processes.run("-c", code, tmp_path / "shared.model") for _ in range(2)]
+        assert len(runs[0].stdout.splitlines()) == 8, runs[0].stderr
+        assert runs[0].stdout == runs[1].stdout
 
     def test_a_pass_broken_off_does_not_count(self, tokenizer):
         train = translation_batches(SOURCE, TARGET, tokenizer, 97)

@@ -1,6 +1,8 @@
 """Tokenizer: round trips, sampling, clear refusals."""
 
+import collections
 import copy
+import io
 import itertools
 import pickle
 import subprocess
@@ -9,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from support.texts import CORPUS, LINES, ODD, any_text
 
@@ -92,6 +95,100 @@ def test_a_seed_gives_the_same_draw_in_every_thread(tokenizer):
     with ThreadPoolExecutor(3) as pool:
         for _ in range(3):  # threads whose generators have been used before
             assert list(pool.map(draw, range(7))) == here
+
+
+def test_a_seed_gives_the_same_draw_in_every_process(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "shared.model")
+    code = (
+        "import sys\n"
+        "for name in ('tensorflow', 'keras'):\n"
+        "    sys.modules[name] = None\n"
+        "from keras_transformer.data.tokenizer import Tokenizer\n"
+        "tokenizer = Tokenizer.load(sys.argv[1])\n"
+        "print(tokenizer.encode(sys.argv[2:] * 7, sample=True, seed=11))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "shared.model"), *LINES]
+    done = subprocess.run(command, capture_output=True, text=True)
+    here = tokenizer.encode(LINES * 7, sample=True, seed=11)
+    assert done.stdout.strip() == str(here), done.stderr
+
+
+def test_a_draw_depends_on_the_seed_the_number_of_the_line_and_its_text_only(tokenizer):
+    draws = tokenizer.encode(LINES, sample=True, seed=11)
+    others = tokenizer.encode([LINES[3], *LINES[1:3]], sample=True, seed=11)
+    assert others[1:] == draws[1:3]
+    assert tokenizer.encode(LINES[0], sample=True, seed=11) == draws[0]
+    again = tokenizer.encode([LINES[0]] * 7, sample=True, seed=11)
+    assert len(set(map(tuple, again))) > 1  # one line draws anew at each place
+
+
+def segmentations(text):
+    """All ways to cut a text."""
+    if not text:
+        yield ()
+    for end in range(1, len(text) + 1):
+        for rest in segmentations(text[end:]):
+            yield (text[:end], *rest)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_a_unigram_draw_has_the_documented_probability(alpha):
+    text = ["that hat", "the heat at that hut", "he ate", "what that ate"]
+    tokenizer = Tokenizer.train(text, 290, hard_vocab_limit=False)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    weights = {
+        tuple(ids[piece] for piece in cut): np.exp(
+            alpha * sum(processor.get_score(ids[piece]) for piece in cut)
+        )
+        for cut in segmentations("\u2581that")
+        if all(piece in ids for piece in cut)
+    }
+    draws = 4007
+    drawn = collections.Counter(map(tuple, tokenizer.encode(["that"] * draws, True, alpha, 5)))
+    assert drawn.keys() <= weights.keys() and len(weights) == 5
+    for cut, weight in weights.items():
+        share = weight / sum(weights.values())
+        error = np.sqrt(share * (1 - share) / draws)
+        assert abs(drawn[cut] / draws - share) < 4.5 * error + 1e-3
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5])
+def test_draws_are_distributed_as_those_of_sentencepiece(tokenizer, alpha):
+    lines = ["two men , 日 10"] * 3001
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    reference = processor.encode(lines, enable_sampling=True, alpha=alpha, nbest_size=-1)
+    drawn = tokenizer.encode(lines, sample=True, alpha=alpha, seed=5)
+    counts = [np.bincount(np.concatenate(rows), minlength=307) for rows in (drawn, reference)]
+    assert np.all(np.abs(counts[0] - counts[1]) < 6 * np.sqrt(counts[1] + 1))
+
+
+def test_without_dropped_merges_a_draw_is_the_best_segmentation():
+    tokenizer = Tokenizer.train(CORPUS, 307, model_type="bpe")
+    lines = [*LINES, *ODD]
+    assert tokenizer.encode(lines, sample=True, alpha=0.0) == tokenizer.encode(lines)
+    (ids,) = tokenizer.encode(["two hat"], sample=True, alpha=1.0)
+    assert [tokenizer.pieces[i] for i in ids] == list("\u2581two\u2581hat")
+
+
+def test_user_defined_pieces_stay_whole_and_unknown_characters_are_one_id():
+    for kind in ("unigram", "bpe"):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS), model_writer=model, vocab_size=71, model_type=kind,
+            user_defined_symbols=["<x>", "o\u2581h"], pad_id=0, unk_id=1, bos_id=2, eos_id=3,
+            remove_extra_whitespaces=False, minloglevel=2,
+        )  # fmt: skip
+        tokenizer = Tokenizer(model.getvalue())
+        line = "two hat<x>hat 日本"
+        for seed in range(5):
+            ids = tokenizer.encode(line, sample=True, seed=seed)
+            assert tokenizer.decode(ids) == "two hat<x>hat  \u2047 "
+            whole = {"<x>", "o\u2581h"} <= {tokenizer.pieces[i] for i in ids}
+            assert whole or kind == "unigram"  # there it is likely, not certain
+        assert tokenizer.encode(line, sample=True, alpha=0.0 if kind == "bpe" else 1e3) == (
+            tokenizer.encode(line)
+        )
 
 
 def test_small_alpha_varies_more():
@@ -187,6 +284,13 @@ class TestRefusals:
         ids = tokenizer.encode(line)
         assert len(ids) == len(line.split()) and tokenizer.decode(ids) == line
         assert tokenizer.encode("(S (PP XX )")[1] == UNKNOWN_ID
+
+    def test_samples_that_cannot_be_drawn(self, tokenizer):
+        with pytest.raises(ValueError, match="alpha must be a number of at least 0, got -0.1"):
+            tokenizer.encode("a", sample=True, alpha=-0.1)
+        characters = Tokenizer.train(CORPUS, 307, model_type="char")
+        with pytest.raises(ValueError, match='neither "unigram" nor "bpe". Leave out `sample`'):
+            characters.encode("a", sample=True)
 
     def test_unknown_choices(self):
         with pytest.raises(ValueError, match="model_type must be one of .* got 'wordpiece'"):

@@ -92,6 +92,10 @@ def test_logits_are_those_of_the_origin(make):
         (lambda state: state.pop("encoder.embed_tokens.weight"), "is missing or no matrix"),
         (lambda state: state.pop("encoder.layers.1.fc2.bias"), "layers.1.fc2.bias is missing"),
         (lambda state: state.update({"encoder.x": np.zeros(2)}), "encoder.x is left over"),
+        (
+            lambda state: state.update({"encoder.layers.1000000000000.x": np.zeros(2)}),
+            "layers.1000000000000.x is left over",
+        ),
     ],
 )
 def test_every_weight_is_checked(change, message):

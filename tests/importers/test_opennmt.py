@@ -111,6 +111,15 @@ def test_every_weight_is_checked(name):
         opennmt.load_model(state, {"weight": table, "bias": table[:, 0]}, H)
 
 
+def test_a_layer_of_a_large_number_is_left_over():
+    _, state = origin()
+    table = np.zeros((U, D), "float32")
+    state |= {opennmt.TABLE.format(side): table for side in ("encoder", "decoder")}
+    state["encoder.transformer.1000000000000.x"] = np.zeros(2)
+    with pytest.raises(ValueError, match="transformer.1000000000000.x is left over"):
+        opennmt.load_model(state, {"weight": table, "bias": table[:, 0]}, H)
+
+
 def test_a_state_of_another_origin_is_refused():
     with pytest.raises(ValueError, match="is it a model of OpenNMT-py"):
         opennmt.load_model({}, {}, H)

@@ -61,6 +61,53 @@ print(keras_transformer.MultiHeadAttention.__name__)
     assert run(code, tmp_path, ["tensorflow", "tensorflow_text"]).strip() == "MultiHeadAttention"
 
 
+def test_training_on_another_backend_does_not_wait_for_tensorflow(tmp_path):
+    code = """
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras, numpy as np
+import keras_transformer as kt
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)])
+model.compile("sgd", kt.SequenceCrossentropy(pad_id=-1))
+kept = kt.CheckpointAveraging("weights", last=2)
+callbacks = [kt.StopOnNonFinite(), kt.Throughput(tokens_per_batch=7), kept]
+x, y = np.ones((7, 3), "float32"), np.arange(7) % 5
+model.fit(x, y, epochs=3, verbose=0, callbacks=callbacks)
+assert [a.shape for a in kt.average_checkpoints("weights")] == [(3, 5), (5,)]
+print(kt.training.__name__, kt.TrainingCheckpoint.__name__)
+try:
+    kt.BeamSearch
+except ImportError as error:
+    print(error)
+"""
+    printed = run(code, tmp_path, ["tensorflow", "tensorflow_text"])
+    assert printed.startswith("keras_transformer.training TrainingCheckpoint")
+    assert "BeamSearch needs tensorflow" in printed
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_backend_that_is_not_installed_is_what_the_error_says_to_install(backend, tmp_path):
+    code = f"""
+import os
+os.environ["KERAS_BACKEND"] = {backend!r}
+import keras_transformer
+try:
+    keras_transformer.EncoderBlock
+except ImportError as error:
+    print(error)
+"""
+    printed = run(code, tmp_path, [backend])
+    assert f"EncoderBlock needs {backend}" in printed
+    assert f"pip install {backend}, or set KERAS_BACKEND=tensorflow" in printed
+    assert "keras-transformer-onnx" not in printed
+
+
+def test_lines_are_read_without_any_framework(tmp_path):
+    (tmp_path / "text").write_bytes("a\u2028b\r\n\u0085c\n".encode())
+    code = "import keras_transformer; print(ascii(keras_transformer.read_lines('text')))"
+    assert run(code, tmp_path, FRAMEWORKS).strip() == r"['a\u2028b', '\x85c']"
+
+
 def test_exporter_without_tensorflow_names_the_extra(tmp_path):
     code = """
 from keras_transformer import export

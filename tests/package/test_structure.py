@@ -36,6 +36,7 @@ FLOORS = (
     {
         "data.tokenizer",
         "data.tokenizer_graph",
+        "data.tokenizer_sampling",
         "data.tokenizer_training",
         "data.json_tokenizer",
         "data.corpora",

@@ -98,13 +98,35 @@ def test_a_batch_of_padding_gives_zero_loss_and_zero_gradient():
 
 
 @pytest.mark.numeric
-def test_padding_adds_nothing_whatever_its_logits():
+@pytest.mark.parametrize("wild_logit", [1e30, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("epsilon", [0.0, EPSILON])
+def test_padding_adds_nothing_whatever_its_logits(epsilon, wild_logit):
     wild = logits()
-    wild[LABELS == 0] = 1e30
-    value, gradient = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, wild)
-    plain, plain_gradient = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, logits())
+    wild[LABELS == 0] = wild_logit
+    value, gradient = value_and_gradient(SequenceCrossentropy(epsilon), LABELS, wild)
+    plain, plain_gradient = value_and_gradient(SequenceCrossentropy(epsilon), LABELS, logits())
     assert value == plain
     np.testing.assert_array_equal(gradient, plain_gradient)
+
+
+@pytest.mark.numeric
+def test_classes_that_are_masked_out_by_minus_infinity_have_no_probability():
+    masked, finite = logits(), logits()
+    out = np.eye(7, dtype=bool)[(LABELS + 3) % 7]  # one class of each token, never its label
+    masked[out], finite[out] = -np.inf, -1e4
+    value, gradient = value_and_gradient(SequenceCrossentropy(), LABELS, masked)
+    expected, expected_gradient = reference(finite, LABELS, 0.0)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=2e-7)
+
+
+@pytest.mark.numeric
+def test_negative_sample_weights_count_in_the_sum_and_in_the_divisor():
+    weights = np.array([-1.0, 3.0, 2.0], "float32")
+    value, gradient = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, logits(), weights)
+    expected, expected_gradient = reference(logits(), LABELS, EPSILON, weights[:, None])
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=5e-7)
 
 
 @pytest.mark.numeric

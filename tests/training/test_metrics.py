@@ -100,6 +100,44 @@ def test_callbacks_of_keras_know_what_is_better(metric, best):
     assert stopping.best == best(history)
 
 
+@pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
+def test_negative_sample_weights_count_in_the_sum_and_in_the_divisor(make):
+    weights = np.array([-1.0, 3.0])
+    metric = make()
+    metric.update_state(LABELS, logits(), weights)
+    parts = [make(), make()]
+    for row, part in enumerate(parts):
+        part.update_state(LABELS[row : row + 1], logits()[row : row + 1])
+    totals, counts = ([float(getattr(p, name)) for p in parts] for name in ("total", "count"))
+    expected = np.dot(weights, totals) / np.dot(weights, counts)
+    expected = expected if make is TokenAccuracy else np.exp(expected)
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("wild_logit", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
+def test_padding_adds_nothing_whatever_its_logits(make, wild_logit):
+    wild = logits()
+    wild[LABELS == 0] = wild_logit
+    metric, plain = make(), make()
+    metric.update_state(LABELS, wild)
+    plain.update_state(LABELS, logits())
+    assert float(metric.result()) == float(plain.result())
+
+
+@pytest.mark.numeric
+def test_of_equal_logits_the_first_one_is_the_guess_as_in_keras():
+    labels = np.array([[1, 2, 3, 4, 1]])
+    z = np.zeros((1, 5, 5), "float32")
+    z[0, 0, [1, 3]] = z[0, 1, [1, 2]] = 2.0  # the label comes first, and last
+    z[0, 2, 4] = -np.inf  # the label ties with all before it
+    metric, theirs = TokenAccuracy(pad_id=-1), keras.metrics.SparseCategoricalAccuracy()
+    metric.update_state(labels, z)
+    theirs.update_state(labels, z)
+    assert float(metric.result()) == pytest.approx(1 / 5) == float(theirs.result())
+
+
 def test_a_label_that_is_not_a_number_is_not_right():
     metric = TokenAccuracy()
     metric.update_state(LABELS, np.full((2, 3, 5), np.nan, "float32"))

@@ -58,7 +58,7 @@ def read_trec(folder, limit=None):
 
     def read(name):
         # The files are older than UTF-8 is usual: one byte is a character.
-        lines = Path(folder, name).read_text("latin-1").splitlines()
+        lines = Path(folder, name).read_text("latin-1").removesuffix("\n").split("\n")
         pairs = [line.partition(" ") for line in lines]
         return _labelled(((text, label) for label, _, text in pairs), TREC_LABELS, name)
 
