@@ -71,6 +71,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "tagging_batches",
     "training",
+    "translate",
     "translation_batches",
 ]
 
@@ -146,7 +147,12 @@ with quiet_import(), _where_installed():  # TensorFlow proper
         Shortlist,
         Shortlisted,
     )
-    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
+    from keras_transformer.training.callbacks import (
+        BleuCallback,
+        StopOnNonFinite,
+        Throughput,
+        translate,
+    )
     from keras_transformer.training.checkpoints import (
         CheckpointAveraging,
         average_checkpoints,

@@ -4,7 +4,6 @@ The run that is killed trains in processes of its own: this file, called as a sc
 each life of the run.
 """
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -14,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 from support import processes
+from support.resuming import Crash, assert_equal_weights, crash, dataset, fit, make_model, stop_at
 
 LINES = ["ab", "abcd", "b", "bca", "dd", "cab", "a", "bad", "ac", "dab", "bb", "c", "ddd"]
 
@@ -47,77 +47,6 @@ class Upside:
             ids[row, 0, : len(letters)] = letters[::-1]
             ids[row, 0, len(letters)] = 3
         return Result(ids)
-
-
-def dataset():
-    import tensorflow as tf
-
-    ids = np.random.default_rng(29).integers(0, 11, (13, 5)).astype("int32")
-    return tf.data.Dataset.from_tensor_slices((ids, ids)).batch(3)  # five batches
-
-
-def make_model(size=7, strategy=None, **optimizer):
-    """Compiled; with dropout, so that the seeds matter."""
-    import keras
-
-    from keras_transformer.training.losses import SequenceCrossentropy
-    from keras_transformer.training.metrics import TokenAccuracy
-
-    keras.utils.set_random_seed(31)
-    with contextlib.nullcontext() if strategy is None else strategy.scope():
-        ids = keras.Input((None,), dtype="int32")
-        x = keras.layers.Dropout(0.3)(keras.layers.Embedding(11, size)(ids))
-        model = keras.Model(ids, keras.layers.Dense(11)(x))
-        optimizer = keras.optimizers.Adam(0.1, **optimizer)
-        model.compile(optimizer, SequenceCrossentropy(), metrics=[TokenAccuracy()])
-    return model
-
-
-def stop_at(epoch, batch, action):
-    """A callback that acts after some batch of some epoch, or at the epoch's end (batch None)."""
-    import keras
-
-    class StopAt(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.epoch = epoch
-
-        def on_train_batch_end(self, number, logs=None):
-            if (self.epoch, number) == (epoch, batch):
-                action()
-
-        def on_epoch_end(self, number, logs=None):
-            if (number, None) == (epoch, batch):
-                action()
-
-    return StopAt()
-
-
-class Crash(Exception):
-    pass
-
-
-def crash():
-    raise Crash
-
-
-def fit(model, folder, *extra, epochs=3, every=2, accumulate=1, **arguments):
-    import keras
-
-    from keras_transformer.training import prepare
-    from keras_transformer.training.resume import TrainingCheckpoint
-
-    if accumulate > 1:
-        prepare(model, accumulate)
-    early = keras.callbacks.EarlyStopping("loss", patience=7)
-    saved = TrainingCheckpoint(folder, every=every, stateful=[early], **arguments)
-    return model.fit(
-        dataset(), epochs=epochs, verbose=0, shuffle=False, callbacks=[*extra, early, saved]
-    ).history
-
-
-def assert_equal_weights(one, other):
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 # A run that goes on
