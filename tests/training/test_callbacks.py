@@ -267,10 +267,11 @@ def test_bleu_joins_the_logs_and_stops_early(tmp_path, capsys):
     # All translations are right from the first epoch on, so the second one is no better.
     np.testing.assert_allclose(history["val_bleu"], [100, 100])
     assert callback.translations == REFERENCES
-    assert (callback.best_epoch, round(callback.best, 6)) == (0, 100)
+    assert (callback.best_epoch, round(callback.best, 6)) == (1, 100)
     # Two sentences of five letters and an end mark are 12 tokens.
     assert callback.search.shapes[:3] == [(2, 6), (2, 6), (1, 2)]
-    assert "tok:char" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "tok:char" in text and "epoch 1: BLEU" in text and "epoch 0" not in text
     assert [p.name for p in path.parent.iterdir()] == ["model.npz"]
     model.set_weights(average_checkpoints([path]))
     for best, first in zip(model.get_weights(), kept[0], strict=True):
@@ -302,8 +303,36 @@ def test_bleu_may_start_late_and_rest_between():
         callback.search.shapes.clear()
         callback.set_model(None)
         callback.on_epoch_end(epoch, logs)
-        scores.append((bool(callback.search.shapes), round(logs["val_bleu"])))
-    assert scores == [(False, 0), (True, 100), (False, 100), (True, 100)]
+        scores.append((bool(callback.search.shapes), {n: round(s) for n, s in logs.items()}))
+    assert scores == [(False, {}), (True, {"val_bleu": 100})] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*val_bleu")  # Keras warns where the value is missing
+def test_callbacks_of_keras_pass_over_epochs_without_a_translation(tmp_path):
+    import keras
+
+    stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=2)
+    best = tmp_path / "best.keras"
+    best_only = {"monitor": "val_bleu", "mode": "max", "save_best_only": True}
+    history = make_model().fit(
+        dataset(),
+        epochs=20,
+        verbose=0,
+        shuffle=False,
+        callbacks=[
+            bleu(every=3),
+            stop,
+            keras.callbacks.ModelCheckpoint(best, **best_only),
+            keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        ],
+    )
+    # Translations after epochs 0, 3 and 6: the first is perfect, and two are not better.
+    assert history.epoch == list(range(7))
+    np.testing.assert_allclose(history.history["val_bleu"], [100] * 3)
+    assert best.exists()
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    column = rows[0].split(",").index("val_bleu")
+    assert [row.split(",")[column] == "NA" for row in rows[1:]] == [e % 3 > 0 for e in range(7)]
 
 
 @pytest.mark.parametrize(
@@ -322,6 +351,29 @@ def test_bleu_refuses_what_makes_no_sense(arguments, message):
         BleuCallback(
             Upside(), Letters(), **{"source_lines": ["a"], "reference_lines": ["a"], **arguments}
         )
+
+
+# Translation
+
+
+def test_lines_are_translated_in_their_order_in_batches_of_similar_length():
+    import keras_transformer as kt
+
+    search = Upside()
+    lines = ["abc", "abcdabcdabcd", "ab", "", "abcdab"]
+    # Lines of 13 and 7 tokens are longer than a batch of 6 tokens.
+    assert kt.translate(search, None, Letters(), lines, 6) == [line[::-1] for line in lines]
+    assert search.shapes == [(1, 13), (1, 7), (1, 4), (2, 3)]
+    assert kt.translate(search, None, Letters(), []) == []
+
+
+def test_translation_refuses_a_single_string_and_empty_batches():
+    import keras_transformer as kt
+
+    with pytest.raises(TypeError, match=r"a list of strings, got 'abc'. Pass \[line\]"):
+        kt.translate(Upside(), None, Letters(), "abc")
+    with pytest.raises(ValueError, match="tokens_per_batch must be at least 1, but it is 0"):
+        kt.translate(Upside(), None, Letters(), ["abc"], 0)
 
 
 # Throughput, and values gone astray
@@ -352,6 +404,12 @@ def test_throughput_is_tokens_by_seconds(monkeypatch):
     logs = {}
     throughput.on_epoch_end(1, logs)
     assert logs["tokens_per_second"] == pytest.approx(4 * 30 / 10)
+    throughput.on_epoch_begin(2)
+    clock.now += 2.0
+    optimizer.iterations += 1
+    throughput.on_train_batch_end(0, logs)
+    # Four batches of two seconds and the validation of the last epoch.
+    assert logs["minutes_left"] == pytest.approx((4 * 2 + 3) / 60)
 
 
 def test_throughput_counts_tokens_and_stands_in_the_progress_bar(capsys):
@@ -379,7 +437,7 @@ def test_a_loss_that_is_not_a_number_ends_training():
 
     model = make_model()
     model.layers[1].embeddings.assign(np.full((11, 7), np.nan))
-    with pytest.raises(ValueError, match="The loss is nan in epoch 0, batch 0"):
+    with pytest.raises(ValueError, match="The loss is nan in epoch 1, batch 1"):
         model.fit(dataset(), verbose=0, shuffle=False, callbacks=[StopOnNonFinite()])
 
 
