@@ -8,7 +8,7 @@ import sys
 import time
 
 from keras_transformer.export.runtime import signature
-from keras_transformer.files import whole_folder
+from keras_transformer.files import checked_path, whole_folder
 
 # The file that every SavedModel has.
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -36,7 +36,9 @@ def staged(path, why_not):
 
     Raises:
         ExportError: something else than an export is at `path`, or nothing can be written there.
+        ValueError: `path` begins with "~".
     """
+    path = checked_path(path)
     if os.path.islink(path) and not os.path.exists(path):
         raise ExportError(
             f"{path} is a symbolic link that leads nowhere, to {os.path.realpath(path)}. Remove "

@@ -73,6 +73,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "tagging_batches",
     "training",
+    "translate",
     "translation_batches",
 ]
 
@@ -124,7 +125,12 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.layers.word_numbers import WordNumbers
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
+    from keras_transformer.training.callbacks import (
+        BleuCallback,
+        StopOnNonFinite,
+        Throughput,
+        translate,
+    )
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy

@@ -1,20 +1,47 @@
 """Files and folders that appear whole or not at all: written aside, then moved into place.
 
-What is written goes into a new folder beside the target, `.NAME.XXXXXXXX.partial`. It lies on the
-same disk, so that the move is one step of the file system. A process that is killed meanwhile
-leaves that folder, which nobody reads, and the target as it was.
+New content goes into a new folder beside the target, `.NAME.XXXXXXXX.partial`. It lies on the same
+disk, so that the move is one step of the file system. A process that is killed meanwhile leaves
+that folder, which is never read, and the target as it was.
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
+
+
+def checked_path(path: str | os.PathLike) -> pathlib.Path:
+    """The path, unless it begins with "~": only a shell replaces that by a home folder.
+
+    Raises:
+        ValueError: the path begins with "~" or the home folder of a user ("~ann").
+    """
+    path = pathlib.Path(path)
+    home = os.path.expanduser(path)
+    if home != os.fspath(path):
+        raise ValueError(
+            f"The path {str(path)[:100]!r} begins with '~', which only a shell replaces. Pass "
+            f"{home[:100]!r}, the result of os.path.expanduser."
+        )
+    return path
+
+
+def make_folder(path: pathlib.Path):
+    """Makes a folder and those above it where they are missing; flushes their names to the disk."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _flush_folder(folder.parent)
 
 
 @contextlib.contextmanager
-def whole_file(path, sync=False):
+def whole_file(path: str | os.PathLike, sync: bool = False) -> Iterator[pathlib.Path]:
     """Yields a path to write a file to, which is moved to `path` when the block ends.
 
     An existing file is replaced. After an error it stays as it is, and what was written is removed.
@@ -35,24 +62,26 @@ def whole_file(path, sync=False):
     >>> with whole_file("metrics.json") as aside:  # doctest: +SKIP
     ...     aside.write_text("{}", "utf-8")
     """
-    path = pathlib.Path(path)
+    path = checked_path(path)
     with _folder_beside(path) as folder:
         aside = folder / path.name
         yield aside
         if sync:
             _flush(aside, os.O_RDWR)
         os.replace(aside, path)
-    if sync and hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder to flush it
-        _flush(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    if sync:
+        _flush_folder(path.parent)
 
 
 @contextlib.contextmanager
-def whole_folder(path):
+def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yields an empty folder to fill, which is moved to `path` when the block ends.
 
-    An existing folder is replaced: it is moved away first, and removed once the new one is there.
-    After an error it stays as it is, and the new folder is removed. Folders above `path` are made
-    where they are missing.
+    An existing folder is swapped with the new one in one step, and then removed. Where the system
+    or the file system cannot swap (only Linux can), it is moved away before the new one is moved
+    there; a process that is killed between these two steps leaves nothing at `path`, and the
+    existing folder as `old` in the `.partial` folder beside it. After an error the existing folder
+    stays as it is, and the new one is removed. Missing folders above `path` are made.
 
     Args:
         path: str or path.
@@ -63,7 +92,7 @@ def whole_folder(path):
     Raises:
         OSError: nothing can be written beside `path`, or the folder cannot be moved there.
     """
-    path = pathlib.Path(path)
+    path = checked_path(path)
     missing = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,9 +119,11 @@ def _folder_beside(path):
 
 
 def _replace_folder(new, path, old):
-    """Moves `path` to `old` and `new` to `path`; moves `old` back where the second move fails."""
+    """Moves `new` to `path`. An earlier folder goes to `new` or `old`, or stays after an error."""
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "A file is in the folder's place", str(path))
+    if _swap(new, path):
+        return
     try:
         if path.exists():
             os.rename(path, old)
@@ -101,6 +132,21 @@ def _replace_folder(new, path, old):
         if old.exists() and not path.exists():
             os.rename(old, path)
         raise
+
+
+def _swap(one, other):
+    """Exchanges two folders in one step. Returns False if one is missing or it is unsupported."""
+    if sys.platform != "linux":
+        return False
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE, of Linux' headers
+    paths = os.fsencode(one), os.fsencode(other)
+    return renameat2 is not None and renameat2(here, paths[0], here, paths[1], exchange) == 0
+
+
+def _flush_folder(path):
+    if hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder to flush it
+        _flush(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _flush(path, flags):

@@ -1,5 +1,6 @@
 """Files and folders that are written aside: whole or not there, whatever happens meanwhile."""
 
+import ctypes
 import os
 import pathlib
 import signal
@@ -86,6 +87,51 @@ def test_process_killed_in_the_block_leaves_the_earlier_content(path):
     assert content(path) == "later"
 
 
+KILLED_AFTER_A_RENAME = """
+import os, signal, sys, pathlib
+from keras_transformer.files import whole_folder
+rename = os.rename
+def rename_and_die(*paths):
+    rename(*paths)
+    os.kill(os.getpid(), signal.SIGKILL)
+with whole_folder(sys.argv[1]) as aside:
+    (aside / "a.txt").write_text("later")
+    os.rename = rename_and_die
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux swaps two folders in one step")
+def test_folder_is_there_at_every_moment_of_its_replacement(tmp_path):
+    write(tmp_path / "out", "earlier")
+    command = [sys.executable, "-c", WITHOUT_FRAMEWORKS + KILLED_AFTER_A_RENAME, tmp_path / "out"]
+    subprocess.run(command, timeout=60)
+    assert content(tmp_path / "out") == "later"
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.fixture
+def without_swap(monkeypatch):
+    """A system that cannot swap two folders."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+
+
+def test_folder_is_replaced_where_the_system_cannot_swap(tmp_path, without_swap):
+    for text in ("first", "second"):
+        write(tmp_path / "out", text)
+        assert content(tmp_path / "out") == text
+        assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["~/a.txt", "~/out", "~"])
+def test_path_that_begins_with_a_tilde_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"os\.path\.expanduser"), aside_of(pathlib.Path(name)):
+        pytest.fail("the block began")
+    assert names(tmp_path) == []
+    write(tmp_path / "~" / "out", "an absolute path is as it is")
+    assert names(tmp_path) == ["~"]
+
+
 def test_folder_that_is_not_writable_is_an_error_before_the_work(path, monkeypatch):
     def refuse(path, *arguments, **named):
         raise PermissionError(13, "Permission denied", str(path))
@@ -136,7 +182,7 @@ def test_what_is_written_may_be_read_by_those_who_might_read_any_new_file(path):
     assert stat.S_IMODE(path.stat().st_mode) == (0o644 if path.suffix else 0o755)
 
 
-def test_failed_move_puts_the_earlier_folder_back(tmp_path, monkeypatch):
+def test_failed_move_puts_the_earlier_folder_back(tmp_path, monkeypatch, without_swap):
     write(tmp_path / "out", "earlier")
     rename = os.rename
 
@@ -152,7 +198,7 @@ def test_failed_move_puts_the_earlier_folder_back(tmp_path, monkeypatch):
     assert names(tmp_path) == ["out"]
 
 
-def test_earlier_folder_that_cannot_be_put_back_is_kept(tmp_path, monkeypatch):
+def test_earlier_folder_that_cannot_be_put_back_is_kept(tmp_path, monkeypatch, without_swap):
     write(tmp_path / "out", "earlier")
     rename = os.rename
 

@@ -20,6 +20,7 @@ from keras_transformer.export.archive.progress import JobProgress
 from keras_transformer.export.archive.worker import TRIES_ENDING
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.files import checked_path
 
 PART_LINES = 2000
 LOCK_FILE = ".lock"
@@ -92,7 +93,7 @@ def run_archive(
     sizes = {"part_lines": part_lines, "batch_tokens": batch_tokens, "threads": threads}
     _check_arguments(format, workers, **sizes)
     _check_installed()
-    artefact, folder = pathlib.Path(artefact).absolute(), pathlib.Path(folder).absolute()
+    artefact, folder = pathlib.Path(artefact).absolute(), checked_path(folder).absolute()
     manifest = read_artefact(artefact).manifest
     _check_task(manifest, seed)
     options = {

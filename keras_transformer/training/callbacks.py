@@ -1,25 +1,37 @@
 """Callbacks for `model.fit`: BLEU, tokens per second, time left, a stop at non-finite losses."""
 
+import os
 import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
+from keras_transformer.files import checked_path
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
 from keras_transformer.training.checkpoints import write_weights
+
+if TYPE_CHECKING:  # it needs SentencePiece, callbacks do not
+    from keras_transformer.data.tokenizer import Tokenizer
 
 
 class BleuCallback(keras.callbacks.Callback):
     """Translates the validation set at the end of epochs, and reports BLEU as `val_bleu`.
 
     The score is sacreBLEU's, printed with its signature. It joins the logs of the epoch, so that
-    the progress bar, the history, TensorBoard and `EarlyStopping("val_bleu", mode="max")` see it;
-    put this callback before those that watch it. In an epoch without a translation (`every`) the
-    logs hold the last score again, or 0 before the first one.
+    the progress bar, the history, TensorBoard and `EarlyStopping("val_bleu", mode="max")` see it.
+    Put this callback before those that watch it.
 
-    The weights are those of the model at that time. To score averaged weights, load them into a
-    model of their own.
+    In an epoch without a translation (`every`, `start`) the logs have no `val_bleu`. Keras'
+    callbacks then pass over the epoch, and `EarlyStopping` and `ModelCheckpoint` warn that the
+    value is missing. So `EarlyStopping(patience=3)` waits for three translations without a better
+    score. `CSVLogger` takes its columns from the first epoch of a run and writes "NA" where a
+    value is missing: with `start` above 0 it has no column for `val_bleu`.
+
+    The current weights of the model are scored. To score averaged weights, load them into another
+    model.
 
     Args:
         search: `BeamSearch` or `GreedySearch`.
@@ -38,7 +50,9 @@ class BleuCallback(keras.callbacks.Callback):
             `model.set_weights(average_checkpoints([best_path]))`. Defaults to `None`: not kept.
 
     Attributes:
-        best: highest score so far, `best_epoch` its epoch, `translations` the last ones.
+        best: highest score so far.
+        best_epoch: epoch of the highest score, counted from 1 as Keras prints it.
+        translations: list of N strings, the last translations.
 
     Raises:
         ValueError: no sentence, another number of references than of sentences, `every` below 1,
@@ -53,18 +67,18 @@ class BleuCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        search,
-        tokenizer,
-        source_lines,
-        reference_lines,
+        search: Callable,
+        tokenizer: "Tokenizer",
+        source_lines: Sequence[str],
+        reference_lines: Sequence[str],
         *,
-        target_tokenizer=None,
-        every=1,
-        start=0,
-        tokens_per_batch=4096,
-        tokenize="13a",
-        lowercase=False,
-        best_path=None,
+        target_tokenizer: "Tokenizer | None" = None,
+        every: int = 1,
+        start: int = 0,
+        tokens_per_batch: int = 4096,
+        tokenize: str = "13a",
+        lowercase: bool = False,
+        best_path: str | os.PathLike | None = None,
     ):
         super().__init__()
         if not len(source_lines) or len(source_lines) != len(reference_lines):
@@ -86,54 +100,77 @@ class BleuCallback(keras.callbacks.Callback):
         self.every = every
         self.start = start
         self.tokens_per_batch = tokens_per_batch
-        self.best_path = best_path
+        self.best_path = None if best_path is None else checked_path(best_path)
         self.best, self.best_epoch = float("-inf"), None
-        self.last = 0.0
         self.translations = []
         self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, lowercase=lowercase)
 
     def on_epoch_end(self, epoch, logs=None):
-        if epoch >= self.start and (epoch - self.start) % self.every == 0:
-            self.translations = translate(
-                self.search,
-                self.model,
-                self.tokenizer,
-                self.source_lines,
-                self.tokens_per_batch,
-                self.target_tokenizer,
-            )
-            score = self._scorer.corpus_score(self.translations, [self.reference_lines])
-            self.last = score.score
-            print(f"\nepoch {epoch}: {score} {self._scorer.get_signature()}", flush=True)
-            if self.last > self.best:
-                self.best, self.best_epoch = self.last, epoch
-                if self.best_path is not None:
-                    info = {"epoch": epoch, "val_bleu": self.best}
-                    write_weights(self.best_path, self.model, info)
+        if epoch < self.start or (epoch - self.start) % self.every:
+            return
+        self.translations = translate(
+            self.search,
+            self.model,
+            self.tokenizer,
+            self.source_lines,
+            self.tokens_per_batch,
+            self.target_tokenizer,
+        )
+        score = self._scorer.corpus_score(self.translations, [self.reference_lines])
+        print(f"\nepoch {epoch + 1}: {score} {self._scorer.get_signature()}", flush=True)
+        if score.score > self.best:
+            self.best, self.best_epoch = score.score, epoch + 1
+            if self.best_path is not None:
+                info = {"epoch": epoch + 1, "val_bleu": self.best}
+                write_weights(self.best_path, self.model, info)
         if logs is not None:
-            logs["val_bleu"] = self.last
+            logs["val_bleu"] = score.score
 
 
-def translate(search, model, tokenizer, lines, tokens_per_batch=4096, target_tokenizer=None):
-    """Translates sentences in batches of similar length.
+def translate(
+    search: Callable,
+    model: keras.Model,
+    tokenizer: "Tokenizer",
+    lines: Sequence[str],
+    tokens_per_batch: int = 4096,
+    target_tokenizer: "Tokenizer | None" = None,
+) -> list[str]:
+    """Translates lines of text with a Keras model.
+
+    Lines of similar length are searched together. To translate without Keras, export the model.
 
     Args:
-        search: `BeamSearch` or `GreedySearch`.
-        model: `Transformer`.
+        search: how to search, such as `BeamSearch` or `GreedySearch`.
+        model: `Transformer`, or any other model that `search` takes.
         tokenizer: `Tokenizer`.
-        lines: list of strings.
-        tokens_per_batch: source tokens, padding included, of a batch. Defaults to 4096.
+        lines: list of N strings.
+        tokens_per_batch: greatest number of source tokens of a batch, padding included. A longer
+            line is a batch by itself. Defaults to 4096.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
 
     Returns:
-        List of strings, the best translation of each line, in the order of `lines`.
+        List of N strings, the best translation of each line.
+
+    Raises:
+        TypeError: `lines` is a single string.
+        ValueError: `tokens_per_batch` is below 1.
+
+    Example:
+
+    >>> search = BeamSearch(beam_width=4, length_penalty=0.6)  # doctest: +SKIP
+    >>> translate(search, model, tokenizer, ["A man rides a bicycle."])  # doctest: +SKIP
+    ['Ein Mann fährt Fahrrad.']
     """
+    if isinstance(lines, str):
+        raise TypeError(f"lines must be a list of strings, got {lines!r:.100}. Pass [line].")
+    if tokens_per_batch < 1:
+        raise ValueError(f"tokens_per_batch must be at least 1, but it is {tokens_per_batch}.")
     ids = [[*row, END_ID] for row in tokenizer.encode(lines)]
     translations = [""] * len(lines)
     decode = (target_tokenizer or tokenizer).decode
     waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     while waiting:
-        # The longest first: if memory does not suffice, that shows at once.
+        # The longest lines first: too little memory shows at once.
         rows = max(1, tokens_per_batch // len(ids[waiting[-1]]))
         batch = waiting[-rows:]
         del waiting[-rows:]
@@ -245,7 +282,7 @@ class StopOnNonFinite(keras.callbacks.Callback):
         loss = (logs or {}).get("loss", 0.0)
         if not np.isfinite(loss):
             raise ValueError(
-                f"The loss is {loss} in epoch {self._epoch}, batch {batch}. A lower learning rate, "
-                "a longer warm-up or global_clipnorm=1.0 on the optimizer usually helps; so "
-                "does norm_first=True. Weights saved before this batch are finite."
+                f"The loss is {loss} in epoch {self._epoch + 1}, batch {batch + 1}. A lower "
+                "learning rate, a longer warm-up or global_clipnorm=1.0 on the optimizer usually "
+                "helps; so does norm_first=True. Weights saved before this batch are finite."
             )

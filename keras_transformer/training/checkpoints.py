@@ -1,39 +1,48 @@
 """Checkpoints that are whole or not there, and averages of the weights in them.
 
 A checkpoint is one `.npz` file. It is written aside, flushed to the disk and then moved into place
-(`files`), so that a process that is killed while writing leaves a `.partial` folder that is never
-read. Every array has a checksum (CRC-32, of the zip format), which is verified on reading.
+(`files`). A process that is killed while writing leaves a `.partial` folder, which is never read.
+Every array has a checksum (CRC-32, of the zip format), which is verified on reading.
+
+Arrays are stored under the paths of their variables, such as `weights/token_embedding/embeddings`.
 """
 
 import json
 import os
 import pathlib
+import re
 import zipfile
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
 
-from keras_transformer.files import whole_file
+from keras_transformer.files import checked_path, make_folder, whole_file
 
-_CORRUPT = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+_CORRUPT = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
+    *(RecursionError, zipfile.BadZipFile, zlib.error),
+)
 
 
-def write_checkpoint(path, arrays, info):
-    """Writes arrays and a note to a file, atomically.
+def write_checkpoint(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], info: object):
+    """Writes arrays and a note to a file, atomically, and flushes it to the disk.
 
     Args:
-        path: where to; an existing file is replaced.
-        arrays: dictionary from name to NumPy array.
+        path: str or path; an existing file is replaced. Missing folders are made.
+        arrays: dictionary from name to NumPy array, of any dtype that Keras has.
         info: anything that JSON can hold.
     """
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = checked_path(path)
+    make_folder(path.parent)
+    # The file format has no bfloat16: it keeps the bytes, and the note keeps the names of dtypes.
+    note = {"info": info, "dtypes": {name: str(array.dtype) for name, array in arrays.items()}}
     with whole_file(path, sync=True) as aside, open(aside, "wb") as file:
-        np.savez(file, info=np.array(json.dumps(info)), **arrays)
+        np.savez(file, note=np.array(json.dumps(note)), **arrays)
 
 
-def read_checkpoint(path):
+def read_checkpoint(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], object]:
     """Reads what `write_checkpoint` has written, and verifies all of it.
 
     Returns:
@@ -46,28 +55,58 @@ def read_checkpoint(path):
     try:
         # Opened here: `np.load` would leave a file open that is not a whole zip.
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            if any(item.compress_type for item in file.zip.infolist()):
+                raise ValueError("it is compressed")  # and might fill the memory
             arrays = {name: file[name] for name in file.files}
-        info = json.loads(str(arrays.pop("info")))
+        note = json.loads(str(arrays.pop("note")))
+        dtypes = note["dtypes"]
+        arrays = {name: array.view(np.dtype(dtypes[name])) for name, array in arrays.items()}
     except FileNotFoundError:
         raise
     except _CORRUPT as error:
         raise ValueError(
-            f"{path} is damaged or no checkpoint of this package ({error}). Remove it; the one "
-            "before it is used then."
+            f"{path} is damaged or no checkpoint of this package ({type(error).__name__}: {error})."
         ) from error
-    return arrays, info
+    return arrays, note["info"]
 
 
-def write_weights(path, model, info):
+def keep_newest(path: pathlib.Path, keep: int):
+    """Removes all but `keep` numbered files like `path`, which is the newest.
+
+    Files with a greater number are removed, too. They are damaged, or of an earlier run.
+
+    Args:
+        path: the file just written, such as "weights-00003.npz".
+        keep: number of files to keep, with `path`.
+    """
+    files = {*path.parent.glob(f"{path.name.partition('-')[0]}-*.npz")}
+    older = sorted(file for file in files if file.name <= path.name)
+    for file in files - {*older[-keep:]}:
+        file.unlink()
+
+
+def write_weights(
+    path: str | os.PathLike, model: keras.Model, info: object, keep: int | None = None
+):
     """Writes the weights of a model; `model.set_weights(average_checkpoints([path]))` reads them.
 
     Under a strategy of several machines the first one writes.
+
+    Args:
+        path: str or path of the file.
+        model: built model.
+        info: anything that JSON can hold.
+        keep: see `keep_newest`. Defaults to `None`: no file is removed.
     """
     if is_chief(model):
-        write_checkpoint(path, values_of({"weights": model.weights}), info)
+        write_checkpoint(path, values_of(keyed({"weights": model.weights})), info)
+        if keep is not None:
+            keep_newest(pathlib.Path(path), keep)
 
 
-def average_checkpoints(paths, last=None):
+def average_checkpoints(
+    paths: str | os.PathLike | Sequence[str | os.PathLike], last: int | None = None
+) -> list[np.ndarray]:
     """Averages the weights of several checkpoints (section 6.1: the last 5, "big" the last 20).
 
     Args:
@@ -95,38 +134,111 @@ def average_checkpoints(paths, last=None):
     paths = paths[-last:] if last else paths
     if not paths:
         raise ValueError("There is no checkpoint to average: the list or folder is empty.")
-    sums = shapes = None
+    sums = {}
     for path in paths:
         arrays = arrays_of(read_checkpoint(path)[0], "weights")
-        if shapes is None:
-            shapes = [a.shape for a in arrays]
-            sums = [np.zeros(s, "float64") for s in shapes]
-        if [a.shape for a in arrays] != shapes:
-            raise ValueError(f"{path} holds weights of other shapes than {paths[0]}.")
-        for total, array in zip(sums, arrays, strict=True):
-            total += array
-    whole = [np.issubdtype(a.dtype, np.integer) for a in arrays]  # the last file's arrays
+        sums = sums or {name: np.zeros(a.shape) for name, a in arrays.items()}
+        if {name: a.shape for name, a in arrays.items()} != {n: s.shape for n, s in sums.items()}:
+            raise ValueError(f"{path} holds weights of other names or shapes than {paths[0]}.")
+        for name, array in arrays.items():
+            sums[name] += array
     return [
-        array if integer else (total / len(paths)).astype(array.dtype)
-        for total, array, integer in zip(sums, arrays, whole, strict=True)
+        array
+        if np.issubdtype(array.dtype, np.integer)
+        else (sums[name] / len(paths)).astype(array.dtype)
+        for name, array in arrays.items()  # of the last file
     ]
 
 
-def arrays_of(arrays, name):
-    """The arrays `name/0`, `name/1`, ... as a list."""
-    return [arrays[f"{name}/{i}"] for i in range(sum(k.startswith(f"{name}/") for k in arrays))]
-
-
-def values_of(groups):
-    """Current values of variables, as a dictionary that `arrays_of` takes apart."""
+def arrays_of(arrays: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
+    """The arrays of a group, by the name within it."""
     return {
-        f"{name}/{i}": keras.ops.convert_to_numpy(variable)
-        for name, variables in groups.items()
-        for i, variable in enumerate(variables)
+        name.removeprefix(f"{group}/"): array
+        for name, array in arrays.items()
+        if name.startswith(f"{group}/")
     }
 
 
-def is_chief(model):
+def values_of(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
+    """Current values of variables."""
+    return {name: keras.ops.convert_to_numpy(variable) for name, variable in variables.items()}
+
+
+def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Variable]:
+    """Variables by `group/path`. A path is the same each time the same code builds the model.
+
+    Args:
+        groups: dictionary from a group's name to variables. The variables of an optimizer must be
+            in the group "optimizer".
+    """
+    parts = set()
+    for group, variables in groups.items():
+        for variable in variables:
+            path = variable.path.split("/")
+            # The rest of an optimizer's path is that of a weight, joined by "_".
+            parts.update(path[:1] if group == "optimizer" else path)
+    stable = stable_names(parts)
+    names = "|".join(map(re.escape, sorted(stable, key=len, reverse=True)))
+    pattern = re.compile(f"(?<![^/_])(?:{names})(?![^/_])")
+    found = {}
+    for group, variables in groups.items():
+        for variable in variables:
+            path = pattern.sub(lambda match: stable[match[0]], variable.path)
+            key = f"{group}/{path}"
+            while key in found:  # Keras lets two layers have one name
+                key += "+"
+            found[key] = variable
+    return found
+
+
+def stable_names(names: Iterable[str]) -> dict[str, str]:
+    """Names without Keras' count of all layers in the process: "dense_7", "dense_9" -> 0 and 1.
+
+    Returns:
+        Dictionary from each name to the one that ends with its rank among names that differ in the
+        number at the end alone; rank 0 has no number.
+    """
+    numbered: dict[str, dict[int, str]] = {}
+    for name in names:
+        base, number = re.fullmatch(r"(.*?)(?:_(\d+))?", name, re.DOTALL).groups()
+        numbered.setdefault(base, {})[int(number or -1)] = name
+    return {
+        name: f"{base}_{rank}" if rank else base
+        for base, found in numbered.items()
+        for rank, (_, name) in enumerate(sorted(found.items()))
+    }
+
+
+def assign(
+    variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], path: pathlib.Path
+):
+    """Gives variables the values of the arrays with the same names.
+
+    Args:
+        variables: from `keyed`.
+        arrays: one for each variable.
+        path: where the arrays come from, for the error.
+
+    Raises:
+        ValueError: a name is missing on one side, or shapes differ.
+    """
+    here = {name: tuple(variable.shape) for name, variable in variables.items()}
+    there = {name: array.shape for name, array in arrays.items()}
+    wrong = [
+        f"{name} {here.get(name, 'missing')} in the model, {there.get(name, 'missing')} in the file"
+        for name in {**here, **there}
+        if here.get(name) != there.get(name)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{path} does not fit this model: {'; '.join(wrong[:5])} ({len(wrong)} in all). Was "
+            "the model, its optimizer or its metrics changed? Undo that, or take another folder."
+        )
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
+def is_chief(model: keras.Model) -> bool:
     """Whether this process writes: on one machine, or as the first of several workers."""
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
     resolver = getattr(strategy, "cluster_resolver", None)
@@ -136,8 +248,10 @@ def is_chief(model):
 class CheckpointAveraging(keras.callbacks.Callback):
     """Keeps the weights of the last epochs on disk, one file each, to be averaged.
 
+    A run that starts anew in the same folder replaces the files of the earlier run.
+
     Args:
-        folder: where to; it holds nothing else.
+        folder: str or path of the folder to write; it holds nothing else.
         last: how many epochs to keep. Defaults to 5.
 
     Raises:
@@ -150,18 +264,17 @@ class CheckpointAveraging(keras.callbacks.Callback):
     >>> model.set_weights(averaging.average())  # doctest: +SKIP
     """
 
-    def __init__(self, folder, last=5):
+    def __init__(self, folder: str | os.PathLike, last: int = 5):
         super().__init__()
         if last < 1:
             raise ValueError(f"last must be at least 1, but it is {last}.")
-        self.folder = pathlib.Path(folder)
+        self.folder = checked_path(folder)
         self.last = last
 
     def on_epoch_end(self, epoch, logs=None):
-        write_weights(self.folder / f"weights-{epoch:05d}.npz", self.model, {"epoch": epoch})
-        for old in sorted(self.folder.glob("weights-*.npz"))[: -self.last]:
-            old.unlink(missing_ok=True)  # another machine may be quicker
+        path = self.folder / f"weights-{epoch:05d}.npz"
+        write_weights(path, self.model, {"epoch": epoch}, keep=self.last)
 
-    def average(self):
+    def average(self) -> list[np.ndarray]:
         """The mean of the weights on disk, for `model.set_weights`."""
         return average_checkpoints(self.folder)

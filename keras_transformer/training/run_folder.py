@@ -16,12 +16,11 @@ import platform
 import statistics
 import time
 from importlib.metadata import version
-from pathlib import Path
 
 import keras
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.files import whole_file
+from keras_transformer.files import checked_path, whole_file
 from keras_transformer.plots import plot_learning_curve
 from keras_transformer.training.callbacks import StopOnNonFinite, Throughput
 from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
@@ -47,7 +46,7 @@ class RunFolder:
     """
 
     def __init__(self, path):
-        self.path = Path(path)
+        self.path = checked_path(path)
         self._settings = None
 
     def claim(self, settings, finished=False):
@@ -121,14 +120,20 @@ class RunFolder:
             TrainingCheckpoint(self.path / "state", every=500, data=batches),
         ]
 
-    def history(self):
-        """What was logged after each epoch: a dict from name to a list."""
+    def history(self) -> dict[str, list[float]]:
+        """The logs of all epochs: a dict from name to a list, as `History.history` of Keras.
+
+        A value that is not logged in every epoch, such as `val_bleu`, has a shorter list.
+        """
         path = self.path / "history.jsonl"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         # An epoch that was stopped before its checkpoint is done twice. The later one counts.
         rows = {row.pop("epoch"): row for row in map(json.loads, lines)}
-        names = rows[min(rows)] if rows else ()
-        return {name: [rows[epoch][name] for epoch in sorted(rows)] for name in names}
+        history: dict[str, list[float]] = {}
+        for epoch in sorted(rows):
+            for name, number in rows[epoch].items():
+                history.setdefault(name, []).append(number)
+        return history
 
     def write_report(self, **facts):
         """Writes `metrics.json` (`facts`, how long the run took, with what) and the curves."""
@@ -177,7 +182,7 @@ class HistoryLog(keras.callbacks.Callback):
 
     def __init__(self, path):
         super().__init__()
-        self.path = Path(path)
+        self.path = checked_path(path)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._begin = time.perf_counter()

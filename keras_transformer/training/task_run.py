@@ -21,7 +21,7 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.files import whole_file
+from keras_transformer.files import checked_path, whole_file
 from keras_transformer.training.callbacks import StopOnNonFinite
 from keras_transformer.training.distribution import build_optimizer
 
@@ -101,7 +101,7 @@ class TaskRun:
     """
 
     def __init__(self, args):
-        self.args, self.path = args, args.output
+        self.args, self.path = args, checked_path(args.output)
         self._start = time.perf_counter()
         self._minutes = 0.0
         self._earlier = 0.0  # minutes of the processor, in an earlier run

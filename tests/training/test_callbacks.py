@@ -4,7 +4,6 @@ The run that is killed trains in processes of its own: this file, called as a sc
 each life of the run.
 """
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -14,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 from support import processes
+from support.resuming import Crash, assert_equal_weights, crash, dataset, fit, make_model, stop_at
 
 LINES = ["ab", "abcd", "b", "bca", "dd", "cab", "a", "bad", "ac", "dab", "bb", "c", "ddd"]
 
@@ -47,77 +47,6 @@ class Upside:
             ids[row, 0, : len(letters)] = letters[::-1]
             ids[row, 0, len(letters)] = 3
         return Result(ids)
-
-
-def dataset():
-    import tensorflow as tf
-
-    ids = np.random.default_rng(29).integers(0, 11, (13, 5)).astype("int32")
-    return tf.data.Dataset.from_tensor_slices((ids, ids)).batch(3)  # five batches
-
-
-def make_model(size=7, strategy=None, **optimizer):
-    """Compiled; with dropout, so that the seeds matter."""
-    import keras
-
-    from keras_transformer.training.losses import SequenceCrossentropy
-    from keras_transformer.training.metrics import TokenAccuracy
-
-    keras.utils.set_random_seed(31)
-    with contextlib.nullcontext() if strategy is None else strategy.scope():
-        ids = keras.Input((None,), dtype="int32")
-        x = keras.layers.Dropout(0.3)(keras.layers.Embedding(11, size)(ids))
-        model = keras.Model(ids, keras.layers.Dense(11)(x))
-        optimizer = keras.optimizers.Adam(0.1, **optimizer)
-        model.compile(optimizer, SequenceCrossentropy(), metrics=[TokenAccuracy()])
-    return model
-
-
-def stop_at(epoch, batch, action):
-    """A callback that acts after some batch of some epoch, or at the epoch's end (batch None)."""
-    import keras
-
-    class StopAt(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.epoch = epoch
-
-        def on_train_batch_end(self, number, logs=None):
-            if (self.epoch, number) == (epoch, batch):
-                action()
-
-        def on_epoch_end(self, number, logs=None):
-            if (number, None) == (epoch, batch):
-                action()
-
-    return StopAt()
-
-
-class Crash(Exception):
-    pass
-
-
-def crash():
-    raise Crash
-
-
-def fit(model, folder, *extra, epochs=3, every=2, accumulate=1, **arguments):
-    import keras
-
-    from keras_transformer.training import prepare
-    from keras_transformer.training.resume import TrainingCheckpoint
-
-    if accumulate > 1:
-        prepare(model, accumulate)
-    early = keras.callbacks.EarlyStopping("loss", patience=7)
-    saved = TrainingCheckpoint(folder, every=every, stateful=[early], **arguments)
-    return model.fit(
-        dataset(), epochs=epochs, verbose=0, shuffle=False, callbacks=[*extra, early, saved]
-    ).history
-
-
-def assert_equal_weights(one, other):
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 # A run that goes on
@@ -217,7 +146,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog):
     newest.write_bytes(newest.read_bytes()[:-50])
     (tmp_path / "checkpoint-00007-00000000.npz.1.partial").write_bytes(b"half")
     with caplog.at_level(logging.INFO):
-        _, info = TrainingCheckpoint(tmp_path).newest()
+        _, _, info = TrainingCheckpoint(tmp_path).newest()
     assert (info["epoch"], info["batch"]) == (2, 4)
     assert "damaged" in caplog.text
     assert "was not finished" in caplog.text
@@ -243,7 +172,7 @@ def test_any_changed_byte_of_an_array_is_noticed(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     fit(make_model(), tmp_path, epochs=1)
-    with pytest.raises(ValueError, match="do not fit this model"):
+    with pytest.raises(ValueError, match=r"output_dim was 7, now 5.* delete .* to start anew"):
         fit(make_model(size=5), tmp_path)
 
 
@@ -282,7 +211,7 @@ def test_the_average_is_over_the_last_files_and_keeps_integers(tmp_path):
     assert count == 2
     assert average_checkpoints([tmp_path / "0.npz"])[0][0, 0] == 100
     write_checkpoint(tmp_path / "3.npz", {"weights/0": np.zeros(5)}, {})
-    with pytest.raises(ValueError, match="other shapes"):
+    with pytest.raises(ValueError, match="other names or shapes"):
         average_checkpoints(tmp_path)
     with pytest.raises(ValueError, match="there are 4"):
         average_checkpoints(tmp_path, last=5)
@@ -338,10 +267,11 @@ def test_bleu_joins_the_logs_and_stops_early(tmp_path, capsys):
     # All translations are right from the first epoch on, so the second one is no better.
     np.testing.assert_allclose(history["val_bleu"], [100, 100])
     assert callback.translations == REFERENCES
-    assert (callback.best_epoch, round(callback.best, 6)) == (0, 100)
+    assert (callback.best_epoch, round(callback.best, 6)) == (1, 100)
     # Two sentences of five letters and an end mark are 12 tokens.
     assert callback.search.shapes[:3] == [(2, 6), (2, 6), (1, 2)]
-    assert "tok:char" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "tok:char" in text and "epoch 1: BLEU" in text and "epoch 0" not in text
     assert [p.name for p in path.parent.iterdir()] == ["model.npz"]
     model.set_weights(average_checkpoints([path]))
     for best, first in zip(model.get_weights(), kept[0], strict=True):
@@ -373,8 +303,36 @@ def test_bleu_may_start_late_and_rest_between():
         callback.search.shapes.clear()
         callback.set_model(None)
         callback.on_epoch_end(epoch, logs)
-        scores.append((bool(callback.search.shapes), round(logs["val_bleu"])))
-    assert scores == [(False, 0), (True, 100), (False, 100), (True, 100)]
+        scores.append((bool(callback.search.shapes), {n: round(s) for n, s in logs.items()}))
+    assert scores == [(False, {}), (True, {"val_bleu": 100})] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*val_bleu")  # Keras warns where the value is missing
+def test_callbacks_of_keras_pass_over_epochs_without_a_translation(tmp_path):
+    import keras
+
+    stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=2)
+    best = tmp_path / "best.keras"
+    best_only = {"monitor": "val_bleu", "mode": "max", "save_best_only": True}
+    history = make_model().fit(
+        dataset(),
+        epochs=20,
+        verbose=0,
+        shuffle=False,
+        callbacks=[
+            bleu(every=3),
+            stop,
+            keras.callbacks.ModelCheckpoint(best, **best_only),
+            keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        ],
+    )
+    # Translations after epochs 0, 3 and 6: the first is perfect, and two are not better.
+    assert history.epoch == list(range(7))
+    np.testing.assert_allclose(history.history["val_bleu"], [100] * 3)
+    assert best.exists()
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    column = rows[0].split(",").index("val_bleu")
+    assert [row.split(",")[column] == "NA" for row in rows[1:]] == [e % 3 > 0 for e in range(7)]
 
 
 @pytest.mark.parametrize(
@@ -393,6 +351,29 @@ def test_bleu_refuses_what_makes_no_sense(arguments, message):
         BleuCallback(
             Upside(), Letters(), **{"source_lines": ["a"], "reference_lines": ["a"], **arguments}
         )
+
+
+# Translation
+
+
+def test_lines_are_translated_in_their_order_in_batches_of_similar_length():
+    import keras_transformer as kt
+
+    search = Upside()
+    lines = ["abc", "abcdabcdabcd", "ab", "", "abcdab"]
+    # Lines of 13 and 7 tokens are longer than a batch of 6 tokens.
+    assert kt.translate(search, None, Letters(), lines, 6) == [line[::-1] for line in lines]
+    assert search.shapes == [(1, 13), (1, 7), (1, 4), (2, 3)]
+    assert kt.translate(search, None, Letters(), []) == []
+
+
+def test_translation_refuses_a_single_string_and_empty_batches():
+    import keras_transformer as kt
+
+    with pytest.raises(TypeError, match=r"a list of strings, got 'abc'. Pass \[line\]"):
+        kt.translate(Upside(), None, Letters(), "abc")
+    with pytest.raises(ValueError, match="tokens_per_batch must be at least 1, but it is 0"):
+        kt.translate(Upside(), None, Letters(), ["abc"], 0)
 
 
 # Throughput, and values gone astray
@@ -423,6 +404,12 @@ def test_throughput_is_tokens_by_seconds(monkeypatch):
     logs = {}
     throughput.on_epoch_end(1, logs)
     assert logs["tokens_per_second"] == pytest.approx(4 * 30 / 10)
+    throughput.on_epoch_begin(2)
+    clock.now += 2.0
+    optimizer.iterations += 1
+    throughput.on_train_batch_end(0, logs)
+    # Four batches of two seconds and the validation of the last epoch.
+    assert logs["minutes_left"] == pytest.approx((4 * 2 + 3) / 60)
 
 
 def test_throughput_counts_tokens_and_stands_in_the_progress_bar(capsys):
@@ -450,7 +437,7 @@ def test_a_loss_that_is_not_a_number_ends_training():
 
     model = make_model()
     model.layers[1].embeddings.assign(np.full((11, 7), np.nan))
-    with pytest.raises(ValueError, match="The loss is nan in epoch 0, batch 0"):
+    with pytest.raises(ValueError, match="The loss is nan in epoch 1, batch 1"):
         model.fit(dataset(), verbose=0, shuffle=False, callbacks=[StopOnNonFinite()])
 
 
