@@ -13,6 +13,7 @@ them takes constants out of a loop's state; after ours has done that they leave 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from keras_transformer.export.graph.einsums import multiply_matrices
 from keras_transformer.export.graph.folding import fold_constants
 from keras_transformer.export.graph.loops import hoist, hoist_rows, keep_loop_state
 from keras_transformer.export.graph.no_ops import (
@@ -48,6 +49,7 @@ def simplify(model, hoisting=True):
         common.IdentityEliminationPass(),
     ):
         step(model)
+    multiply_matrices(model.graph)
     keep_loop_state(model.graph)
     while True:
         clean(model)
@@ -76,6 +78,23 @@ def clean(model):
     ):
         step(model)
     keep_loop_state(model.graph)
+    _own_outputs(model)
+
+
+def _own_outputs(model):
+    """Copies an output of an inner graph that none of its nodes gives, as ONNX asks.
+
+    before   If { then: x }                  x of the graph around it
+    after    If { then: y = Identity(x) }
+    """
+    for graph in model.graphs():
+        for index, value in enumerate(graph.outputs if graph is not model.graph else ()):
+            node = value.producer()
+            if node is None or node.graph is not graph or value in graph.outputs[:index]:
+                copy = ir.Node("", "Identity", [value], num_outputs=1)
+                copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+                graph.append(copy)
+                graph.outputs[index] = copy.outputs[0]
 
 
 def merge_equal(model):
