@@ -46,7 +46,7 @@ def simplify(model, hoisting=True):
     for step in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
-        common.IdentityEliminationPass(),
+        step_over_copies,
     ):
         step(model)
     multiply_matrices(model.graph)
@@ -71,30 +71,34 @@ def simplify(model, hoisting=True):
 def clean(model):
     """Removes what nobody reads and what is there twice."""
     for step in (
-        common.IdentityEliminationPass(),
+        step_over_copies,
         common.DeduplicateInitializersPass(size_limit=8),  # shapes and the like, not weights
         merge_equal,
         common.RemoveUnusedNodesPass(),
     ):
         step(model)
     keep_loop_state(model.graph)
-    _own_outputs(model)
 
 
-def _own_outputs(model):
-    """Copies an output of an inner graph that none of its nodes gives, as ONNX asks.
+def step_over_copies(model):
+    """Removes each Identity, but those that give a graph an output of another graph.
 
-    before   If { then: x }                  x of the graph around it
-    after    If { then: y = Identity(x) }
+    before   y = Neg(Identity(x))
+    after    y = Neg(x)
     """
     for graph in model.graphs():
-        for index, value in enumerate(graph.outputs if graph is not model.graph else ()):
-            node = value.producer()
-            if node is None or node.graph is not graph or value in graph.outputs[:index]:
-                copy = ir.Node("", "Identity", [value], num_outputs=1)
-                copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
-                graph.append(copy)
-                graph.outputs[index] = copy.outputs[0]
+        for node in [node for node in graph if node.op_type == "Identity"]:
+            value, output = node.inputs[0], node.outputs[0]
+            if output.is_graph_output():
+                maker = value.producer()
+                if maker is None or maker.graph is not graph or value.is_graph_output():
+                    continue
+                value.name = output.name
+                value.shape = value.shape if output.shape is None else output.shape
+            value.type = output.type if value.type is None else value.type
+            value.shape = output.shape if value.shape is None else value.shape
+            output.replace_all_uses_with(value, replace_graph_outputs=True)
+            graph.remove(node, safe=True)
 
 
 def merge_equal(model):
