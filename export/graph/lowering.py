@@ -2,7 +2,6 @@
 
 import numpy as np
 import tf2onnx
-from onnx import TensorProto
 
 
 class Writer:
