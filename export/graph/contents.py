@@ -47,7 +47,8 @@ def contents(known, node):
         keep = attribute(node, "keepdims", 1) and first.ndim
         return _array([product(first.flat)] if keep else product(first.flat))
     inputs = [known.data.get(value) if value is not None else None for value in node.inputs]
-    if node.op_type in _CALCULATED and not any(item is None for item in inputs):
+    vectors = first.ndim < 2  # the functions below know of one axis
+    if node.op_type in _CALCULATED and vectors and not any(item is None for item in inputs):
         return _CALCULATED[node.op_type](*inputs)
     return None
 
@@ -82,7 +83,7 @@ def _arithmetic(calculate):
     """Adds, subtracts or multiplies two sizes, each a scalar or the only entry of a vector."""
 
     def calculated(one, other):
-        if one.ndim + other.ndim > 1:
+        if one.size != 1 or other.size != 1:
             return None
         result = calculate(one.flat[0], other.flat[0])
         return _array(result).reshape(max(one.shape, other.shape, key=len))

@@ -38,7 +38,7 @@ def fold_constants(model, known):
         array = None
         contents = known.data.get(output)  # known, though the inputs may be no constants: a shape
         if contents is not None and not any(isinstance(item, Size) for item in contents.flat):
-            array = np.array(contents.tolist(), dtype=_integer_type(node, output))
+            array = np.array(contents.tolist(), dtype=_integer_type(output))
         elif all(value is None or constant(value) is not None for value in node.inputs):
             array = _evaluate(node, model)
         if array is None or output.is_graph_output():
@@ -49,16 +49,16 @@ def fold_constants(model, known):
     return changed
 
 
-def _integer_type(node, output):
-    """The dtype of a folded tensor of sizes: ONNX's shapes are int64, TensorFlow's often int32."""
-    if output.dtype is not None:
-        return output.dtype.numpy()
+def _integer_type(value):
+    """The dtype of a tensor of sizes: ONNX's shapes are int64, TensorFlow's often int32."""
+    if value.dtype is not None:
+        return value.dtype.numpy()
+    node = value.producer()
     if node.op_type == "Cast":
         return ir.DataType(node.attributes["to"].value).numpy()
     if node.op_type in ("Shape", "Size"):
         return np.int64
-    first = next(value for value in node.inputs if value is not None)
-    return np.int64 if first.dtype is None else first.dtype.numpy()
+    return _integer_type(node.inputs[0])
 
 
 def _evaluate(node, model):
@@ -68,7 +68,10 @@ def _evaluate(node, model):
         return None  # runtimes fold these too, and the file keeps the weights as they were trained
     if any(tensor.size > LARGEST for tensor in inputs.values()) or node.op_type in GROWING:
         return None
-    return calculated(node, model, {name: tensor.numpy() for name, tensor in inputs.items()})
+    try:
+        return calculated(node, model, {name: tensor.numpy() for name, tensor in inputs.items()})
+    except Exception:  # onnx's evaluator does not take all that ONNX Runtime takes
+        return None
 
 
 def calculated(node, model, arrays):

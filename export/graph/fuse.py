@@ -7,7 +7,7 @@ becomes the one operator that does the same: `LayerNormalization` of ONNX, and o
 `FusedMatMul` (products with a transposed matrix) and, for GPUs, `SkipLayerNormalization` (residual
 + norm).
 
-The rules stand by subject in `fuse_activations`, `fuse_attention`, `fuse_einsums`, `fuse_norms`,
+The rules stand by subject in `fuse_activations`, `fuse_attention`, `fuse_norms`,
 `fuse_projections` and `fuse_selections`; what a rule is made of is in `fuse_rule`. A new rule is a
 class there and an entry in its list of rules.
 
@@ -22,7 +22,6 @@ from keras_transformer.export.graph.channels_first import keep_channels_first
 from keras_transformer.export.graph.fuse_activations import activation_rules
 from keras_transformer.export.graph.fuse_attention import attention_rules, cached_attention_rules
 from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
-from keras_transformer.export.graph.fuse_einsums import einsum_rules, multiply_matrices
 from keras_transformer.export.graph.fuse_norms import norm_rules, residual_rules, sum_residuals
 from keras_transformer.export.graph.fuse_projections import (
     logits_rules,
@@ -46,11 +45,10 @@ def fuse_blocks(model, skip_norms=False):
         return product_rules(known) + condition_rules(known) + activation_rules(known)
 
     steps = [index_rules, flat_rules, norm_rules, cached_attention_rules, attention_rules]
-    steps += [einsum_rules, flat_rules]  # attention has left new places for the latter
+    steps.append(flat_rules)  # attention has left new places for these
     if skip_norms:
         steps.append(residual_rules)
     steps.append(logits_rules)
-    multiply_matrices(model.graph)
     known = simplify(model, hoisting=False)
     for rules in steps:
         # Each set of rules sees what the one before has left, with fresh knowledge of shapes.

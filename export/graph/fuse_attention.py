@@ -17,7 +17,7 @@ from keras_transformer.export.graph.fuse_rule import (
     join_heads,
     split_heads,
 )
-from keras_transformer.export.graph.nodes import MICROSOFT, number
+from keras_transformer.export.graph.nodes import MICROSOFT, attribute, number
 
 
 def cached_attention_rules(known):
@@ -28,7 +28,8 @@ def cached_attention_rules(known):
 
 def attention_rules(known):
     """Attention of an encoder, of a decoder to its source, of a whole target."""
-    return [MaskedAttention.rule(known), MemoryAttention.rule(known), PlainAttention.rule(known)]
+    rules = (MaskedAttention, MemoryAttention, PlainAttention, KerasAttention)
+    return [rule.rule(known) for rule in rules]
 
 
 class CachedAttention(Rule):
@@ -42,7 +43,7 @@ class CachedAttention(Rule):
     def pattern(self, op, query, key, value, past_key, past_value, scale):
         return _attend_past(op, query, key, value, past_key, past_value, scale, None)
 
-    def check(self, context, query, key, value, scale, columns, output, negative_bias=None, **rest):
+    def check(self, context, query, key, value, scale, output, negative_bias=None, **rest):
         sizes = [heads(self.known, item) for item in (query, key, value)]
         bias = self.known.dims.get(negative_bias)
         moved = (rest["queries"], rest["new_keys"], rest["new_values"], output)
@@ -50,8 +51,7 @@ class CachedAttention(Rule):
             None not in sizes
             and len(set(sizes)) == 1
             and (negative_bias is None or bool(bias) and len(bias) == 4 and bias[1] == 1)
-            and number(scale) is not None
-            and is_order(columns, 0, 1, 3, 2)
+            and _are_over_keys(scale, rest["columns"], rest["weights"])
             and are_heads_first(*moved)
         )
 
@@ -88,10 +88,11 @@ class SlotAttention(Rule):
         queries = op.Transpose(query, _outputs=["queries"])
         columns = op.Transpose(keys, _outputs=["columns"])
         scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), negative_bias)
-        heads = op.MatMul(op.Softmax(scores), values)
+        weights = op.Softmax(scores, _outputs=["weights"])
+        heads = op.MatMul(weights, values)
         return op.Transpose(heads, _outputs=["output"])
 
-    def check(self, context, query, keys, values, scale, negative_bias, columns, **moved):
+    def check(self, context, query, keys, values, scale, negative_bias, columns, weights, **moved):
         sources = [value.producer() for value in (keys, values)]
         dims = [self.known.dims.get(item) for item in (keys, values)]
         size, bias = heads(self.known, query), self.known.dims.get(negative_bias)
@@ -100,8 +101,7 @@ class SlotAttention(Rule):
             and size is not None
             and all(item is not None and (item[1], item[3]) == size for item in dims)
             and bool(bias and len(bias) == 4 and bias[1] == 1)
-            and number(scale) is not None
-            and is_order(columns, 0, 1, 3, 2)
+            and _are_over_keys(scale, columns, weights)
             and are_heads_first(*moved.values())
         )
 
@@ -130,7 +130,7 @@ def _attend_past(op, query, key, value, past_key, past_value, scale, negative_bi
     values = op.Concat(past_value, op.Transpose(value, _outputs=["new_values"]), axis=2)
     scores = op.MatMul(op.Mul(queries, scale), op.Transpose(keys, _outputs=["columns"]))
     scores = scores if negative_bias is None else op.Sub(scores, negative_bias)
-    heads = op.MatMul(op.Softmax(scores), values)
+    heads = op.MatMul(op.Softmax(scores, _outputs=["weights"]), values)
     return op.Transpose(heads, _outputs=["output"]), keys, values
 
 
@@ -148,17 +148,19 @@ class MaskedAttention(Rule):
         queries = op.Transpose(query, _outputs=["queries"])
         columns = op.Transpose(op.Transpose(key, _outputs=["keys"]), _outputs=["columns"])
         scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), negative_bias)
-        weights = op.Mul(op.Softmax(scores), alive)
+        weights = op.Mul(op.Softmax(scores, _outputs=["weights"]), alive)
         heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
         return op.Transpose(heads, _outputs=["output"])
 
-    def check(self, context, query, key, value, scale, negative_bias, alive, columns, **moved):
+    def check(self, context, query, key, value, scale, negative_bias, alive, **rest):
+        moved = (rest["queries"], rest["keys"], rest["values"], rest["output"])
         sizes = [heads(self.known, item) for item in (query, key, value)]
         return (
             None not in sizes
             and len(set(sizes)) == 1
-            and are_heads_first(*moved.values())
-            and _is_masked(self.known, scale, negative_bias, alive, columns)
+            and are_heads_first(*moved)
+            and _are_over_keys(scale, rest["columns"], rest["weights"])
+            and _is_masked(self.known, negative_bias, alive)
         )
 
     def rewrite(self, op, query, key, value, scale, negative_bias, alive, **_):
@@ -176,21 +178,23 @@ class PlainAttention(Rule):
     after    output = MultiHeadAttention(query, key, value)
     """
 
+    columns = (0, 1, 3, 2)
+
     def pattern(self, op, query, key, value, scale):
         queries = op.Transpose(query, _outputs=["queries"])
         columns = op.Transpose(op.Transpose(key, _outputs=["keys"]), _outputs=["columns"])
-        weights = op.Softmax(op.MatMul(op.Mul(queries, scale), columns))
+        scores = op.MatMul(op.Mul(queries, scale), columns)
+        weights = op.Softmax(scores, _outputs=["weights"])
         heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
         return op.Transpose(heads, _outputs=["output"])
 
-    def check(self, context, query, key, value, scale, columns, **moved):
+    def check(self, context, query, key, value, scale, columns, weights, **moved):
         sizes = [heads(self.known, item) for item in (query, key, value)]
         return (
             None not in sizes
             and len(set(sizes)) == 1
             and are_heads_first(*moved.values())
-            and number(scale) is not None
-            and is_order(columns, 0, 1, 3, 2)
+            and _are_over_keys(scale, columns, weights, self.columns)
         )
 
     def rewrite(self, op, query, key, value, scale, **_):
@@ -200,6 +204,23 @@ class PlainAttention(Rule):
             num_heads=count, scale=number(scale), _domain=MICROSOFT,
         )  # fmt: skip
         return split_heads(op, output, count, size)
+
+
+class KerasAttention(PlainAttention):
+    """The same as Keras' layer writes it: scores are scaled, and keys are moved at once.
+
+    before   output = heads_last(Softmax(scale (query key^T)) value)
+    after    output = MultiHeadAttention(query, key, value)
+    """
+
+    columns = (0, 2, 3, 1)
+
+    def pattern(self, op, query, key, value, scale):
+        queries = op.Transpose(query, _outputs=["queries"])
+        scores = op.MatMul(queries, op.Transpose(key, _outputs=["columns"]))
+        weights = op.Softmax(op.Mul(scores, scale), _outputs=["weights"])
+        heads = op.MatMul(weights, op.Transpose(value, _outputs=["values"]))
+        return op.Transpose(heads, _outputs=["output"])
 
 
 class MemoryAttention(Rule):
@@ -213,18 +234,19 @@ class MemoryAttention(Rule):
         queries = op.Transpose(query, _outputs=["queries"])
         columns = op.Transpose(keys, _outputs=["columns"])
         scores = op.Sub(op.MatMul(op.Mul(queries, scale), columns), negative_bias)
-        weights = op.Mul(op.Softmax(scores), alive)
+        weights = op.Mul(op.Softmax(scores, _outputs=["weights"]), alive)
         heads = op.MatMul(weights, values)
         return op.Transpose(heads, _outputs=["output"])
 
-    def check(self, context, query, keys, values, scale, negative_bias, alive, columns, **moved):
+    def check(self, context, query, keys, values, scale, negative_bias, alive, **rest):
         dims = [self.known.dims.get(item) for item in (keys, values)]
         size = heads(self.known, query)
         return (
             size is not None
             and all(item is not None and (item[1], item[3]) == size for item in dims)
-            and are_heads_first(*moved.values())
-            and _is_masked(self.known, scale, negative_bias, alive, columns)
+            and are_heads_first(rest["queries"], rest["output"])
+            and _are_over_keys(scale, rest["columns"], rest["weights"])
+            and _is_masked(self.known, negative_bias, alive)
         )
 
     def rewrite(self, op, query, keys, values, scale, negative_bias, alive, **_):
@@ -233,13 +255,20 @@ class MemoryAttention(Rule):
         return _attention(self.known, op, query, keys, values, scale, negative_bias, alive)
 
 
-def _is_masked(known, scale, negative_bias, alive, columns):
-    """Whether scale and mask are such as the operator takes: one mask for all heads."""
-    masks = [known.dims.get(item) for item in (negative_bias, alive)]
+def _are_over_keys(scale, columns, weights, order=(0, 1, 3, 2)):
+    """Whether scores are scaled by a number, keys moved in this order, the softmax along keys."""
     return (
         number(scale) is not None
-        and is_order(columns, 0, 1, 3, 2)
-        and all(item is not None and len(item) == 4 and item[1] == 1 for item in masks)
+        and is_order(columns, *order)
+        and attribute(weights.producer(), "axis", -1) in (-1, 3)
+    )
+
+
+def _is_masked(known, negative_bias, alive):
+    """Whether the mask is such as the operator takes: one for all heads."""
+    masks = [known.dims.get(item) for item in (negative_bias, alive)]
+    return (
+        all(item is not None and len(item) == 4 and item[1] == 1 for item in masks)
         and masks[1][3] == 1
     )
 

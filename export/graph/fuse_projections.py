@@ -184,5 +184,6 @@ def _joined(graph, name, weights, packed):
     """Weights side by side, as a weight of `graph`; the same one for the same weights."""
     if tuple(weights) not in packed:
         array = np.concatenate([value.const_value.numpy() for value in weights], axis=-1)
-        packed[tuple(weights)] = add_initializer(graph, name, array, weight=True)
+        value = packed[tuple(weights)] = add_initializer(graph, name, array, weight=True)
+        value.meta["packed"] = [item.name for item in weights]  # for `quantize.is_kept`
     return packed[tuple(weights)]

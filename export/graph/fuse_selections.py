@@ -5,8 +5,6 @@ A beam search is full of them: which hypotheses go on, where each comes from, wh
 Shapes: B batch, N entries of a row, W chosen ones.
 """
 
-import onnx_ir as ir
-
 from keras_transformer.export.graph.fuse_rule import Rule
 from keras_transformer.export.graph.nodes import attribute, number
 
@@ -44,21 +42,22 @@ class PickedElements(Rule):
 
 
 class Ascending(Rule):
-    """The smallest integers in order, which `ops.sort` becomes.
+    """The smallest numbers in order, for which TensorFlow has no operator.
 
-    before   y = Neg(Cast(TopK(Cast(Neg(x)), count)))      as tf2onnx has no TopK of the smallest
+    before   y = Neg(TopK(Neg(x), count))
     after    y = TopK(x, count, largest=0)
     """
 
     def pattern(self, op, x, count):
-        values, _ = op.TopK(op.Cast(op.Neg(x)), count, _outputs=["values", "indices"])
-        return op.Neg(op.Cast(values, to=ir.DataType.INT64.value))
+        values, _ = op.TopK(op.Neg(x), count, _outputs=["values", "indices"])
+        return op.Neg(values)
 
-    def check(self, context, indices, **_):
-        return not indices.uses()
+    def check(self, context, values, indices, **_):
+        return not indices.uses() and attribute(values.producer(), "largest", 1) == 1
 
-    def rewrite(self, op, x, count, **_):
-        return op.TopK(x, count, largest=0, _outputs=2)[0]
+    def rewrite(self, op, x, count, values, **_):
+        axis = attribute(values.producer(), "axis", -1)
+        return op.TopK(x, count, axis=axis, largest=0, _outputs=2)[0]
 
 
 class Chosen(Rule):

@@ -48,9 +48,11 @@ FOLLOW = {
 NO_NUMBERS = {
     "And",
     "ArgMax",
+    "ArgMin",
     "Equal",
     "Greater",
     "GreaterOrEqual",
+    "IsInf",
     "IsNaN",
     "Less",
     "LessOrEqual",
@@ -70,7 +72,7 @@ def halve(model, is_kept):
 
     Args:
         model: result of `fuse_blocks` and `simplify`.
-        is_kept: function of a weight's name that says whether it stays float32.
+        is_kept: function of a weight that says whether it stays float32.
 
     Returns:
         How many weights are float16 now.
@@ -81,8 +83,8 @@ def halve(model, is_kept):
             node.outputs[0].type = node.inputs[0].type
     for node in all_nodes(graph):
         weights = [value for value in node.inputs if _is_float_weight(value)]
-        kept = any(is_kept(weight.name) for weight in weights)
-        embedding = node.op_type == "Gather" and weights and not is_kept(weights[0].name)
+        kept = any(is_kept(weight) for weight in weights)
+        embedding = node.op_type == "Gather" and weights and not is_kept(weights[0])
         if embedding or (node.op_type in HALF and not kept):
             halves.convert(node)
     changed = True

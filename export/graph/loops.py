@@ -63,7 +63,8 @@ def _is_constant(first, state, result, last):
 
 def _is_unread(first, state, result, last):
     """Whether neither a step nor what comes after the loop reads a state."""
-    return not (state.uses() or last.uses() or last.is_graph_output())
+    read = state.uses() or state.is_graph_output()  # by a step, or by another state of the next
+    return not (read or last.uses() or last.is_graph_output())
 
 
 def _source(value):

@@ -1,5 +1,7 @@
 """Nodes that do nothing, or that do in several steps what one can do: they are stepped over."""
 
+import functools
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,15 +12,20 @@ from keras_transformer.export.graph.nodes import (
     constant,
     is_number,
 )
+from keras_transformer.export.graph.sizes import terms, unknown
 
 
 def plain_reshapes(graph, known):
     """Lets every Reshape read what was reshaped before it, and makes its target a constant.
 
     A constant can say all but one size: 0 stands for the input's own size, -1 for what is left.
+    Both in one would not do: beside an empty axis, ONNX Runtime cannot tell what is left.
 
-    before   y = Reshape(Reshape(x, [-1, 6]), Concat(Slice(Shape(x), 0, 1), [-1, 2, 3]))
-    after    y = Reshape(x, [0, -1, 2, 3])
+    before   y = Reshape(Reshape(x, [-1, 6]), Concat(Slice(Shape(x), 0, 1), [-1]))
+    after    y = Reshape(x, [0, 6])
+
+    before   y = Reshape(x, Concat(Slice(Shape(x), 0, 1), [-1, 3]))       x (B, T, 6)
+    after    y = Reshape(x, Concat(Shape(x, 0, 1), Mul(Shape(x, 1, 2), 2), [3]), allowzero=1)
 
     Returns:
         How many nodes were changed.
@@ -35,12 +42,18 @@ def plain_reshapes(graph, known):
         elif node.op_type != "Reshape" or constant(node.inputs[1]) is not None:
             continue
         dims = known.dims.get(value)
-        target = None if dims is None else _target(dims, shape)
-        if target is not None:
-            node.op_type = "Reshape"
-            node.replace_input_with(0, value)
-            node.replace_input_with(1, add_initializer(graph, f"{node.name}/target", target))
-            changed += 1
+        target = [-1, -1] if dims is None else _target(dims, shape)
+        if target.count(-1) > 1:
+            continue
+        if -1 not in target or 0 not in target:
+            target = add_initializer(graph, f"{node.name}/target", target)
+            node.attributes.pop("allowzero", None)
+        elif (target := _computed_target(graph, node, value, dims, shape)) is None:
+            continue
+        node.op_type = "Reshape"
+        node.replace_input_with(0, value)
+        node.replace_input_with(1, target)
+        changed += 1
     return changed
 
 
@@ -50,36 +63,57 @@ def _is_reshape(node):
         node is not None
         and node.op_type in ("Reshape", "Squeeze", "Unsqueeze")
         and len(node.inputs) == 2
-        and not attribute(node, "allowzero", 0)
     )
 
 
 def _target(dims, shape):
-    """A constant that reshapes `dims` to `shape`, or `None` where two sizes are open.
-
-    0 for an axis that stays goes before -1: beside a 0, ONNX Runtime finds no -1 of an empty batch.
-    """
+    """A target that reshapes `dims` to `shape`, with -1 for each open size."""
     target = [size if isinstance(size, int) else -1 for size in shape]
     if target.count(-1) > 1:
         for i, (size, own) in enumerate(zip(shape, dims, strict=False)):
             if target[i] == -1 and own == size:
                 target[i] = 0
-    return target if target.count(-1) <= 1 else None
+    return target
+
+
+def _computed_target(graph, node, value, dims, shape):
+    """A target that is computed from the input's sizes, written before a Reshape, or `None`."""
+    if node.op_type != "Reshape" or attribute(node, "allowzero", 0):
+        return None
+    make, parts = ir.tape.Tape(), []
+    for size in shape:
+        factor, unknowns = terms(size)
+        axes = [dims.index(unknown(name)) for name in unknowns if unknown(name) in dims]
+        if len(axes) < len(unknowns):
+            return None
+        sizes = [make.op("Shape", [value], {"start": axis, "end": axis + 1}) for axis in axes]
+        if factor != 1 or not sizes:
+            sizes.append(add_initializer(graph, f"{node.name}/factor", np.array([factor])))
+        parts.append(functools.reduce(lambda one, other: make.op("Mul", [one, other]), sizes))
+    target = make.op("Concat", parts, {"axis": 0})
+    node.prepend(list(make.nodes))
+    node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
+    return target
 
 
 def positive_axes(graph, known):
-    """Counts the axes of every ReduceSum from the front.
+    """Counts the axes of every reduction from the front.
 
-    ONNX Runtime 1.31 does not sum an empty array along axes that are counted from the end.
+    ONNX Runtime 1.31 does not reduce an empty array along axes that are counted from the end.
 
     before   y = ReduceSum(x, [-1])     x of rank 4
     after    y = ReduceSum(x, [3])
     """
     for node in all_nodes(graph):
-        if node.op_type != "ReduceSum" or len(node.inputs) < 2:
+        dims = known.dims.get(node.inputs[0]) if node.op_type.startswith("Reduce") else None
+        if not dims:
             continue
-        axes, dims = known.constant(node.inputs[1]), known.dims.get(node.inputs[0])
-        if dims and axes and min(axes) < 0:
+        axes = attribute(node, "axes", None)
+        if axes is not None:
+            node.attributes["axes"] = ir.AttrInt64s("axes", [axis % len(dims) for axis in axes])
+            continue
+        axes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        if axes and min(axes) < 0:
             axes = np.array([axis % len(dims) for axis in axes])
             node.replace_input_with(1, add_initializer(graph, f"{node.name}/axes", axes))
 

@@ -4,9 +4,11 @@ A new one is a function here and an entry in `HANDLERS`.
 """
 
 import numpy as np
-import tf2onnx
 from onnx import TensorProto
 from tf2onnx.onnx_opset import nn
+
+from keras_transformer.export.graph import integer_operators
+from keras_transformer.export.graph.lowering import lowered
 
 # As TensorFlow and as ONNX name them.
 KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
@@ -14,24 +16,9 @@ KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 WITHOUT_CAST = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64}
 
 
-def _erfc(context, node, name, arguments):
+def _erfc(add, x):
     """Erfc(x) = 1 - Erf(x), for exact GELU. For tails it is less exact than Erfc, by 1e-7."""
-    dtype = context.get_dtype(node.output[0])
-    shape = context.get_shape(node.output[0])
-    inputs, outputs = list(node.input), list(node.output)
-    context.remove_node(node.name)
-    one = context.make_const(
-        tf2onnx.utils.make_name(name), tf2onnx.utils.map_onnx_to_numpy_type(dtype)(1)
-    )
-    erf = context.make_node("Erf", inputs, dtypes=[dtype], shapes=[shape])
-    context.make_node(
-        "Sub",
-        [one.output[0], erf.output[0]],
-        outputs=outputs,
-        name=name,
-        dtypes=[dtype],
-        shapes=[shape],
-    )
+    return add("Sub", add.like(x, 1), add("Erf", x))
 
 
 def _max_pool(context, node, name, arguments):
@@ -64,7 +51,7 @@ def _pad(context, node, name, arguments):
     nn.Pad.version_11(context, node)
 
 
-def _update_slice(context, node, name, arguments):
+def _update_slice(add, x, update, start):
     """`keras.ops.slice_update`: new numbers written into a tensor, from a place on.
 
     ScatterND writes them. It takes the indices of the leading axes, up to the last one on which the
@@ -74,52 +61,69 @@ def _update_slice(context, node, name, arguments):
     before   y = XlaDynamicUpdateSlice(x, update, start)
     after    y = ScatterND(x, indices, update), indices[i, j] = [start[0] + i, start[1] + j]
     """
-    x, update, start = node.input
-    rank = context.get_shape(start)[0]
-    unknown = [-1] * rank
-    sizes = [context.get_shape(value) or unknown for value in (x, update)]
-    dtype, shape = context.get_dtype(node.output[0]), context.get_shape(node.output[0])
-    outputs = list(node.output)
-    context.remove_node(node.name)
-
-    def add(op, *inputs, **attributes):
-        constants = [
-            value if isinstance(value, str) else _constant(context, name, value) for value in inputs
-        ]
-        return context.make_node(op, constants, attr=attributes).output[0]
-
-    axes = rank
+    axes = add.shape(start)[0]
+    unknown = [-1] * axes
+    sizes = [add.shape(value) or unknown for value in (x, update)]
     while axes and sizes[0][axes - 1] == sizes[1][axes - 1] != -1:
         axes -= 1
-    inputs, op = [update], "Identity"  # an update of the same shape is all there is
-    if axes:
-        first = [[0], [axes]]  # the leading axes of a shape
-        size = add("Slice", add("Shape", update), *first)
-        room = add("Sub", add("Slice", add("Shape", x), *first), size)
-        start = add("Slice", add("Cast", start, to=TensorProto.INT64), *first)
-        start = add("Max", add("Min", start, room), [0])
-        parts = []
-        for axis in range(axes):
-            here = [[axis], [axis + 1]]
-            count = add("Squeeze", add("Slice", size, *here))
-            along = add("Add", add("Range", 0, count, 1), add("Slice", start, *here))
-            for_all = [-1 if i == axis else 1 for i in range(axes + 1)]
-            grid = add("Concat", size, [1], axis=0)
-            parts.append(add("Expand", add("Reshape", along, for_all), grid))
-        inputs, op = [x, add("Concat", *parts, axis=axes), update], "ScatterND"
-    context.make_node(op, inputs, outputs=outputs, name=name, dtypes=[dtype], shapes=[shape])
+    if not axes:
+        return update  # an update of the same shape is all there is
+    first = [[0], [axes]]  # the leading axes of a shape
+    size = add("Slice", add("Shape", update), *first)
+    room = add("Sub", add("Slice", add("Shape", x), *first), size)
+    start = add("Slice", add("Cast", start, to=TensorProto.INT64), *first)
+    start = add("Max", add("Min", start, room), [0])
+    parts = []
+    for axis in range(axes):
+        here = [[axis], [axis + 1]]
+        count = add("Squeeze", add("Slice", size, *here))
+        along = add("Add", add("Range", 0, count, 1), add("Slice", start, *here))
+        for_all = [-1 if i == axis else 1 for i in range(axes + 1)]
+        grid = add("Concat", size, [1], axis=0)
+        parts.append(add("Expand", add("Reshape", along, for_all), grid))
+    return add("ScatterND", x, add("Concat", *parts, axis=axes), update)
 
 
-def _constant(context, name, value):
-    """The name of an int64 constant."""
-    made = context.make_const(tf2onnx.utils.make_name(name), np.array(value, np.int64))
-    return made.output[0]
+def _log_of_more(add, x):
+    """Log(1 + x), in float64: in float32 a small x would be lost beside the 1."""
+    wide = add.cast(x, TensorProto.DOUBLE)
+    return add.cast(add("Log", add("Add", wide, np.float64(1))), add.dtype(x))
+
+
+def _exp_without_one(add, x):
+    """Exp(x) - 1, in float64: in float32 a small result would be lost beside the 1."""
+    wide = add.cast(x, TensorProto.DOUBLE)
+    return add.cast(add("Sub", add("Exp", wide), np.float64(1)), add.dtype(x))
+
+
+def _cumulative_product(add, x, axis):
+    """The product of all numbers of an axis up to each; takes memory for the axis' size squared.
+
+    before   y = Cumprod(x, 1)                                         x (B, T, D)
+    after    y = ReduceProd(Where(i >= j, Unsqueeze(x, 1), 1), 2)      i (T, 1, 1), j (T, 1)
+    """
+    rank = add.rank(x)
+    axis = int(add.context.get_node_by_output(axis).get_tensor_value()) % rank
+    size = add("Squeeze", add("Slice", add("Shape", x), [axis], [axis + 1]))
+    behind = list(range(1, rank - axis))
+    here = add("Range", 0, size, 1)
+    here = add("Unsqueeze", here, behind) if behind else here  # (T, 1)
+    one, two = add("Unsqueeze", here, [1]), here
+    if add.node.get_attr_value("reverse"):
+        one, two = two, one
+    op = "Greater" if add.node.get_attr_value("exclusive") else "GreaterOrEqual"
+    seen = add("Where", add(op, one, two), add("Unsqueeze", x, [axis]), add.like(x, 1))
+    return add("ReduceProd", seen, axes=[axis + 1], keepdims=0)
 
 
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
 HANDLERS = {
-    "Erfc": (_erfc, []),
+    **integer_operators.HANDLERS,
+    "Cumprod": lowered(_cumulative_product),
+    "Erfc": lowered(_erfc),
+    "Expm1": lowered(_exp_without_one),
+    "Log1p": lowered(_log_of_more),
     "PadV2": (_pad, ["Pad"]),
-    "XlaDynamicUpdateSlice": (_update_slice, []),
+    "XlaDynamicUpdateSlice": lowered(_update_slice),
     **{op: (_max_pool, ["MaxPool", op]) for op in ("MaxPool", "MaxPoolV2", "MaxPool3D")},
 }

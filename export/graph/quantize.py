@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_transformer.export.graph.fuse_projections import PACKED
 from keras_transformer.export.graph.nodes import (
     MICROSOFT,
     add_initializer,
@@ -71,7 +70,7 @@ def reduce_precision(model, precision, keep_float=()):
     if precision == "float16":
         from keras_transformer.export.graph.half import halve
 
-        return halve(model, lambda name: is_kept(name, keep))
+        return halve(model, lambda weight: is_kept(weight, keep))
     write = {
         "int8": _integer_product,
         "weight_int8": lambda *arguments: _block_product(*arguments, bits=8),
@@ -80,12 +79,12 @@ def reduce_precision(model, precision, keep_float=()):
     made = {}  # name of a weight -> its reduced form, which all products with it share
     for node in all_nodes(model.graph):
         weight = _weight(node)
-        if weight is not None and not is_kept(weight.name, keep):
+        if weight is not None and not is_kept(weight, keep):
             write(model.graph, node, weight, made)
     clean(model)  # products that are no more read no table
     tables = {}  # table -> its reduced form, which all who read it share
     for node in all_nodes(model.graph):
-        if _is_lookup(node) and not is_kept(node.inputs[0].name, keep):
+        if _is_lookup(node) and not is_kept(node.inputs[0], keep):
             _small_rows(model.graph, node, tables, ROW_BITS[precision])
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model)
@@ -93,10 +92,9 @@ def reduce_precision(model, precision, keep_float=()):
     return len(made) + len(tables)
 
 
-def is_kept(name, keep):
+def is_kept(weight, keep):
     """Whether a weight, or one of those that were packed into it, has a path with such a prefix."""
-    parts = (name.replace(f"/{PACKED}/", f"/{part}/") for part in ("query", "key", "value"))
-    return any(part.startswith(keep) for part in parts)
+    return any(path.startswith(keep) for path in weight.meta.get("packed", [weight.name]))
 
 
 def _weight(node):

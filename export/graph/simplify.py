@@ -13,6 +13,7 @@ them takes constants out of a loop's state; after ours has done that they leave 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from keras_transformer.export.graph.einsums import multiply_matrices
 from keras_transformer.export.graph.folding import fold_constants
 from keras_transformer.export.graph.loops import hoist, hoist_rows, keep_loop_state
 from keras_transformer.export.graph.no_ops import (
@@ -45,9 +46,10 @@ def simplify(model, hoisting=True):
     for step in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
-        common.IdentityEliminationPass(),
+        step_over_copies,
     ):
         step(model)
+    multiply_matrices(model.graph)
     keep_loop_state(model.graph)
     while True:
         clean(model)
@@ -69,13 +71,34 @@ def simplify(model, hoisting=True):
 def clean(model):
     """Removes what nobody reads and what is there twice."""
     for step in (
-        common.IdentityEliminationPass(),
+        step_over_copies,
         common.DeduplicateInitializersPass(size_limit=8),  # shapes and the like, not weights
         merge_equal,
         common.RemoveUnusedNodesPass(),
     ):
         step(model)
     keep_loop_state(model.graph)
+
+
+def step_over_copies(model):
+    """Removes each Identity, but those that give a graph an output of another graph.
+
+    before   y = Neg(Identity(x))
+    after    y = Neg(x)
+    """
+    for graph in model.graphs():
+        for node in [node for node in graph if node.op_type == "Identity"]:
+            value, output = node.inputs[0], node.outputs[0]
+            if output.is_graph_output():
+                maker = value.producer()
+                if maker is None or maker.graph is not graph or value.is_graph_output():
+                    continue
+                value.name = output.name
+                value.shape = value.shape if output.shape is None else output.shape
+            value.type = output.type if value.type is None else value.type
+            value.shape = output.shape if value.shape is None else value.shape
+            output.replace_all_uses_with(value, replace_graph_outputs=True)
+            graph.remove(node, safe=True)
 
 
 def merge_equal(model):

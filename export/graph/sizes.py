@@ -21,7 +21,8 @@ def unknown(name):
     return Size(1, (name,))
 
 
-def _terms(size):
+def terms(size):
+    """The factor and the names of the unknowns of a size."""
     return (size, ()) if isinstance(size, int) else (size.factor, size.unknowns)
 
 
@@ -33,15 +34,15 @@ def product(sizes):
     """The product of any number of sizes."""
     factor, unknowns = 1, ()
     for size in sizes:
-        one, more = _terms(size)
+        one, more = terms(size)
         factor, unknowns = factor * one, unknowns + more
     return _size(factor, unknowns)
 
 
 def quotient(size, divisor):
     """`size / divisor` where it is exact whatever the unknowns, else `None`."""
-    factor, unknowns = _terms(size)
-    other, others = _terms(divisor)
+    factor, unknowns = terms(size)
+    other, others = terms(divisor)
     rest = list(unknowns)
     for name in others:
         if name not in rest:

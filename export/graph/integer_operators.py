@@ -1,0 +1,195 @@
+"""Operators of TensorFlow on integers, and on numbers in their order, for `operators`.
+
+tf2onnx drops the fraction where TensorFlow rounds down, counts ids below 0 from the end, and
+compares and sorts integers as float32, which knows 24 bits of them.
+"""
+
+import numpy as np
+from onnx import TensorProto
+from tf2onnx.onnx_opset import reduction
+
+from keras_transformer.export.graph.lowering import lowered
+
+FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+# What ONNX Runtime puts in order only as another dtype.
+COMPARED = {
+    TensorProto.BOOL: TensorProto.INT32,
+    TensorProto.FLOAT16: TensorProto.FLOAT,
+    TensorProto.INT16: TensorProto.INT32,
+    TensorProto.UINT16: TensorProto.INT32,
+    TensorProto.UINT32: TensorProto.INT64,
+}
+# What ONNX Runtime has no Where for.
+NO_WHERE = {TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16}
+# They pass integers on as they are.
+MOVES = {
+    "Cast", "Gather", "GatherV2", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice",
+    "Unsqueeze",
+}  # fmt: skip
+# They give sizes and places, which are never below 0.
+COUNTS = {"ArgMax", "ArgMin", "Shape", "Size", "TopK"}
+
+
+def _compare(name):
+    """A comparison of numbers; tf2onnx compares integers as float32, this one as int64.
+
+    tf2onnx changes loops' counters to int64 later, so int32 is not certain to be int32.
+    """
+
+    def write(add, *inputs):
+        if add.dtype(inputs[0]) not in FLOATS:
+            inputs = [add("Cast", value, to=TensorProto.INT64) for value in inputs]
+        return add(name, *inputs)
+
+    return lowered(write)
+
+
+def _arg_extreme(context, node, name, arguments):
+    """The place of the largest or smallest number of an axis, which for ONNX is no boolean."""
+    dtype = context.get_dtype(node.input[0])
+    if dtype in COMPARED:
+        cast = context.insert_new_node_on_input(node, "Cast", node.input[0], to=COMPARED[dtype])
+        context.set_dtype(cast.output[0], COMPARED[dtype])
+    reduction.ArgMax.version_12(context, node)
+
+
+def _top_k(add, values, count):
+    """The largest of the last axis; integers are compared as they are, not as float32."""
+    dtype = add.dtype(values)
+    values = add.cast(values, COMPARED.get(dtype, dtype))
+    count = add("Unsqueeze", add.cast(count, TensorProto.INT64), [0])
+    best, places = add.all("TopK", values, count, count=2)
+    add.context.set_dtype(places, TensorProto.INT64)
+    index_type = add.node.output_dtypes[1]
+    return add.cast(best, dtype), add.cast(places, index_type)
+
+
+def _one_hot(add, ids, depth, on, off):
+    """One number in `depth` is `on`; none is where an id is below 0 or too large.
+
+    ONNX's own OneHot counts ids below 0 from the end.
+
+    before   y = OneHot(ids, depth, on, off)                                 ids (B, T)
+    after    y = Where(Equal(Unsqueeze(ids, 2), Range(0, depth)), on, off)   y (B, T, depth)
+    """
+    rank, axis = add.rank(ids), add.node.get_attr_value("axis")
+    axis = rank if axis == -1 else axis
+    places = add("Range", 0, add.cast(depth, TensorProto.INT64), 1)
+    if axis < rank:
+        places = add("Unsqueeze", places, list(range(1, rank - axis + 1)))
+    hot = add("Equal", add("Unsqueeze", add.cast(ids, TensorProto.INT64), [axis]), places)
+    dtype, narrow = add.dtype(on), add.dtype(on) in NO_WHERE
+    if narrow:
+        on, off = (add.cast(value, TensorProto.INT32) for value in (on, off))
+    return add.cast(add("Where", hot, on, off), dtype)
+
+
+def _floor_divide(add, x, y):
+    """x / y, rounded down. ONNX's Div of integers drops the fraction, which rounds -1/3 to 0.
+
+    before   q = FloorDiv(x, y)
+    after    t = Div(x, y); q = t - Cast(Not(Equal(t y + Mod(x, y), x)))
+    """
+    if add.dtype(x) in FLOATS:
+        return add("Floor", add("Div", x, y))
+    y = _not_zero(add, y)
+    cut = add("Div", x, y)
+    if _is_count(add.context.get_node_by_output(x)):
+        return cut
+    exact = add("Equal", add("Add", add("Mul", cut, y), add("Mod", x, y)), x)
+    return add("Sub", cut, add("Cast", add("Not", exact), to=add.dtype(x)))
+
+
+def _floor_mod(add, x, y):
+    """The remainder of that division, which has the sign of y.
+
+    The Mod of ONNX does this for integers. For floats it gives the remainder of a division that
+    rounds towards zero.
+
+    before   r = FloorMod(x, y)
+    after    m = Mod(x, y, fmod=1); r = Where(m != 0 and (m < 0) != (y < 0), m + y, m)
+    """
+    if add.dtype(x) not in FLOATS:
+        return add("Mod", x, _not_zero(add, y))
+    zero, rest = add.like(x, 0), add("Mod", x, y, fmod=1)
+    apart = add("Xor", add("Less", rest, zero), add("Less", y, zero))
+    apart = add("And", apart, add("Not", add("Equal", rest, zero)))
+    return add("Where", apart, add("Add", rest, y), rest)
+
+
+def _not_zero(add, y):
+    """A divisor. Where it is 0, the run ends with an error, as in TensorFlow, not the process.
+
+    before   y
+    after    y + Gather([0], Cast(Equal(y, 0)))
+    """
+    if add.context.get_node_by_output(y).is_const():
+        return y
+    is_zero = add("Cast", add("Equal", y, add.like(y, 0)), to=TensorProto.INT64)
+    return add("Add", y, add("Gather", add.like(y, [0]), is_zero))
+
+
+def _is_count(node):
+    """Whether a node gives integers that are never below 0: a size, or a place."""
+    while node is not None and node.type in MOVES:
+        node = node.inputs[0]
+    return node is not None and node.type in COUNTS
+
+
+def _sorted_place(op):
+    """Where a value would stand among sorted ones: how many of them are smaller, or as large."""
+
+    def write(add, ordered, values):  # (B, N), (B, M)
+        smaller = add(op, add("Unsqueeze", ordered, [1]), add("Unsqueeze", values, [2]))
+        dtype = add.node.output_dtypes[0]
+        return add("ReduceSum", add("Cast", smaller, to=dtype), [2], keepdims=0)
+
+    return lowered(write)
+
+
+def _bucketize(add, x):
+    """How many of the boundaries are not larger than a number."""
+    x = x if add.dtype(x) == TensorProto.DOUBLE else add.cast(x, TensorProto.FLOAT)
+    bounds = add.like(x, add.node.get_attr_value("boundaries"))
+    reached = add("LessOrEqual", bounds, add("Unsqueeze", x, [add.rank(x)]))
+    reached = add("Cast", reached, to=TensorProto.INT32)
+    return add("ReduceSum", reached, [add.rank(x)], keepdims=0)
+
+
+def _bitwise_and(add, x, y):
+    """The sign of a float32, -0 included, which is how Keras' `signbit` asks; nothing else.
+
+    before   y = BitwiseAnd(Bitcast(x), -2^31)
+    after    y = Cast(x < 0 or 1 / x < 0) * -2^31
+    """
+    bits, mask = (add.context.get_node_by_output(value) for value in (x, y))
+    if not (bits.type == "Bitcast" and mask.is_const() and mask.get_tensor_value() == -(2**31)):
+        return add("BitwiseAnd", x, y)  # no operator of opset 17, so that it is refused by name
+    (x,) = bits.input
+    zero = add.like(x, 0)
+    negative = add("Or", add("Less", x, zero), add("Less", add("Reciprocal", x), zero))
+    sign = add("Mul", add("Cast", negative, to=TensorProto.INT32), np.int32(-(2**31)))
+    return sign
+
+
+def _invert(add, x):
+    """All bits turned around: -1 - x. For unsigned integers -1 is the largest of them."""
+    return add("Sub", add.like(x, -1), x)
+
+
+# As in `operators.HANDLERS`.
+HANDLERS = {
+    "ArgMax": (_arg_extreme, []),
+    "ArgMin": (_arg_extreme, []),
+    "BitwiseAnd": lowered(_bitwise_and),
+    "Bucketize": lowered(_bucketize),
+    "FloorDiv": lowered(_floor_divide),
+    "FloorMod": lowered(_floor_mod),
+    "Greater": _compare("Greater"),
+    "Invert": lowered(_invert),
+    "Less": _compare("Less"),
+    "LowerBound": _sorted_place("Less"),
+    "OneHot": lowered(_one_hot),
+    "TopKV2": lowered(_top_k),
+    "UpperBound": _sorted_place("LessOrEqual"),
+}
