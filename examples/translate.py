@@ -19,7 +19,6 @@ import keras
 import tensorflow as tf
 
 from keras_transformer import export, plots
-from keras_transformer.export.side_by_side import compare_with_keras
 from keras_transformer.training import arguments
 from keras_transformer.training.bleu import bleu
 from keras_transformer.training.callbacks import translate
@@ -118,7 +117,7 @@ def finish(args, run, text, tokenizer, stopped):
         export.export_saved_model(model, run.path / "saved_model", tokenizer, search)
         # `text`: beside the model for ids, one file from strings to strings, tokenizer included.
         export.export_onnx(model, run.path / "onnx", tokenizer, search, text=True)
-        compared = compare_with_keras(model, tokenizer, search, run.path / "onnx", lines)
+        compared = export.compare_with_keras(model, run.path / "onnx", lines)
         print(compared)
     facts = dict(command=args.command, seed=args.seed, beam_width=args.beam_width)
     facts |= dict(parameters=model.count_params(), chosen_on_validation=chosen, scores=scores)

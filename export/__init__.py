@@ -5,7 +5,7 @@ nodes in `text_graph` and `text_bytes`; to other engines `ctranslate2_model` and
 with what these share in `encoder_decoder`), their arguments (`arguments`), a model in float32
 (`float32`), what a task has to export (`tasks`), whether its outputs are what they are said to be
 (`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
-a user's own (`side_by_side`, `apart`), folders that appear whole (`staging`), the command line
+a user's own (`compare`, `apart`), folders that appear whole (`staging`), the command line
 (`__main__`), the passes over a graph (`graph`), what another server wants (`triton`,
 `triton_config`), our server's side (`runtime`), a service of it (`serving`), archives of text
 (`archive`) and the browser's side (`web`, in JavaScript).
@@ -20,10 +20,12 @@ from importlib import import_module
 # Public name -> module of this package that defines it.
 _EXPORTERS = {
     "Classification": "runtime.heads",
+    "Comparison": "compare",
     "ExportError": "staging",
     "FeatureExtraction": "runtime.heads",
     "QuestionAnswering": "runtime.heads",
     "TokenClassification": "runtime.heads",
+    "compare_with_keras": "compare",
     "export_attention": "attention",
     "export_ctranslate2": "ctranslate2_model",
     "export_marian": "marian_folder",

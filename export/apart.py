@@ -1,9 +1,9 @@
 """Runs an exported translator in a process that can import no framework, and takes the time.
 
-A script of its own, `python -P apart.py JOB.npz`, started by `export.side_by_side`. The job holds
-the artefact's `folder`, `lines`, and the source ids of batches, `ids/0`, `ids/1`, ... Prints one
-line of JSON: `token_ids` (of the best hypothesis, one list per sentence), `texts` (by the text
-model, where there is one) and the seconds of both.
+A script of its own, `python -P apart.py JOB.npz`, started by `export.compare`. The job holds the
+artefact's `folder`, `lines`, the `seed` of a sampling, and the source ids of batches, `ids/0`,
+`ids/1`, ... It prints one line of JSON: `token_ids` (of the best hypothesis, one list per
+sentence), `texts` (by the text model, where there is one) and the seconds of both.
 
 Shapes: B sentences of a batch, W hypotheses, T tokens.
 """
@@ -26,22 +26,26 @@ def main():
 
     with np.load(sys.argv[1]) as file:
         job = dict(file)
-    batches = [job[f"ids/{i}"] for i in range(len(job) - 2)]  # (B, S) each
+    batches = [job[f"ids/{i}"] for i in range(len(job) - 3)]  # (B, S) each
     artefact = read_artefact(str(job["folder"]))
     session = open_session(artefact)
 
+    names = {value["name"] for value in artefact.manifest["inputs"]}
+    seed = {signature.SEED: job[signature.SEED]} if signature.SEED in names else {}
+
     def search():
-        runs = [session.run([signature.TOKEN_IDS], {signature.SOURCE_IDS: b}) for b in batches]
+        feeds = [{signature.SOURCE_IDS: batch, **seed} for batch in batches]
+        runs = [session.run([signature.TOKEN_IDS], feed) for feed in feeds]
         return [row[row > 0].tolist() for (ids,) in runs for row in ids[:, 0]]  # ids (B, W, T)
 
     token_ids, seconds = timed(search)
     report = {"token_ids": token_ids, "seconds": seconds}
     if artefact.manifest["text"] is not None:
-        lines = job["lines"].astype(object)
+        feed = {signature.TEXT: job["lines"].astype(object), **seed}
         text_session = open_text_model(artefact.folder, ["CPUExecutionProvider"])
 
         def text_search():
-            (texts,) = text_session.run([signature.TEXTS], {signature.TEXT: lines})
+            (texts,) = text_session.run([signature.TEXTS], feed)
             return texts[:, 0].tolist()
 
         report["texts"], report["text_seconds"] = timed(text_search)

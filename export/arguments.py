@@ -62,6 +62,11 @@ def check_arguments(
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
+    if search is not None and max_length is not None and search.min_length > max_length:
+        raise ValueError(
+            f"The search has min_length={search.min_length}, but may write at most {max_length} "
+            "tokens (max_length). Pass a larger max_length, or a search with a smaller min_length."
+        )
 
 
 def _check_search(model, tokenizer, search, target_tokenizer):

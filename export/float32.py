@@ -3,45 +3,60 @@
 import keras
 import numpy as np
 
+from keras_transformer.export.staging import ExportError
+
 REDUCED = ("bfloat16", "float16")
 
 
-def as_float32(model):
-    """`model` itself where all of it is float32, else a copy that computes in float32.
+def as_float32(model: keras.Model) -> keras.Model:
+    """`model` itself where no layer has a reduced dtype policy, else a copy without these policies.
 
     Converters and CPUs know little of bfloat16, and rounding twice helps nobody: lower precisions
     are made from float32 weights. And two programs that round to bfloat16 at other places give
-    numbers too far apart to prove one by the other.
+    numbers too far apart to prove one by the other. Casts that the model makes itself stay.
+
+    Raises:
+        ExportError: the configuration cannot be written or read.
     """
-    config = keras.saving.serialize_keras_object(model)
-    plain = _with_float32(config)
-    if plain == config:
+    policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
+    reduced = sorted(filter(_is_reduced, policies))
+    if not reduced:
         return model
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")  # of layers inside that were made without one
     try:
-        copy = keras.saving.deserialize_keras_object(plain)
+        config = _with_float32(keras.saving.serialize_keras_object(model))
+        copy = keras.saving.deserialize_keras_object(config)
+        copy.set_weights([_float32(weight) for weight in model.get_weights()])
+    except Exception as error:
+        raise ExportError(
+            f"The model has the dtype policy {', '.join(reduced)}. An export computes in "
+            "float32, so the model is rebuilt from its configuration, and that failed: "
+            f"{type(error).__name__}: {error!s:.500} Decorate the model's layers and functions "
+            "with keras.saving.register_keras_serializable() and give layers a get_config; or "
+            "build the model under the float32 policy, load the weights, and export that."
+        ) from error
     finally:
         keras.config.set_dtype_policy(policy)
-    copy.set_weights([np.asarray(weight, np.float32) if weight.dtype.kind not in "iub" else weight
-                      for weight in model.get_weights()])  # fmt: skip
+    for mine, theirs in zip(copy.inputs, model.inputs, strict=True):
+        mine.name = theirs.name  # Keras renames those that the user did not name
     return copy
 
 
-def _with_float32(config):
-    """A configuration in which every dtype of reduced precision has become float32.
+def _is_reduced(policy):
+    return policy.startswith("mixed_") or policy in REDUCED
 
-    Keras writes a layer's precision as a policy, `{"class_name": "DTypePolicy", "config": {"name":
-    "mixed_bfloat16"}}`, or as the name of a dtype under the key "dtype".
-    """
+
+def _float32(weight):
+    return weight if weight.dtype.kind in "iub" else np.asarray(weight, np.float32)
+
+
+def _with_float32(config):
+    """A configuration in which every reduced dtype policy has become float32."""
     if isinstance(config, dict):
         if config.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
-            name = config["config"]["name"]
-            return "float32" if name.startswith("mixed_") or name in REDUCED else config
-        return {
-            key: "float32" if key == "dtype" and value in REDUCED else _with_float32(value)
-            for key, value in config.items()
-        }
+            return "float32" if _is_reduced(config["config"]["name"]) else config
+        return {key: _with_float32(value) for key, value in config.items()}
     if isinstance(config, (list, tuple)):
         return type(config)(_with_float32(item) for item in config)
     return config

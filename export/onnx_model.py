@@ -1,6 +1,7 @@
 """Export to ONNX: one file that holds model and search, proven before it is handed over."""
 
 import contextlib
+import datetime
 import importlib.metadata
 import json
 import warnings
@@ -130,11 +131,11 @@ def export_onnx(
     check_head_alone(head, search)
     check_weights(model)
     tell = Progress(verbose)
-    model = as_float32(model)
+    passed, model = model, as_float32(model)
     if search is None:
-        task = ForwardTask(model, head)
+        task = ForwardTask(model, head, passed)
     else:
-        task = SearchTask(model, search, max_length, shortlist, grammar)
+        task = SearchTask(model, search, max_length, shortlist, grammar, passed)
     check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
@@ -148,7 +149,7 @@ def export_onnx(
                 write(graph, folder / name)
         precision = _reached(precision, found, graphs)
         files = [folder / name for name in signature.MODEL_FILES[layout]]
-        _prove(files, task, cases, precision, tolerance, tell)
+        proof = _prove(files, task, cases, precision, tolerance, tell)
         text_values = None
         if text:
             with tell("writing and proving the text model"):
@@ -173,6 +174,7 @@ def export_onnx(
                 "opsets": {domain: int(v) for domain, v in graphs[-1].opset_imports.items()},
                 "ir_version": IR_VERSION,
                 "versions": versions(),
+                "proof": proof,
                 **manifest_fields(task, cases),
                 **({} if layout == "loop" else {"layout": layout}),
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
@@ -250,14 +252,28 @@ def _reached(precision, found, graphs):
 
 
 def _prove(files, task, cases, precision, tolerance, tell):
-    """Raises `ExportError` unless the written files give what Keras gives, within the tolerance."""
+    """The field `proof` of the manifest; raises `ExportError` where the files are not the model."""
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
     with tell("running Keras for comparison"):
         expected = [task.expected(case) for case in cases]
     with tell("proving the file in a process without TensorFlow"):
         found = verify.probe(files[0], cases, step=files[1] if len(files) > 1 else None)
+    exact = precision == "float32"
     with tell("comparing"):
-        task.compare(cases, expected, found, tolerance, exact=precision == "float32")
+        largest = task.compare(cases, expected, found, tolerance, exact)
+    proof = {
+        "date": datetime.date.today().isoformat(),
+        "cases": len(cases),
+        "lines": sum(len(next(iter(case.values()))) for case in cases),
+        "largest_difference": largest,
+        "relative_to": "size" if exact else "spread",
+        "same_tokens": task.same_tokens(expected, found),
+    }
+    tell.result("{lines} lines, largest difference from Keras {largest_difference:.2g} of the "
+                "numbers' {relative_to}".format(**proof))  # fmt: skip
+    if proof["same_tokens"]:
+        tell.result("the same tokens in {} of {} lines".format(*proof["same_tokens"]))
+    return proof
 
 
 def arrange(graph, task):

@@ -93,13 +93,15 @@ def export_saved_model(
     check_constrained(search, grammar)
     tell = Progress(verbose)
     check_weights(model)
-    model = as_float32(model)
-    forward, cases = ForwardTask(model, head), {}
+    passed, model = model, as_float32(model)
+    forward, cases = ForwardTask(model, head, passed), {}
     check_head(forward, tokenizer)
     gives_logits = forward.outputs == [signature.LOGITS]
     tasks = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
     if search is not None:
-        tasks[signature.SEARCH] = SearchTask(model, search, max_length, grammar=grammar)
+        tasks[signature.SEARCH] = SearchTask(
+            model, search, max_length, grammar=grammar, passed=passed
+        )
     for name, task in tasks.items():
         cases[name] = task.cases(samples if name == list(tasks)[-1] else None)
     with staged(path, why_not_saved_model) as folder:

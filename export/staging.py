@@ -151,6 +151,10 @@ class Progress:
             ) from error
         self._print(f"{time.perf_counter() - start:.1f} s\n")
 
+    def result(self, text: str) -> None:
+        """Tells a result."""
+        self._print(f"{text}\n")
+
     def _print(self, text):
         if self.verbose:
             sys.stderr.write(text)

@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,6 +31,11 @@ TOLERANCES = {
     "weight_int8": 0.15,
     "weight_int4": 0.4,
 }
+# The same, for a model of reduced precision against its copy in float32: a copy that is another
+# model is off by 0.5 or more.
+COPY_TOLERANCE = 0.25
+# A float32 result that is off by more is wrong, and not rounded.
+ROUNDING = 1e-2
 # Two hypotheses whose scores differ by less may change places.
 TIE = 1e-4
 # A number of an output that is larger than this and than so many times the small ones is taken for
@@ -93,10 +99,13 @@ def probe(path, cases, *, step=None, extensions=False, signatures=None):
 def compare_forward(expected, found, tolerance, exact=True):
     """Raises `ExportError` unless every output agrees; returns the largest error.
 
+    Integers and booleans must be equal, whatever the tolerance. Reduced precision may choose
+    others, as where they are the index of a maximum: then `tolerance` limits the share that differ.
+
     Args:
         expected, found: lists of dicts from output names to arrays, one for each case.
         tolerance: largest error allowed, as `TOLERANCES` explains it.
-        exact: whether it is that of float32.
+        exact: whether the artefact is float32.
     """
     worst = 0.0
     for name in expected[0]:
@@ -104,9 +113,13 @@ def compare_forward(expected, found, tolerance, exact=True):
         for reference, result in pairs:
             _check_places(f"Output {name!r}", reference, result)
         reference, result = (
-            np.concatenate([array.ravel() for array in arrays]).astype(np.float64)
+            np.concatenate([array.ravel() for array in arrays])
             for arrays in zip(*pairs, strict=True)
         )
+        if reference.dtype.kind in "iub":
+            worst = max(worst, _check_equal(name, reference, result, 0 if exact else tolerance))
+            continue
+        reference, result = reference.astype(np.float64), result.astype(np.float64)
         finite = np.isfinite(reference)
         if not finite.any():
             raise ExportError(
@@ -117,6 +130,45 @@ def compare_forward(expected, found, tolerance, exact=True):
         worst = max(worst, error)
     _check_error("Parity of the outputs: they differ", worst, tolerance, exact)
     return worst
+
+
+def _check_equal(name, reference, result, allowed):
+    """The share of integers or booleans that differ; raises `ExportError` above `allowed`."""
+    differs = reference != result
+    share = float(differs.mean()) if differs.size else 0.0
+    if share > allowed:
+        first = int(np.argmax(differs))
+        raise ExportError(
+            f"Output {name!r} has other {reference.dtype.name} values than Keras' in "
+            f"{differs.sum()} of {differs.size} places: the first is {result[first]}, Keras gives "
+            f"{reference[first]}. If the made-up inputs are none that the model reads, or nearly "
+            "equal floats decide, pass samples=[...]; else report it with the model's operators."
+        )
+    return share
+
+
+def check_steady(expected: dict, again: dict) -> None:
+    """Raises `ExportError` where Keras gives other outputs for the same input a second time."""
+    for name, reference in expected.items():
+        if not np.array_equal(reference, again[name], equal_nan=reference.dtype.kind == "f"):
+            raise ExportError(
+                f"Output {name!r}: Keras gives other numbers for the same input when it is called "
+                "again, so nothing can be compared. A layer counts its calls, keeps a state or "
+                "draws random numbers while training=False: leave that out of the exported model."
+            )
+
+
+def check_copy(compare: Callable[[], float]) -> None:
+    """Raises `ExportError` where `compare`, of a float32 copy with the passed model, does."""
+    try:
+        compare()
+    except ExportError as error:
+        raise ExportError(
+            "The model has a reduced dtype policy, and the export is made from a copy in float32, "
+            f"rebuilt from its configuration. The copy is another model: {error} Put all state of "
+            "layers into weights or get_config, or build the model under the float32 policy, load "
+            "the weights, and export that."
+        ) from error
 
 
 def _error(reference, result, exact):
@@ -135,8 +187,10 @@ def _error(reference, result, exact):
 
 def _check_places(what, reference, result):
     """Raises `ExportError` unless shapes are the same, and infinite numbers at the same places."""
-    if result.shape != reference.shape:
-        raise ExportError(f"{what} has shape {result.shape}, Keras gives {reference.shape}.")
+    for part in ("shape", "dtype"):
+        pair = getattr(result, part), getattr(reference, part)
+        if pair[0] != pair[1]:
+            raise ExportError(f"{what} has {part} {pair[0]}, Keras gives {pair[1]}.")
     check_known(what, reference)
     endless = np.where(np.isfinite(reference), 0, reference)
     if not np.array_equal(np.where(np.isfinite(result), 0, result), endless):
@@ -155,10 +209,17 @@ def check_known(what, reference):
 def _check_error(what, error, tolerance, exact):
     """Raises `ExportError` for an error beyond the tolerance; NaN is beyond any."""
     if not error <= tolerance:
-        advice = "" if exact else ", or keep more of the weights in float (`keep_float`)"
+        if exact and not error <= max(ROUNDING, 10 * tolerance):
+            advice = (
+                "These numbers are wrong, not rounded. If the made-up inputs are none that the "
+                "model reads, pass samples=[...]; else report it with the model's operators"
+            )
+        else:
+            advice = "Pass a larger `tolerance` if that is good enough"
+            advice += "" if exact else ", or keep more of the weights in float (`keep_float`)"
         raise ExportError(
             f"{what} from Keras' by {error:.2g} of their {'size' if exact else 'spread'}, "
-            f"{tolerance:.2g} is allowed. Pass a larger `tolerance` if that is good enough{advice}."
+            f"{tolerance:.2g} is allowed. {advice}."
         )
 
 

@@ -18,6 +18,7 @@ An artefact is a folder. The fields of its manifest are those of `FIELDS`:
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" where it is missing |
 | `opsets`, `ir_version` | of the ONNX files: `{domain: version}`, `""` is ONNX itself; integer |
 | `versions` | `{package: version}` that wrote the artefact |
+| `proof` | comparison with Keras, see `PROOF`; earlier releases did not write it |
 | `files` | `{name: {"sha256", "bytes"}}`, every file but the manifest itself |
 | `checksum` | SHA-256 of the other fields (`seal`), so that no flipped bit in them goes unseen |
 
@@ -73,6 +74,16 @@ FIELDS = {
 }
 # Artefacts of other tasks, and those of earlier releases, do not have these.
 HEAD_FIELDS = {"head": dict, "ignores_padding": bool}
+# How the export was held to Keras. Earlier releases did not write it.
+PROOF_FIELD = "proof"
+PROOF = {
+    "date": str,  # year-month-day
+    "cases": int,  # batches
+    "lines": int,  # rows of all batches
+    "largest_difference": float,
+    "relative_to": str,  # "size": of each number (float32), or "spread": of an output's numbers
+    "same_tokens": (list, type(None)),  # lines with Keras' best hypothesis, and all; of a search
+}
 # Artefacts of one file, and those of earlier releases, do not have it.
 LAYOUT = "layout"
 
@@ -139,7 +150,7 @@ def validate(manifest):
             isinstance(manifest[name], kind) and not isinstance(manifest[name], bool),
             f"field {name!r} has the wrong type {type(manifest[name]).__name__}",
         )
-    unknown = sorted(set(manifest) - set(FIELDS) - set(HEAD_FIELDS) - {LAYOUT})
+    unknown = sorted(set(manifest) - set(FIELDS) - set(HEAD_FIELDS) - {LAYOUT, PROOF_FIELD})
     _check(not unknown, f"unknown fields {unknown}")
     found = checksum(manifest)
     _check(manifest["checksum"] == found, f"its checksum should be {found}")
@@ -158,6 +169,7 @@ def validate(manifest):
         _check_values(manifest["text"].get("inputs"), "text inputs")
         _check_values(manifest["text"].get("outputs"), "text outputs")
     _check_sizes(manifest)
+    _check_proof(manifest.get(PROOF_FIELD, {}))
     layout = manifest.get(LAYOUT, "loop")
     _check(layout in LAYOUTS, f"layout is {layout!r}, not one of {LAYOUTS}")
     _check_files(manifest["files"], MODEL_FILES[layout])
@@ -195,6 +207,14 @@ def _check_values(values, what):
 
 def _is_count(value):
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_proof(proof):
+    """Holds the proof, where there is one, to the types of `PROOF`."""
+    _check(isinstance(proof, dict) and set(proof) in (set(), set(PROOF)), f"proof is {proof!r}")
+    for name, value in proof.items():
+        _check(isinstance(value, PROOF[name]), f"proof has {name} {value!r}")
+    _check(all(map(_is_count, proof.get("same_tokens") or [])), f"proof is {proof!r}")
 
 
 def _check_head(manifest):

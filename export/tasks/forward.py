@@ -3,14 +3,16 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from keras_transformer.export import heads, verify
 from keras_transformer.export.runtime import signature
+from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
     check_listed,
     checked_inputs,
-    most_ids,
-    random_inputs,
+    made_up_inputs,
+    plain_name,
     smallest,
 )
 from keras_transformer.export.tasks.search import vocab_sizes
@@ -24,6 +26,8 @@ class ForwardTask:
         model: functional Keras model in float32. A `Sequential` becomes one, as its inputs and
             outputs have no names of their own.
         head: what its outputs mean, one of `export.runtime.heads`, or `None`.
+        passed: the user's model, where `model` is a copy of it in float32. The export is held to
+            both. Defaults to `None`: it is `model`.
 
     Attributes:
         name: the task in the manifest: the head's, or "forward".
@@ -38,36 +42,38 @@ class ForwardTask:
 
     search_config = None
 
-    def __init__(self, model, head=None):
+    def __init__(self, model, head=None, passed=None):
         self.head, self.name = head, head.task if head else "forward"
+        self.passed = None if passed is model else passed
         if isinstance(model, keras.Sequential):
             model = keras.Model(model.inputs, model.outputs, name=model.name)
         self.model = model
         self.longest = smallest(model, "max_length", "sequence_length")
-        self.inputs = {_plain(tensor.name): tensor for tensor in model.inputs}
+        self.inputs = {plain_name(tensor.name): tensor for tensor in model.inputs}
         self.specs = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
             for name, tensor in self.inputs.items()
         }
         outputs = keras.tree.flatten(model.output)
         names = list(model.output) if isinstance(model.output, dict) else _output_names(model)
-        self.outputs = [_plain(name) for name in names]
+        self.outputs = [plain_name(name) for name in names]
         if len(set(self.outputs) | set(self.inputs)) < len(outputs) + len(self.inputs):
             raise ValueError(
-                f"Inputs {list(self.inputs)} and outputs {self.outputs} need names of their own. "
-                "Name the layers that give the outputs, or let the model return a dict."
+                f"Inputs {list(self.inputs)} and outputs {self.outputs} need different names. Pass "
+                "outputs as a flat dict of other names: keras.Model(inputs, {'name': output})."
             )
         generates = hasattr(model, "decode_step")
         self.vocab_size = vocab_sizes(model) if generates else {"source": None, "target": None}
 
     def function(self, **inputs):
         """What is traced: inputs by name to a dict of outputs."""
-        arranged = keras.tree.pack_sequence_as(
-            self.model.input, [inputs[name] for name in self.inputs]
-        )
-        outputs = self.model(arranged, training=False)
+        return self._outputs(self.model, inputs)
+
+    def _outputs(self, model, inputs):
+        arranged = keras.tree.pack_sequence_as(model.input, [inputs[name] for name in self.inputs])
+        outputs = model(arranged, training=False)
         if isinstance(outputs, dict):
-            return {_plain(name): tensor for name, tensor in outputs.items()}
+            return {plain_name(name): tensor for name, tensor in outputs.items()}
         return dict(zip(self.outputs, keras.tree.flatten(outputs), strict=True))
 
     def axes(self, name, rank):
@@ -96,8 +102,7 @@ class ForwardTask:
         """Inputs to prove the export on, dicts of arrays; random ones where `samples` is `None`."""
         if samples is not None:
             return [checked_inputs(case, self.specs) for case in check_listed(samples)]
-        highest = most_ids(self.model) or 2
-        return random_inputs(self.specs, highest, self.longest)
+        return made_up_inputs(self.specs, self.model, self.expected, self.longest)
 
     def expected(self, case):
         """Keras' outputs for a case, by name."""
@@ -108,7 +113,26 @@ class ForwardTask:
         """Raises `ExportError` unless what the file gave is what Keras gives, and the head fits."""
         if self.head is not None:
             heads.check_outputs(self, cases, expected)
-        return verify.compare_forward(expected, found, tolerance, exact)
+        try:
+            worst = verify.compare_forward(expected, found, tolerance, exact)
+        except ExportError:
+            verify.check_steady(expected[-1], self.expected(cases[-1]))
+            raise
+        if self.passed is not None:
+            verify.check_copy(lambda: self._compare_passed(cases, found, tolerance))
+        return worst
+
+    def same_tokens(self, expected, found):
+        """`None`, as there is no search."""
+
+    def _compare_passed(self, cases, found, tolerance):
+        expected = []
+        for case in cases:
+            outputs = self._outputs(self.passed, {k: tf.constant(v) for k, v in case.items()})
+            dtypes = {name: array.dtype.name for name, array in found[0].items()}
+            expected.append({k: np.asarray(ops.cast(v, dtypes[k])) for k, v in outputs.items()})
+        tolerance = max(tolerance, verify.COPY_TOLERANCE)
+        return verify.compare_forward(expected, found, tolerance, exact=False)
 
 
 def _output_names(model):
@@ -117,8 +141,3 @@ def _output_names(model):
         return [signature.LOGITS]
     embeddings = [layer.name for layer in model.layers if isinstance(layer, TokenEmbedding)]
     return [signature.LOGITS if name in embeddings else name for name in model.output_names]
-
-
-def _plain(name):
-    """A Keras name as an ONNX runtime and a SavedModel's signature take it."""
-    return name.replace("/", "_").replace(":", "_")

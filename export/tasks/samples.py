@@ -1,15 +1,27 @@
 """Inputs to prove an export on: the caller's, checked, or made-up numbers, ids and texts."""
 
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer.export.runtime import signature
+from keras_transformer.export.staging import ExportError
 
 # Texts that strings are proven on: short, empty, and with characters that pieces may lack.
 PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
 # Batch sizes and lengths that differ from case to case, so that a size that was traced as a
 # constant shows.
 SIZES = ((1, 3), (5, 7), (2, 13))
+# Integers that no table reads, for each of these: positive ones, small ones of both signs, and ones
+# beyond 2^24, which float32 cannot hold. Larger ones could ask for memory, as `ops.bincount` does.
+SMALL, LARGE = -1, -2
+WIDE = (3, SMALL, LARGE)
+# Attributes of layers that say how many ids they read.
+TABLES = ("vocab_size", "input_dim")
 
 
 def random_ids(vocab_size, max_length):
@@ -24,32 +36,70 @@ def random_ids(vocab_size, max_length):
     return batches
 
 
-def random_inputs(specs, highest, longest=None):
-    """Cases for any inputs, dicts of arrays; free axes have these sizes, and some rows padding.
+def made_up_inputs(
+    specs: dict[str, tf.TensorSpec],
+    model: keras.Model,
+    run: Callable[[dict], Any],
+    longest: int | None = None,
+) -> list[dict]:
+    """Cases that a model can read, dicts of arrays of random numbers, for the proof.
+
+    Free axes have the sizes of `SIZES`, and some rows padding. Integers that no table reads are
+    negative, zero and large. Where Keras fails or gives NaN, tamer integers and longer axes are
+    tried.
 
     Args:
         specs: dict from names to `tf.TensorSpec`.
-        highest: int, integers lie below.
-        longest: int, greatest length of a free axis, or `None`.
+        model: the functional model that reads them, whose tables of embeddings limit ids.
+        run: function that gives Keras' outputs for a case.
+        longest: greatest length of a free axis, or `None`.
+
+    Raises:
+        ExportError: Keras cannot run the model on any of them.
     """
-    random = np.random.default_rng(11)
-    return [_random(random, specs, highest, batch, min(n, longest or n)) for batch, n in SIZES]
-
-
-def _random(random, specs, highest, batch, length):
-    case = {}
-    for name, spec in specs.items():
-        free = iter((batch, *[length] * len(spec.shape)))
-        shape = [next(free) if size is None else size for size in spec.shape]
-        dtype = spec.dtype.as_numpy_dtype
-        if spec.dtype.is_integer:
-            below = 3 if name == signature.SEGMENT_IDS else highest
-            case[name] = random.integers(1, below, shape).astype(dtype)
+    random, cases = np.random.default_rng(11), []
+    tables = _table_sizes(model)
+    tamer = [*itertools.product((1, 3, 11), (most_ids(model) or 3, 3, 2))]
+    for place, (batch, length) in enumerate(SIZES):
+        for factor, highest in ((1, WIDE[place]), *tamer):
+            size = min(length * factor, longest or length * factor)
+            case = {
+                name: _random(random, spec, tables[name] or highest, batch, size)
+                for name, spec in specs.items()
+            }
+            try:
+                outputs = keras.tree.flatten(run(case))
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+                continue
+            if not any(np.isnan(np.asarray(output, "float64")).any() for output in outputs):
+                break
+            failure = "the outputs hold NaN"
         else:
-            case[name] = random.standard_normal(shape).astype(dtype)
-        if len(shape) > 1 and spec.shape[1] is None and batch > 1:
-            case[name][-1, (length + 1) // 2 :] = 0  # padding in the last row
-    return case
+            shapes = {name: array.shape for name, array in case.items()}
+            raise ExportError(
+                f"Keras cannot run the model on made-up inputs of shapes up to {shapes}: "
+                f"{failure:.300}. Pass samples=[...], dicts of arrays that the model reads."
+            )
+        cases.append(case)
+    return cases
+
+
+def _random(random, spec, highest, batch, length):
+    free = iter((batch, *[length] * len(spec.shape)))
+    shape = [next(free) if size is None else size for size in spec.shape]
+    if spec.dtype.is_integer and highest < 0:
+        array = random.permutation(np.resize([-7, 5, 0, -1, 1, 3, -4, 2], shape).ravel())
+        array = array.reshape(shape) * (1 if highest == SMALL else 2**22 - 1)
+    elif spec.dtype.is_integer:
+        array = random.integers(1, highest, shape)
+    elif spec.dtype.is_bool:
+        array = random.permutation(np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape)
+    else:
+        array = random.standard_normal(shape)
+    if len(shape) > 1 and spec.shape[1] is None and batch > 1:
+        array[-1, (length + 1) // 2 :] = 0  # padding in the last row
+    return array.astype(spec.dtype.as_numpy_dtype)
 
 
 def checked_inputs(case, specs):
@@ -82,24 +132,38 @@ def smallest(model, *names):
     return min((size for size in found if isinstance(size, int) and size > 0), default=None)
 
 
-def most_ids(model):
+def most_ids(model: keras.Model) -> int | None:
     """How many ids the inputs of a functional model may have, or `None` where no table is read.
 
     Tables that are read with something else, such as the numbers of positions, do not count.
     """
-    layers = [layer for layer in model.layers if _reads_an_input(layer, model)]
+    sizes = [size for size in _table_sizes(model).values() if size]
+    return min(sizes) if sizes else smallest(model, *TABLES)
+
+
+def _table_sizes(model):
+    """The size of the table that each input of a model is an id of, or `None`, by plain name."""
+    sizes = {plain_name(tensor.name): _table_size(model, tensor) for tensor in model.inputs}
+    if signature.SEGMENT_IDS in sizes:
+        sizes[signature.SEGMENT_IDS] = 3  # of two texts
+    return sizes
+
+
+def _table_size(model, tensor):
+    layers = [layer for layer in model.layers if _reads(layer, tensor)]
     found = [most_ids(layer) for layer in layers if isinstance(layer, keras.Model)]
-    found += [
-        getattr(layer, name, None) for layer in layers for name in ("vocab_size", "input_dim")
-    ]
-    sizes = [size for size in found if isinstance(size, int) and size > 0]
-    return min(sizes) if sizes else smallest(model, "vocab_size", "input_dim")
+    found += [getattr(layer, name, None) for layer in layers for name in TABLES]
+    return min((size for size in found if isinstance(size, int) and size > 0), default=None)
 
 
-def _reads_an_input(layer, model):
-    """Whether one of the layer's inputs is one of the model's."""
+def _reads(layer, tensor):
     nodes = layer._inbound_nodes
-    return any(one is two for node in nodes for one in node.input_tensors for two in model.inputs)
+    return any(one is tensor for node in nodes for one in node.input_tensors)
+
+
+def plain_name(name: str) -> str:
+    """A Keras name as an ONNX runtime and a SavedModel's signature take it."""
+    return name.replace("/", "_").replace(":", "_")
 
 
 def check_listed(samples):

@@ -4,6 +4,7 @@ Shapes: B sentences, W hypotheses of each, S source length, P start (or prompt) 
 length, V vocabulary.
 """
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -12,9 +13,9 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import (
     check_listed,
     checked_inputs,
+    made_up_inputs,
     most_ids,
     random_ids,
-    random_inputs,
     smallest,
 )
 from keras_transformer.padding import pad_rows
@@ -53,6 +54,7 @@ class SearchTask:
         max_length: most generated tokens, or `None` for the source's length and some more.
         shortlist: `Shortlist` of what may be written, or `None`.
         grammar: what a `Constrained` model takes, or `None`.
+        passed: the user's model, where `model` is a copy of it in float32, as in `ForwardTask`.
 
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" where token ids
@@ -66,8 +68,11 @@ class SearchTask:
 
     head = None
 
-    def __init__(self, model, search, max_length, shortlist=None, grammar=None):
+    def __init__(
+        self, model, search, max_length, shortlist=None, grammar=None, passed=None
+    ):  # fmt: skip
         self.model, self.search, self.max_length = model, search, max_length
+        self.passed = None if passed is model else passed
         self.shortlist = shortlist
         self.searched = model if shortlist is None else Shortlisted(model, shortlist)
         if grammar is not None:
@@ -120,7 +125,13 @@ class SearchTask:
     def _random(self):
         if self.reads_ids and self.vocab_size["source"]:
             return random_ids(self.vocab_size["source"], self.longest)
-        return random_inputs(self.sources, most_ids(self.model.encoder) or 2, self.longest)
+        encoder = self.model.encoder
+
+        def run(case):
+            values = [case[name] for name in self.sources]
+            return encoder(keras.tree.pack_sequence_as(encoder.input, values), training=False)
+
+        return made_up_inputs(self.sources, encoder, run, self.longest)
 
     def _checked(self, sample):
         """A sample as it is fed; raises `ValueError` unless it is what the model reads."""
@@ -159,18 +170,35 @@ class SearchTask:
         Its scores are held against those that Keras' forward pass gives to the file's own ids:
         rounded weights may choose other tokens, but must not give them wrong scores.
         """
-        rescored = [
-            self.rescore(self._source(case), outputs[signature.TOKEN_IDS])
-            for case, outputs in zip(cases, found, strict=True)
+
+        def compare(model, tolerance, exact):
+            rescored = [
+                self.rescore(self._source(case), outputs[signature.TOKEN_IDS], model)
+                for case, outputs in zip(cases, found, strict=True)
+            ]
+            return verify.compare_search(expected, found, rescored, tolerance, exact)
+
+        worst = compare(self.model, tolerance, exact)
+        if self.passed is not None:
+            allowed = max(tolerance, verify.COPY_TOLERANCE)
+            verify.check_copy(lambda: compare(self.passed, allowed, exact=False))
+        return worst
+
+    def same_tokens(self, expected, found):
+        """In how many lines the best hypothesis is Keras', token for token, and of how many."""
+        pairs = [
+            (theirs[theirs > 0].tolist(), ours[ours > 0].tolist())
+            for (ids, _), outputs in zip(expected, found, strict=True)
+            for theirs, ours in zip(ids[:, 0], outputs[signature.TOKEN_IDS][:, 0], strict=True)
         ]
-        return verify.compare_search(expected, found, rescored, tolerance, exact)
+        return [sum(one == two for one, two in pairs), len(pairs)]
 
     def _source(self, case):
         """The inputs of a case without the seed, dict of arrays."""
         return {name: case[name] for name in self.sources}
 
-    def rescore(self, source, token_ids):
-        """The scores, (B, W), that the model's plain forward pass gives to hypotheses (B, W, T).
+    def rescore(self, source, token_ids, model=None):
+        """The scores, (B, W), that a model's plain forward pass gives to hypotheses (B, W, T).
 
         It knows no cache, no loop and no beam, so it is a second way to the same numbers. Beside
         them their spread: the scores' sums over standard deviations of all log-probabilities.
@@ -181,7 +209,8 @@ class SearchTask:
         if self.name != "generate":
             repeated = {name: np.repeat(array, width, axis=0) for name, array in source.items()}
             inputs = {**repeated, signature.TARGET_IDS: inputs}
-        logits = np.asarray(self.model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        model = self.model if model is None else model
+        logits = np.asarray(model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
         verify.check_known("Logits of the forward pass", logits)
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)

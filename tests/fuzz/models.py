@@ -1,0 +1,365 @@
+"""Random models and searches through `export_onnx`, held to Keras on inputs of the fuzzer's own.
+
+    python tests/fuzz/models.py --count 2000 --searches 300 --seed 5 --out fuzz.jsonl
+
+Each case runs in a forked process, so that a crash counts and ends nothing. A second call with the
+same file goes on where the first one ended. `--seed 5 --only 17` runs one case again, alone, and
+prints the lines of Python that build its model; `--only s17` runs a search.
+"""
+
+import argparse
+import collections
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+import traceback
+
+if __name__ == "__main__":
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
+    os.environ.update(dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1"))
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import onnxruntime  # noqa: E402, F401, before the fork
+import recipes  # noqa: E402
+import tf2onnx  # noqa: E402, F401, before the fork
+
+from keras_transformer.export import ExportError, export_onnx, probe, verify  # noqa: E402
+from keras_transformer.export.runtime.artefact import read_artefact  # noqa: E402
+from keras_transformer.export.runtime.session import open_session  # noqa: E402
+
+SHAPES = ((1, 1), (2, 3), (3, 7), (17, 33), (2, 13), (4, 5), (1, 32), (0, 5))
+STYLES = ("normal", "small", "padded", "normal", "large", "zeros", "small", "normal")
+WRONG = ("wrong", "run failure", "fails on nothing", "crash", "timeout")
+OUTCOMES = ("right", *WRONG, "refused", "not drawn")
+
+
+def feeds(model, random):
+    """Inputs that the exporter did not choose; the last batch is empty."""
+    made = []
+    for unequal in (False, True):
+        for (rows, length), style in zip(SHAPES, STYLES, strict=True):
+            feed = {}
+            for tensor in model.inputs:
+                length = int(random.integers(1, 34)) if unequal else length
+                shape = (rows, *(length if n is None else n for n in tensor.shape[1:]))
+                feed[tensor.name] = numbers(tensor, shape, style, random)
+            made.append(feed)
+    return made[len(SHAPES) :: 2] + made[: len(SHAPES)]
+
+
+def numbers(tensor, shape, style, random):
+    """An array for an input, in a style."""
+    if tensor.dtype == "bool":
+        return random.random(shape) < 0.5
+    if "int" in tensor.dtype:
+        if "ids" in tensor.name:
+            array = random.integers(1, recipes.VOCAB, shape)
+        elif style == "large":
+            array = random.integers(2**24, 2**31 - 1, shape) * random.choice([-1, 1], shape)
+        else:
+            array = random.integers(-9, 10, shape)
+    else:
+        array = random.normal(0, 1, shape)
+        if style == "small":
+            array = np.round(array * 2) / 2
+        if style == "large":
+            array = array * 100 - 3
+    if style == "zeros":
+        array = array * 0
+    if style == "padded" and len(shape) > 1:
+        array[-1, (shape[1] + 1) // 2 :] = 0
+    return array.astype(tensor.dtype)
+
+
+class Keras:
+    """The outputs of the model, and how much the last bits of inputs and weights move them."""
+
+    def __init__(self, model, reduced, random):
+        self.model, self.random = model, random
+        self.noise = 4e-3 if reduced else 1e-6
+        self.weights = [np.asarray(keras.ops.cast(w, "float32")) if "float" in w.dtype
+                        else np.asarray(w) for w in model.weights]  # fmt: skip
+
+    def __call__(self, feed):
+        def run(values):
+            given = keras.tree.pack_sequence_as(self.model.input, list(values))
+            found = self.model(given, training=False)
+            found = found if isinstance(found, dict) else {"": found}
+            return {name: np.asarray(array) for name, array in found.items()}
+
+        expected, moved, arrays = run(feed.values()), [], [*self.weights, *feed.values()]
+        noise = [self.random.choice([-self.noise, self.noise], array.shape) for array in arrays]
+        for sign in (1, -1):
+            near = [
+                (array * (1 + sign * gap)).astype(array.dtype) if array.dtype.kind == "f" else array
+                for array, gap in zip(arrays, noise, strict=True)
+            ]
+            self.model.set_weights(near[: len(self.weights)])
+            moved.append(run(near[len(self.weights) :]))
+        self.model.set_weights(self.weights)
+        return expected, moved
+
+
+def difference(reference, moved, found, reduced):
+    """Why an output is wrong, or `None`."""
+    if found.shape != reference.shape or found.dtype != reference.dtype:
+        return f"{found.dtype}{found.shape}, Keras {reference.dtype}{reference.shape}"
+    moved = [array for array in moved if array.shape == reference.shape]
+    if reference.dtype.kind != "f":
+        wrong = (found != reference) & np.all([m == reference for m in moved], axis=0)
+        few = 0.02 * wrong.size if reduced else 0
+    else:
+        reference, found = reference.astype("float64"), found.astype("float64")
+        finite = np.isfinite(reference) & np.all([np.isfinite(m) for m in moved], axis=0)
+        with np.errstate(all="ignore"):
+            own = np.max([np.abs(m - reference) for m in moved], axis=0, initial=0)
+            spread = np.abs(reference[finite]).max(initial=1) if reduced else 1
+            scale = np.maximum(np.abs(reference), spread)
+            wrong = finite & ~(np.abs(found - reference) <= scale * (0.03 if reduced else 1e-4)
+                               + 30 * own)  # fmt: skip
+        few = 0.02 * wrong.size if reduced else 0
+    if wrong.sum() <= few:
+        return None
+    first = tuple(np.argwhere(wrong)[0])
+    return (
+        f"{wrong.sum()} of {wrong.size}, first at {first}: {found[first]}, Keras {reference[first]}"
+    )
+
+
+def judge(kind, seed, index, tell):
+    """The outcome of a case and a line about it. `tell` notes the stage, should the process end."""
+    random = np.random.default_rng([seed, index, kind == "search"])
+    tell("not drawn", "drawing")
+    try:
+        case = (recipes.Search if kind == "search" else recipes.Model)(random)
+    except Exception as error:
+        return "not drawn", f"{type(error).__name__}: {error}"
+    tell("lines", "\n".join(case.lines))
+    expect = searched if kind == "search" else plain
+    inputs, answer, check = expect(case, random)
+    keras_found = []
+    for feed in inputs[:-1]:
+        try:
+            keras_found.append((feed, answer(feed)))
+        except Exception:  # Keras cannot: such as a kernel that is longer than the input
+            continue
+    if len(keras_found) < 2:
+        return "not drawn", "Keras itself runs on fewer than two inputs"
+    tell("crash", "exporting")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export(case, pathlib.Path(folder) / "onnx", keras_found)
+        except Exception as error:
+            return "refused", f"{type(error).__name__}: {error}"
+        session = open_session(read_artefact(pathlib.Path(folder) / "onnx"), threads=1)
+    names = [value.name for value in session.get_outputs()]
+    failed = None
+    for feed, expected in keras_found:
+        told = f"inputs of {[array.shape for array in feed.values()]}"
+        tell("crash", told)
+        try:
+            found = dict(zip(names, session.run(None, feed), strict=True))
+        except Exception as error:
+            failed = f"{told}: {error}"
+            if all(array.size for array in keras.tree.flatten(expected)):
+                return "run failure", failed
+            continue
+        if wrong := check(expected, found):
+            return "wrong", f"{told}: {wrong}"
+    if failed:
+        return "fails on nothing", failed
+    return empty_batch(inputs[-1], session, answer, tell)
+
+
+def empty_batch(feed, session, answer, tell):
+    """The outcome for a batch without rows. TensorFlow itself may end the process there."""
+    tell("crash", "an empty batch")
+    try:
+        session.run(None, feed)
+    except Exception as error:
+        failed = f"an empty batch: {error}"
+    else:
+        return "right", ""
+    tell("right", "TensorFlow ends with an empty batch")
+    try:
+        answer(feed)
+    except Exception:
+        return "right", ""
+    return "fails on nothing", failed
+
+
+def plain(case, random):
+    """Inputs of a model, a function to Keras' outputs, and one that compares."""
+    names = [tensor.name for tensor in case.model.inputs]
+
+    def check(expected, found):
+        for name, array in expected[0].items():
+            served = name or next(iter(found))
+            moved = [outputs[name] for outputs in expected[1]]
+            if wrong := difference(array, moved, found[served], case.reduced):
+                return f"{name or 'output'}: {wrong}"
+        return None
+
+    assert len(set(names)) == len(names)
+    return feeds(case.model, random), Keras(case.model, case.reduced, random), check
+
+
+def searched(case, random):
+    """The same of a search."""
+    seed = {"seed": 5} if "Sampling" in type(case.search).__name__ else {}
+    encoder = getattr(case.model, "encoder", None)
+    inputs = encoder.inputs if isinstance(encoder, keras.Model) else None
+    if inputs is None:
+        inputs = [keras.Input((None,), dtype="int32", name="source_ids")]
+    shapes = ((1, 1), (1, 32), (9, 17), (4, 5), (2, 29), (3, 2), (6, 8), (0, 4))
+    made = []
+    for rows, length in shapes:
+        feed = {}
+        for tensor in inputs:
+            shape = (rows, *(length if n is None else n for n in tensor.shape[1:]))
+            array = numbers(tensor, shape, "normal", random)
+            if len(shape) > 1 and tensor.shape[1] is None:
+                for row in range(1, rows):
+                    array[row, max(0, length - 2 * row) :] = 0
+            feed[tensor.name] = array
+        made.append({**feed, **{name: np.array(value, "int32") for name, value in seed.items()}})
+
+    def answer(feed):
+        source = {name: array for name, array in feed.items() if name != "seed"}
+        result = case.search(case.model, source, case.options["max_length"], **seed)
+        return np.asarray(result.ids), np.asarray(result.scores)
+
+    def check(expected, found):
+        (ids, scores), tokens = expected, found["token_ids"]
+        if scores.shape != found["scores"].shape or ids.shape != tokens.shape:
+            return f"shapes {tokens.shape}, Keras {ids.shape}"
+        with np.errstate(invalid="ignore"):
+            near = np.abs(scores - found["scores"]) <= 1e-4 * np.maximum(1, np.abs(scores))
+        near |= scores == found["scores"]
+        differ = (ids != tokens).any()  # tied hypotheses may change places
+        return None if near.all() else f"scores {found['scores']}, Keras {scores}; ids {differ}"
+
+    return made, answer, check
+
+
+def export(case, folder, keras_found):
+    """Exports a case; with samples of the caller's where the exporter asks for them."""
+    options = {"verbose": False, **getattr(case, "options", {})}
+    search = getattr(case, "search", None)
+    try:
+        export_onnx(case.model, folder, search=search, **options)
+    except ExportError as error:
+        if "samples=" not in str(error) or search is not None:
+            raise
+        samples = [feed for feed, _ in keras_found if all(map(np.size, feed.values()))]
+        export_onnx(case.model, folder, samples=samples[:3], **options)
+
+
+def prove_here(command, **_):
+    """Stands in for the process of `probe`: this one is a fork, and may end."""
+    job = json.loads(pathlib.Path(command[-1]).read_text("utf-8"))
+    check, report, loaded = "imports", {}, dict(sys.modules)
+    try:
+        for check in probe.run(job):  # noqa: B007
+            pass
+    except Exception as error:
+        report = {"check": check, "error": f"{type(error).__name__}: {error}"}
+    sys.modules.update(loaded)  # the probe forbids TensorFlow
+    return argparse.Namespace(returncode=0, stdout=json.dumps(report), stderr="")
+
+
+def work(kind, seed, index, pipe, quiet):
+    """A case, in a process of its own."""
+    if quiet:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+    verify.subprocess.run = prove_here
+    try:
+        pipe.send(("end", *judge(kind, seed, index, lambda *stage: pipe.send(("at", *stage)))))
+    except Exception:
+        pipe.send(("end", "not drawn", traceback.format_exc()[-1500:]))
+
+
+def run(kind, seed, index, limit=300, quiet=True):
+    """The record of a case."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(kind, seed, index, sender, quiet), daemon=True)
+    start, last, lines = time.time(), ("at", "not drawn", "forking"), ""
+    process.start()
+    sender.close()
+    try:
+        while last[0] == "at" and receiver.poll(max(0, start + limit - time.time())):
+            last = receiver.recv()
+            if last[1] == "lines":
+                lines = last[2]
+                print(lines if not quiet else "", end="")
+        outcome, told = last[1:] if last[0] == "end" else ("timeout", last[2])
+    except EOFError:
+        process.join()
+        outcome, told = last[1], f"{last[2]}: exit status {process.exitcode}"
+    process.kill()
+    process.join()
+    record = {"kind": kind, "seed": seed, "index": index, "outcome": outcome, "told": told[:1500]}
+    record |= {"lines": lines} if outcome != "right" else {}
+    return record | {"seconds": round(time.time() - start, 1)}
+
+
+def table(records):
+    """Outcomes by kind, and refusals by reason, in Markdown."""
+    kinds = sorted({record["kind"] for record in records})
+    count = collections.Counter((record["kind"], record["outcome"]) for record in records)
+    lines = [f"| outcome | {' | '.join(kinds)} |", "| --- " * (len(kinds) + 1) + "|"]
+    lines += [f"| {o} | {' | '.join(str(count[k, o]) for k in kinds)} |" for o in OUTCOMES]
+    reasons = collections.Counter(
+        re.sub(r"['\"\[(].*|\d+", "", record["told"])[:90]
+        for record in records
+        if record["outcome"] == "refused"
+    )
+    lines += ["", "| refused because | cases |", "| --- | --- |"]
+    lines += [f"| {reason} | {cases} |" for reason, cases in reasons.most_common()]
+    for record in records:
+        if record["outcome"] in WRONG:
+            lines += ["", *(f"{name}: {value}" for name, value in record.items())]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=0, help="random models")
+    parser.add_argument("--searches", type=int, default=0, help="random searches")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="index of one case; a search's begins with s")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON lines, one a case; continued")
+    parser.add_argument("--limit", type=float, default=300, help="seconds a case may take")
+    given = parser.parse_args()
+    if given.only:
+        kind = "search" if given.only.startswith("s") else "model"
+        records = [run(kind, given.seed, int(given.only.lstrip("s")), given.limit, quiet=False)]
+        return print(table(records))
+    cases = [("model", i) for i in range(given.count)]
+    cases += [("search", i) for i in range(given.searches)]
+    records = []
+    if given.out and given.out.exists():
+        records = [json.loads(line) for line in given.out.read_text("utf-8").splitlines()]
+    done = {(record["kind"], record["seed"], record["index"]) for record in records}
+    for kind, index in cases:
+        if (kind, given.seed, index) in done:
+            continue
+        records.append(run(kind, given.seed, index, given.limit))
+        if given.out:
+            with given.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(records[-1]) + "\n")
+    print(table(records))
+    sys.exit(any(record["outcome"] in WRONG for record in records))
+
+
+if __name__ == "__main__":
+    main()
