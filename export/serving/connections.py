@@ -7,11 +7,14 @@ client that sends head and body apart waits for that, which Linux delays by 40 m
 """
 
 import socket
+import struct
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 TAKEN = 64 * 2**10  # bytes of an answer that a client must take in `write_seconds`
+PIPELINED = 1000  # requests that a client may send before the first one is answered
+RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: what was not taken is dropped
 
 
 class Connection(HttpToolsProtocol):
@@ -52,13 +55,15 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name, value):
-        self._count(len(name) + len(value))
+        self._count(len(name) + len(value) + len(": \r\n"))
         super().on_header(name, value)
 
     def on_headers_complete(self):
         self._end_timer()
         self._in_head = False
         super().on_headers_complete()
+        if len(self.pipeline) > PIPELINED:
+            self.transport.abort()
 
     def on_body(self, body):
         self._beside = 0
@@ -124,6 +129,8 @@ class Connection(HttpToolsProtocol):
             return  # it is watched already
         self._write_timer = None
         if before is not None and left > max(0, before - TAKEN):
+            opened = self.transport.get_extra_info("socket")
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.transport.abort()
         elif left:
             seconds = self._limits.write_seconds
@@ -133,6 +140,9 @@ class Connection(HttpToolsProtocol):
         """Closes the connection; says why, unless an answer was sent or begun."""
         self._end_timer()
         if self.transport.is_closing():
+            return
+        if self.flow.read_paused:  # the service does not read; the client may wait
+            self._begin_timer(status)
             return
         free = self.cycle is None or self.cycle.response_complete
         if status is not None and (free if self._in_head else not self.cycle.response_started):

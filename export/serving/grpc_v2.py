@@ -5,7 +5,6 @@ INVALID_ARGUMENT, as every other request that is wrong.
 """
 
 import asyncio
-import contextvars
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -13,13 +12,19 @@ from google.protobuf.message import DecodeError
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.bodies import aside
 from keras_transformer.export.serving.http_v2 import EXTENSIONS, NAME, VERSION
-from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal, TooLarge, Unknown
+from keras_transformer.export.serving.limits import (
+    FAILED,
+    Invalid,
+    Refusal,
+    TooLarge,
+    TooSlow,
+    Unknown,
+)
 from keras_transformer.export.serving.messages import MESSAGES, count_fields
 
 SERVICE = "inference.GRPCInferenceService"
 # Fields of a request beside its lines.
 FIELDS = 100
-_call = contextvars.ContextVar("call")
 
 
 def make_server(models, address):
@@ -32,18 +37,26 @@ def make_server(models, address):
     Raises:
         RuntimeError: the port is taken.
     """
+    limits = models.limits
+    longest = limits.read_seconds + limits.deadline_seconds + limits.write_seconds
     options = [
-        ("grpc.max_receive_message_length", models.limits.body_bytes),
+        ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.so_reuseport", 0),  # two services at one port would share its requests
+        # A connection ends after a while, with the answers that its client has not taken. Clients
+        # open another one by themselves; a request has the time that it may need.
+        ("grpc.max_connection_age_ms", round(1000 * limits.deadline_seconds)),
+        ("grpc.max_connection_age_grace_ms", round(1000 * longest)),
     ]
-    server = grpc.aio.server(
-        interceptors=[_Reading(models.limits)],
-        options=options,
-        maximum_concurrent_rpcs=2 * models.limits.open_requests,
-    )
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * limits.open_requests)
     door = _Door(models)
+    # gRPC holds all of a request before a method gets it. So no more are read at the same time
+    # than `held_bytes` has room for, each as large as it may be; others wait.
+    reading = asyncio.Semaphore(max(1, limits.held_bytes // limits.body_bytes))
     methods = {
-        name: grpc.unary_unary_rpc_method_handler(_method(models, name, getattr(door, name)))
+        # As a stream of requests, so that a method begins before its request is read.
+        name: grpc.stream_unary_rpc_method_handler(
+            _method(models, reading, name, getattr(door, name))
+        )
         for name in (
             "ServerLive",
             "ServerReady",
@@ -57,58 +70,17 @@ def make_server(models, address):
     return server, server.add_insecure_port(address)
 
 
-class _Reading(grpc.aio.ServerInterceptor):
-    """Bounds the requests that are being read, and the time of reading and of writing.
-
-    gRPC holds all of a request before its method begins. So no more are read at the same time than
-    fit into `Limits.held_bytes`, each as large as it may be; others wait.
-    """
-
-    def __init__(self, limits):
-        self._limits = limits
-        self._free = asyncio.Semaphore(max(1, limits.held_bytes // limits.body_bytes))
-
-    async def intercept_service(self, continuation, details):
-        await self._free.acquire()
-        _call.set(_Call(self._free, self._limits))
-        return await continuation(details)
-
-
-class _Call:
-    """A request: its place among the ones that are being read, and its time limit.
-
-    Args:
-        free: asyncio.Semaphore, of these places.
-        limits: `Limits`.
-    """
-
-    def __init__(self, free, limits):
-        self._free, self._limits = free, limits
-        self._task, self._timer = asyncio.current_task(), None
-        self._reading = True
-        self._end_after(limits.read_seconds)
-        self._task.add_done_callback(self._end)
-
-    def begin(self):
-        """The request has been read."""
-        self._timer.cancel()
-        if self._reading:
-            self._reading = False
-            self._free.release()
-
-    def write(self):
-        """The answer is sent from now on."""
-        self._end_after(self._limits.write_seconds)
-
-    def _end_after(self, seconds):
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._task.cancel)
-
-    def _end(self, task):
-        self.begin()
-
-
-def _method(models, name, answer):
+def _method(models, reading, name, answer):
     """A method from bytes to bytes."""
+    seconds = models.limits.read_seconds
+
+    async def read(context):
+        try:
+            async with reading, asyncio.timeout(seconds):
+                data = await context.read()
+        except TimeoutError as error:
+            raise TooSlow(f"The request did not arrive in {seconds:g} seconds.") from error
+        return b"" if data is grpc.aio.EOF else data
 
     def parse(data):
         most = models.limits.lines + FIELDS
@@ -122,22 +94,18 @@ def _method(models, name, answer):
     def written(response):
         return MESSAGES[name + "Response"](**response).SerializeToString()
 
-    async def method(data, context):
-        call = _call.get()
-        call.begin()
+    async def method(requests, context):
         try:
+            data = await read(context)
             with models.holding() as add:
                 add(len(data))
                 request = await aside(len(data), parse, data)
                 response = await answer(request, context)
-                found = await aside(len(data), written, response)
+                return await aside(len(data), written, response)
         except Refusal as refusal:
             code, reason = getattr(grpc.StatusCode, refusal.code), str(refusal)
         except Exception:  # of any kind: gRPC would send its text
             code, reason = grpc.StatusCode.INTERNAL, FAILED
-        else:
-            call.write()
-            return found
         await context.abort(code, reason)
 
     return method

@@ -61,16 +61,16 @@ class Running:
         models: the service's `Models`.
     """
 
-    def __init__(self, replicas, limits=None, log=None, drain_seconds=10):
+    def __init__(self, replicas, limits=None, log=None, drain_seconds=10, allowed_hosts=()):
         self._replicas, self._up = replicas, threading.Event()
-        self._arguments = limits or Limits(), log, drain_seconds
+        self._arguments = limits or Limits(), log, drain_seconds, allowed_hosts
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         assert self._up.wait(30)
 
     async def _run(self):
-        limits, log, drain_seconds = self._arguments
+        limits, log, drain_seconds, hosts = self._arguments
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         metrics = Metrics(log)
         self.models = Models(limits, metrics)
@@ -78,7 +78,7 @@ class Running:
             await self.models.add(name, some)
         with socket.create_server(("127.0.0.1", 0)) as opened:
             self.answered = await serve_doors(
-                self.models, opened, 0, self._stop, drain_seconds, self._listening
+                self.models, opened, 0, self._stop, drain_seconds, self._listening, hosts
             )
             for name in self.models.names():
                 await self.models.get(name).queue.close()

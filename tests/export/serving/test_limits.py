@@ -7,17 +7,24 @@ import random
 import socket
 import struct
 import threading
-import time
 
 import grpc
 import pytest
 from support import local_service
+from support.service_requests import (
+    HEAD,
+    LINE,
+    ask,
+    grpc_call,
+    grpc_infer,
+    infer,
+    raw,
+    wait_for,
+)
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.messages import MESSAGES
 
-LINE = b"two dogs run along the beach ."
 SMALL = Limits(
     body_bytes=100_000,
     held_bytes=200_000,
@@ -56,44 +63,6 @@ def nothing_else_suffers(request, expected):
         small = request.getfixturevalue("small")
         assert small.request("POST", "/lines/en-de", LINE)[::2] == (200, expected)
         wait_for(lambda: small.metric("held_bytes") == 0)
-
-
-def ask(running, path="/lines/en-de", body=LINE, headers=()):
-    return running.request("POST", path, body, headers)
-
-
-def infer(data=("x",), shape=None, **fields):
-    """The body of a request of the Open Inference Protocol."""
-    entry = {
-        "name": "text",
-        "datatype": "BYTES",
-        "shape": [len(data)] if shape is None else shape,
-        "data": data,
-    }
-    return {"inputs": [entry | fields]}
-
-
-def grpc_call(running, data, method="ModelInfer", timeout=20):
-    """Sends bytes to a method, and gives the code and the text of the answer."""
-    with grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
-        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
-        try:
-            return grpc.StatusCode.OK, call(data, timeout=timeout)
-        except grpc.RpcError as error:
-            return error.code(), error.details()
-
-
-def grpc_infer(**fields):
-    entry = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    request = {"model_name": "en-de", "inputs": [entry], "raw_input_contents": [b"\1\0\0\0x"]}
-    return MESSAGES["ModelInferRequest"](**request | fields).SerializeToString()
-
-
-def wait_for(holds):
-    end = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expected):
@@ -301,20 +270,6 @@ def test_a_large_body_is_refused_after_it_was_sent(small):
         assert status == 413 and b"100000 bytes" in answer
     status, _, answer = ask(small, body=b"x" * 150_000)  # one line
     assert status == 413 and b"A line may have" in answer
-
-
-def raw(running, data, then=b"", pause=0.0):
-    """What comes back for bytes on a connection of their own."""
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
-        opened.sendall(data)
-        time.sleep(pause)
-        if then:
-            opened.sendall(then)
-        opened.settimeout(10)
-        return opened.recv(65536)
-
-
-HEAD = b"POST /lines/en-de HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n"
 
 
 def test_slow_clients_are_told(small):
