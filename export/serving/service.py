@@ -112,6 +112,8 @@ def serve(
     >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
     True
     """
+    if not drain_seconds >= 0:
+        raise ValueError(f"`drain_seconds` must be 0 or more, got {drain_seconds}.")
     for served in models.values():  # before Ray is started, which takes a while
         read_task(served.folder)
     if grpc_port is None:
