@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 SERVER = "keras_transformer.export.runtime"
-SERVERS = (SERVER, "keras_transformer.export.archive", "keras_transformer.export.triton")
+SERVERS = (
+    SERVER,
+    *(f"keras_transformer.export.{name}" for name in ("archive", "serving", "triton")),
+)
 # Set to "1" in processes that serve and are no command of this package, as those that Ray starts.
 SERVES = "KERAS_TRANSFORMER_SERVES"
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")

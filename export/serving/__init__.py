@@ -19,7 +19,7 @@ file beside `plain` and its name in `app`.
 """
 
 from keras_transformer.export.serving.cluster import MissingRay
-from keras_transformer.export.serving.models import Limits
+from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.service import Served, serve
 
 __all__ = ["Limits", "MissingRay", "Served", "serve"]

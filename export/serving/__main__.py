@@ -3,12 +3,13 @@
 import argparse
 import contextlib
 import dataclasses
+import io
 import pathlib
 import re
 import sys
 
 from keras_transformer.export.serving import MissingRay, Served, serve
-from keras_transformer.export.serving.models import Limits
+from keras_transformer.export.serving.limits import Limits
 
 _KINDS = {"replicas": int, "gpus": float, "threads": int, "workers": int, "batch_tokens": int}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -55,6 +56,13 @@ def parser():
         metavar="SECONDS",
         help="that open requests have after SIGTERM (%(default)g)",
     )
+    made.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="that requests and pages in browsers may name beside this machine, as of a proxy",
+    )
     made.add_argument("--quiet", action="store_true", help="no line a request on standard output")
     made.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
     return made
@@ -78,7 +86,10 @@ def named(text):
         if key == "provider":
             found["providers"] = [value]
         elif key in _KINDS:
-            found[key] = _KINDS[key](value)
+            try:
+                found[key] = _KINDS[key](value)
+            except ValueError as error:
+                raise ValueError(f"{key} is a number, not {value!r}.") from error
         else:
             raise ValueError(f"{key!r} is no option: {', '.join([*_KINDS, 'provider'])}")
     return name, Served(folder, **found)
@@ -99,7 +110,10 @@ def main(arguments=None):
         limits = dataclasses.replace(
             Limits(), waiting_lines=options.queue, deadline_seconds=options.deadline
         )
-        log = None if options.quiet else sys.stdout
+        log = None
+        if not options.quiet and sys.stdout is not None:
+            # Without a buffer: Python would flush it at exit, which can fail or wait for ever.
+            log = io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints, and the log is JSON
             answered = serve(
                 models,
@@ -111,6 +125,7 @@ def main(arguments=None):
                 drain_seconds=options.drain,
                 ray_address=options.ray_address,
                 listening=listening,
+                allowed_hosts=options.allow_host,
             )
     except (MissingRay, ValueError, OSError, RuntimeError) as error:
         say(f"error: {error}")

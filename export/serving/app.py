@@ -2,29 +2,37 @@
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.export.serving import http_v2, libretranslate, plain
-from keras_transformer.export.serving.bodies import read_body
-from keras_transformer.export.serving.refusals import Refusal, Unavailable
+from keras_transformer.export.serving.bodies import read_body, unless_gone
+from keras_transformer.export.serving.limits import FAILED, Refusal, Unavailable
+from keras_transformer.export.serving.origins import SameOrigin
 
 DOORS = (http_v2, libretranslate, plain)
 
 
-def make_app(models):
-    """The ASGI application of a service's `Models`."""
+def make_app(models, host, allowed_hosts=()):
+    """The ASGI application of a service's `Models`.
+
+    Args:
+        models: `Models`.
+        host: str, the address that the service listens at.
+        allowed_hosts: as `SameOrigin` takes them.
+    """
 
     def door(name, handler):
         async def endpoint(request):
-            with models.request(name) as record, models.held() as add:
+            with models.request(name) as record, models.holding() as add:
                 try:
-                    body = await read_body(request, add, models.limits.read_seconds)
+                    body = await read_body(request, add, models.limits)
+                    return await unless_gone(request.receive, handler(request, body, record))
                 except ClientDisconnect:
                     record.status = 499
                     return Response(status_code=400)  # nobody reads it
-                return await handler(request, body, record)
 
         return endpoint
 
@@ -33,7 +41,7 @@ def make_app(models):
 
     async def ready(request):
         if not models.ready:
-            raise Unavailable("The service is going down, or has no model yet.")
+            raise Unavailable("The service is going down, or a model has no worker that answers.")
         return Response("ready\n", media_type="text/plain")
 
     async def metrics(request):
@@ -42,6 +50,7 @@ def make_app(models):
     own = [Route("/live", live), Route("/ready", ready), Route("/metrics", metrics)]
     return Starlette(
         routes=[*own, *(route for made in DOORS for route in made.routes(models, door))],
+        middleware=[Middleware(SameOrigin, host=host, allowed_hosts=allowed_hosts)],
         exception_handlers={Refusal: _refused, HTTPException: _no_route, Exception: _failed},
     )
 
@@ -59,4 +68,4 @@ async def _no_route(request, error):
 
 
 async def _failed(request, error):
-    return _error(500, "The service has failed at this request; its log says why.")
+    return _error(500, FAILED)

@@ -2,17 +2,58 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 
-from keras_transformer.export.serving.refusals import (
+from starlette.requests import ClientDisconnect
+
+from keras_transformer.export.serving.limits import (
     Invalid,
     Refusal,
+    TooLarge,
     TooSlow,
     WrongType,
+    shown,
 )
 
+# Bytes of a request from which on it is parsed, measured and answered on a thread.
+LARGE = 2**16
 
-async def read_body(request, add, seconds):
+
+async def aside(size, function, *arguments):
+    """What a function returns. Large work runs on a thread and lets the event loop go on.
+
+    Args:
+        size: int, bytes that the function has to do with.
+        function: function of the arguments.
+    """
+    if size < LARGE:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+async def unless_gone(receive, answer):
+    """What a coroutine returns. It is cancelled if the client leaves first.
+
+    Args:
+        receive: of ASGI, after the last part of the body.
+        answer: coroutine.
+
+    Raises:
+        ClientDisconnect: the client has left.
+    """
+    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return answering.result()
+    finally:
+        answering.cancel()
+        leaving.cancel()
+
+
+async def read_body(request, add, limits):
     """The body of a Starlette request, bytes.
 
     A body that is too large is read to its end and thrown away, in the same time: most clients
@@ -20,19 +61,22 @@ async def read_body(request, add, seconds):
 
     Args:
         request: starlette.requests.Request.
-        add: from `Models.held`.
-        seconds: float, in which all of it must arrive.
+        add: from `Models.holding`.
+        limits: `Limits`.
 
     Raises:
         TooLarge, TooSlow, Busy, WrongType: it is, or its encoding.
     """
     check_encoding(request.headers)
-    parts, refusal = [], None
+    parts, size, refusal, seconds = [], 0, None, limits.read_seconds
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
                 if refusal is None:
+                    size += len(part)
                     try:
+                        if size > limits.body_bytes:
+                            raise TooLarge(f"A request may have {limits.body_bytes} bytes.")
                         add(len(part))
                         parts.append(part)
                     except Refusal as error:
@@ -47,9 +91,10 @@ async def read_body(request, add, seconds):
 
 def check_encoding(headers):
     """Raises `WrongType` for a compressed body."""
-    encoding = headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise WrongType(f"The body is encoded as {encoding!r}. Send it as it is.")
+    for name, plain in (("content-encoding", "identity"), ("transfer-encoding", "chunked")):
+        for encoding in headers.getlist(name):
+            if encoding.lower() != plain:
+                raise WrongType(f"The body has the {name} {shown(encoding)}. Send it as it is.")
 
 
 def read_json(data):
@@ -59,13 +104,26 @@ def read_json(data):
         Invalid: it is none.
     """
     try:
-        found = json.loads(data)
+        with _no_collection():
+            found = json.loads(data)
     except (ValueError, RecursionError) as error:
         kind = type(error).__name__  # its text may hold the request's
         raise Invalid(f"The body is not JSON ({kind}).") from error
     if not isinstance(found, dict):
         raise Invalid("The body is JSON, but no object.")
     return found
+
+
+@contextlib.contextmanager
+def _no_collection():
+    """Stops garbage collection, which takes seconds while millions of lists are made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def request_seconds(headers):

@@ -15,6 +15,7 @@ import secrets
 from keras_transformer.export.serving.measure import make_measure
 from keras_transformer.export.serving.replica import LOOPBACK, Replica
 from keras_transformer.export.serving.workers import Workers
+from keras_transformer.startup import SERVES
 
 # Ray reads these when its processes start. Its controller looks ten times a second for work, which
 # took up to 8 % of a core, and its workers make room for every other process of the machine.
@@ -117,8 +118,14 @@ def deploy(place, name, folder, *, replicas=1, gpus=0, workers=1, batch_tokens=5
         Replica,
         name=deployed[name],
         num_replicas=replicas,
-        ray_actor_options={"num_cpus": 1 / 64, "num_gpus": gpus},
+        ray_actor_options={
+            "num_cpus": 1 / 64,
+            "num_gpus": gpus,
+            # No framework is imported, even if one is installed.
+            "runtime_env": {"env_vars": {SERVES: "1"}},
+        },
         health_check_period_s=1,
+        health_check_timeout_s=10,
         graceful_shutdown_timeout_s=5,
         graceful_shutdown_wait_loop_s=0.2,
         logging_config={"enable_access_log": False},  # else a line on disk for each batch

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import signal
 import socket
 
@@ -19,7 +20,9 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-async def serve_doors(models, opened, grpc_port, stop, drain_seconds=30.0, listening=None):
+async def serve_doors(
+    models, opened, grpc_port, stop, drain_seconds=30.0, listening=None, hosts=()
+):
     """Serves models until they are to stop, and answers what was taken in.
 
     Args:
@@ -29,6 +32,7 @@ async def serve_doors(models, opened, grpc_port, stop, drain_seconds=30.0, liste
         stop: asyncio.Event.
         drain_seconds: float, the time that open requests have after that.
         listening: function of both ports, called when requests are taken.
+        hosts: allowed host names, as `SameOrigin` takes them.
 
     Returns:
         Whether all requests were answered.
@@ -41,8 +45,8 @@ async def serve_doors(models, opened, grpc_port, stop, drain_seconds=30.0, liste
     # asyncio sees to that only where a socket was made with the protocol's number.
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
-        make_app(models),
-        http=Connection,
+        make_app(models, host, hosts),
+        http=functools.partial(Connection, models.limits),
         ws="none",
         lifespan="off",
         access_log=False,

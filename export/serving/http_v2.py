@@ -6,13 +6,14 @@ In the extension a body is JSON and, behind it, the data of tensors; the header
 
 import importlib.metadata
 import json
+from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.export.serving import tensors
-from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.refusals import Invalid, Unavailable
+from keras_transformer.export.serving.bodies import aside, read_json, request_seconds
+from keras_transformer.export.serving.limits import Invalid, Unavailable, shown
 
 NAME = "keras_transformer"
 VERSION = importlib.metadata.version("keras-transformer-onnx")
@@ -31,7 +32,7 @@ def routes(models, door):
 
     async def ready(request):
         if not models.ready:
-            raise Unavailable("The service is going down, or has no model yet.")
+            raise Unavailable("The service is going down, or a model has no worker that answers.")
         return JSONResponse({"ready": True})
 
     async def model_metadata(request):
@@ -63,23 +64,47 @@ def _model(models, request):
     return models.get(request.path_params["model"], request.path_params.get("version", ""))
 
 
+class _Asked(NamedTuple):
+    """What is kept of a request while it waits; the rest of its JSON may be far larger."""
+
+    items: list
+    shape: list
+    outputs: dict
+    seconds: float | None
+    seed: int | None
+    id: str
+
+
 async def _infer(models, request, body, record):
     model = _model(models, request)
     record.model = model.name
-    header, binary = _split(body, request.headers)
+    asked = await aside(len(body), _asked, models, model, request.headers, body)
+    results = await models.answer(record, model, asked.items, asked.seed, asked.seconds)
+    return await aside(len(body), _response, model, asked, results)
+
+
+def _asked(models, model, headers, body):
+    header, binary = _split(body, headers)
     asked = read_json(header)
     parameters = _object(asked, "parameters")
-    items = _items(asked, binary)
-    outputs, as_binary = _outputs(asked, parameters)
+    items, shape = _items(asked, binary, models)
     seconds = tensors.timeout(parameters.get("timeout"))
     if seconds is None:
-        seconds = request_seconds(request.headers)
+        seconds = request_seconds(headers)
     seed = model.seed(parameters.get("seed"))
-    results = await models.answer(record, model, items, seed, seconds)
-    answer = {"model_name": model.name, "model_version": model.description.version}
-    if isinstance(asked.get("id"), str) and asked["id"]:
-        answer["id"] = asked["id"]
-    return _response(answer, outputs, as_binary, results, asked["inputs"][0]["shape"])
+    return _Asked(items, shape, _outputs(asked, parameters), seconds, seed, _id(asked))
+
+
+def _id(asked):
+    """The id of a request; empty where it has none."""
+    found = asked.get("id", "")
+    if not isinstance(found, str):
+        return ""
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"The id {shown(found)} is not UTF-8.") from error
+    return found
 
 
 def _split(body, headers):
@@ -87,8 +112,9 @@ def _split(body, headers):
     length = headers.get(_HEADER)
     if length is None:
         return body, b""
-    if not (length.isascii() and length.isdigit()) or int(length[:20]) > len(body):
-        raise Invalid(f"{_HEADER} is {length[:20]!r}; the body has {len(body)} bytes.")
+    digits = length.isascii() and length.isdigit() and len(length) < 20
+    if not digits or int(length) > len(body):
+        raise Invalid(f"{_HEADER} is {shown(length)}; the body has {len(body)} bytes.")
     return body[: int(length)], body[int(length) :]
 
 
@@ -106,33 +132,37 @@ def _objects(parent, key):
     return found
 
 
-def _items(asked, binary):
-    """The elements of the input, bytes or str."""
+def _items(asked, binary, models):
+    """The elements of the input, bytes or str, and its shape."""
     inputs = _objects(asked, "inputs")
     names = [one.get("name") for one in inputs]
     (one,) = inputs if len(inputs) == 1 else ({},)
-    size = tensors.check_input(names, one.get("datatype"), one.get("shape"))
-    parameters = _object(one, "parameters")
+    shape = one.get("shape")
+    size = tensors.check_input(names, one.get("datatype"), shape)
+    parameters, most = _object(one, "parameters"), models.limits.lines
     if "shared_memory_region" in parameters:
         raise Invalid("Shared memory is not read: send the data.")
     length = parameters.get("binary_data_size")
     if length is None:
         if binary:
             raise Invalid("There is binary data, and no input with binary_data_size.")
-        return tensors.check_size(_flat(one.get("data")), size)
-    if type(length) is not int or length != len(binary):
-        raise Invalid(f"binary_data_size is {length!r}; there are {len(binary)} bytes.")
-    if "data" in one:
+        items = _flat(one.get("data"), most)
+    elif type(length) is not int or length != len(binary):
+        raise Invalid(f"binary_data_size is {shown(length)}; there are {len(binary)} bytes.")
+    elif "data" in one:
         raise Invalid("The input has both data and binary_data_size.")
-    return tensors.check_size(tensors.unpacked(binary), size)
+    else:
+        items = tensors.unpacked(binary, most)
+    models.check_lines(len(items))
+    return tensors.check_size(items, size), shape
 
 
-def _flat(data):
-    """The strings in nested lists, in order."""
+def _flat(data, most):
+    """The strings in nested lists, in order; no more than one above `most`."""
     if not isinstance(data, list):
         raise Invalid("The input has no data: a list of strings.")
     items, left = [], [iter(data)]
-    while left:
+    while left and len(items) <= most:
         for one in left[-1]:
             if isinstance(one, list):
                 left.append(iter(one))
@@ -140,13 +170,15 @@ def _flat(data):
             if not isinstance(one, str):
                 raise Invalid(f"An element of type BYTES is a string, not {type(one).__name__}.")
             items.append(one)
+            if len(items) > most:
+                break
         else:
             left.pop()
     return items
 
 
 def _outputs(asked, parameters):
-    """Names of the outputs to send, and for each whether as binary data."""
+    """Dict from names of the outputs to send to whether they are sent as binary data."""
     default = parameters.get("binary_data_output", False) is True
     entries = _objects(asked, "outputs")
     names = tensors.asked_outputs([entry.get("name") for entry in entries])
@@ -156,15 +188,18 @@ def _outputs(asked, parameters):
         if "classification" in options or "shared_memory_region" in options:
             raise Invalid("Of an output's parameters only binary_data is known.")
         as_binary[entry["name"]] = options.get("binary_data", default) is True
-    return names, as_binary
+    return as_binary
 
 
-def _response(answer, outputs, as_binary, results, shape):
+def _response(model, asked, results):
+    answer = {"model_name": model.name, "model_version": model.description.version}
+    if asked.id:
+        answer["id"] = asked.id
     answer["outputs"], binary = [], []
-    for name in outputs:
+    for name, as_binary in asked.outputs.items():
         items = tensors.elements(name, results)
-        entry = {"name": name, "datatype": "BYTES", "shape": shape}
-        if as_binary[name]:
+        entry = {"name": name, "datatype": "BYTES", "shape": asked.shape}
+        if as_binary:
             binary.append(tensors.packed(items))
             entry["parameters"] = {"binary_data_size": len(binary[-1])}
         else:

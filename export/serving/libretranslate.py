@@ -7,12 +7,14 @@ translate the text between the tags of HTML.
 
 import re
 import urllib.parse
+from typing import NamedTuple
 
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.refusals import Invalid, WrongType
+from keras_transformer.export.serving.bodies import aside, read_json, request_seconds
+from keras_transformer.export.serving.limits import Invalid, WrongType, shown
+from keras_transformer.export.serving.models import Model
 
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
@@ -61,33 +63,51 @@ def _languages(models):
     ]
 
 
+class _Asked(NamedTuple):
+    """What is kept of a request while it waits."""
+
+    model: Model
+    parts: list  # for each text its lines
+    several: bool
+    alternatives: int
+
+
 async def _translate(models, request, body, record):
-    asked = _read(request.headers.get("content-type", ""), body)
-    texts = asked.get("q")
+    kind = request.headers.get("content-type", "")
+    asked = await aside(len(body), _asked, models, kind, body)
+    items = [line for part in asked.parts for line in part]
+    seconds = request_seconds(request.headers)
+    results = await models.answer(record, asked.model, items, seconds=seconds)
+    return await aside(len(body), _response, asked, results)
+
+
+def _asked(models, content_type, body):
+    fields = _read(content_type, body)
+    texts = fields.get("q")
     several = isinstance(texts, list)
     texts = texts if several else [texts]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid("q is a text or a list of texts.")
-    if asked.get("format", "text") != "text":
+    if fields.get("format", "text") != "text":
         raise Invalid("Only format text is translated: tags of html would be lost or moved.")
-    model = _model(models, asked)
-    count = _alternatives(asked.get("alternatives", 0))
-    lines = [text.split("\n") for text in texts]
-    items = [line for part in lines for line in part]
-    seconds = request_seconds(request.headers)
-    results = await models.answer(record, model, items, seconds=seconds)
+    model, count = _model(models, fields), _alternatives(fields.get("alternatives", 0))
+    models.check_lines(len(texts) + sum(text.count("\n") for text in texts))
+    return _Asked(model, [text.split("\n") for text in texts], several, count)
+
+
+def _response(asked, results):
     for number, result in enumerate(results, 1):
         if result.error is not None:
             raise Invalid(f"Line {number} is not translated: {result.error}")
     answers, rest = [], iter(results)
-    for part in lines:
+    for part in asked.parts:
         answers.append([next(rest) for _ in part])
     answer = {"translatedText": [_joined(part, 0) for part in answers]}
-    if count:
+    if count := asked.alternatives:
         answer["alternatives"] = [
             [_joined(part, n) for n in range(1, 1 + min(count, _fewest(part)))] for part in answers
         ]
-    return JSONResponse(answer if several else {name: one for name, (one,) in answer.items()})
+    return JSONResponse(answer if asked.several else {name: one for name, (one,) in answer.items()})
 
 
 def _joined(results, number):
@@ -106,7 +126,7 @@ def _read(content_type, body):
     if kind == _JSON:
         return read_json(body)
     if kind != _FORM:
-        raise WrongType(f"The content is {_JSON} or {_FORM}, not {kind[:100]!r}.")
+        raise WrongType(f"The content is {_JSON} or {_FORM}, not {shown(kind)}.")
     try:
         text = body.decode("ascii")
         fields = urllib.parse.parse_qsl(
@@ -131,7 +151,7 @@ def _model(models, asked):
 
 
 def _alternatives(value):
-    text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or len(text) > 3:
+    text = value if isinstance(value, str) else shown(value)
+    if not (text.isascii() and text.isdigit()) or len(text) > 3:
         raise Invalid("alternatives is how many more translations are asked for.")
     return int(text)

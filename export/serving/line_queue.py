@@ -19,11 +19,16 @@ import collections
 import dataclasses
 import time
 
-from keras_transformer.export.serving.refusals import Busy, Late
+from keras_transformer.export.serving.bodies import aside
+from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost
+from keras_transformer.export.serving.measure import SEEN
 
 LINGER = 0.05  # seconds
 # Lines of a request, longest first, among which company is looked for; only these fill the queue.
 NEXT_LINES = 64
+# Workers that may die at the lines of a request, and seconds before the second one gets them: the
+# other connections of the dead process break meanwhile.
+DEATHS, PAUSE = 2, 0.1
 # Where so many times the tokens of a batch wait, batches grow with them, to twice as many.
 BATCHES_WAITING = 5
 
@@ -47,9 +52,10 @@ class _Request:
     """A request's lines that wait, as pairs of length and place, longest first."""
 
     def __init__(self, items, lengths, seed):
-        self.items, self.seed, self.since = items, seed, time.monotonic()
+        self.items, self.lengths, self.seed = items, lengths, seed
+        self.since = time.monotonic()
         self.waiting = sorted(zip(lengths, range(len(items)), strict=True), reverse=True)
-        self.open = len(items)
+        self.open, self.alone, self.deaths = len(items), False, 0
         self.answered = Answered([None] * len(items))
         self.done = asyncio.get_running_loop().create_future()
 
@@ -106,9 +112,10 @@ class LineQueue:
         """
         if not items:
             return Answered([])
-        if self.waiting >= self._most:
-            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
-        request = _Request(items, self._measure(items), seed)
+        self._check_room()
+        lengths = await aside(SEEN * len(items), self._measure, items)
+        self._check_room()
+        request = _Request(items, lengths, seed)
         self._requests.append(request)
         self.waiting += min(len(items), NEXT_LINES)
         self._arrived.set()
@@ -121,6 +128,10 @@ class LineQueue:
             if request.waiting:
                 request.waiting.clear()
                 self._leave_out_empty()
+
+    def _check_room(self):
+        if self.waiting >= self._most:
+            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
 
     def _leave_out_empty(self):
         """Forgets the requests of which no line waits, and counts the lines of the others."""
@@ -147,6 +158,9 @@ class LineQueue:
             try:
                 sent = await self._send(items, lines[0][0].seed)
                 answers = list(zip(lines, sent.results, sent.lengths, strict=True))
+            except (WorkerLost, Invalid) as error:
+                await self._part(lines, error)
+                continue
             except Exception as error:  # of any kind: who asked gets it, and the queue goes on
                 for request, _ in lines:
                     request.fail(error)
@@ -157,6 +171,29 @@ class LineQueue:
             if 1 < len({request for request, _ in lines}) > len(self._requests):
                 await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
+    async def _part(self, lines, error):
+        """Deals with a batch that one of its requests has spoiled.
+
+        Each request gets a batch for itself. So the one that kills a worker or is refused fails,
+        and its neighbours do not.
+        """
+        requests = {request: None for request, _ in lines}
+        if isinstance(error, WorkerLost):
+            await asyncio.sleep(PAUSE)
+        for request in requests:
+            request.deaths += isinstance(error, WorkerLost)
+            if request.deaths >= DEATHS or len(requests) == 1 and isinstance(error, Invalid):
+                request.fail(error)
+            elif not request.done.done():
+                request.alone = True
+                if not request.waiting:
+                    self._requests.append(request)
+                places = [place for one, place in lines if one is request]
+                request.waiting += [(request.lengths[place], place) for place in places]
+                request.waiting.sort(reverse=True)
+        self._leave_out_empty()
+        self._arrived.set()
+
     def _take(self):
         """The lines of the next batch, pairs of a request and a place in it."""
         first = self._requests[0]
@@ -164,7 +201,7 @@ class LineQueue:
         lines = [
             (abs(length - longest), length, place, request)
             for request in self._requests
-            if request.seed == first.seed
+            if request is first or not (first.alone or request.alone or request.seed != first.seed)
             for length, place in request.waiting[:NEXT_LINES]
         ]
         # Python's sort is stable: of equal lines those go first whose turn is first.

@@ -7,6 +7,7 @@ code ties the package to a release of protobuf.
 """
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 _TENSOR = ("string name", "string datatype", "repeated int64 shape")
 _NAMED = ("string name", "string version")
@@ -67,6 +68,8 @@ _FIELDS = {
     ),
 }
 _ONE_OF = {"InferParameter": "parameter_choice"}
+# Of each message the kinds of its fields, by number from 0.
+_KINDS = {name: [text.split()[-2] for text in fields] for name, fields in _FIELDS.items()}
 
 
 def _file():
@@ -100,3 +103,60 @@ MESSAGES = {
     )
     for name in _FIELDS
 }
+
+
+def count_fields(name: str, data: bytes, most: int) -> int:
+    """Counts the fields of a message, before protobuf makes a hundred bytes of two.
+
+    Args:
+        name: of the message.
+        data: bytes of it. A packed field counts by its bytes.
+        most: int, where counting ends.
+
+    Returns:
+        How many there are, in this message and in the ones inside; or a number above `most`.
+
+    Raises:
+        DecodeError: the bytes are no message.
+    """
+    count, left = 0, [(0, len(data), name)]
+    while left:
+        place, end, name = left.pop()
+        while place < end and count <= most:
+            tag, place = _varint(data, place)
+            count += 1
+            match tag & 7:
+                case 0:
+                    _, place = _varint(data, place)
+                case 1:
+                    place += 8
+                case 2:
+                    length, place = _varint(data, place)
+                    number = (tag >> 3) - 1
+                    kind = _KINDS[name][number] if 0 <= number < len(_KINDS[name]) else "bytes"
+                    if kind in _FIELDS:
+                        left.append((place, place + length, kind))
+                    elif kind not in ("string", "bytes"):
+                        count += length
+                    place += length
+                case 5:
+                    place += 4
+                case _:
+                    raise DecodeError("a group, or no kind of field")
+            if place > end:
+                raise DecodeError("a field ends after its message")
+    return count
+
+
+def _varint(data, place):
+    """An integer in seven bits a byte, and the place behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            break
+        byte = data[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+    raise DecodeError("an integer without an end")

@@ -6,8 +6,11 @@ machine; here they are at `/metrics` of the service, the replica being a label.
 """
 
 import collections
+import contextlib
 import json
+import queue
 import sys
+import threading
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,6 +20,44 @@ _LINES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # The latest requests, of which percentiles are told.
 LATEST = 1024
 QUANTILES = (0.5, 0.95, 0.99)
+# Log lines that wait to be written; seconds that they have at the end.
+LOG_LINES, LOG_SECONDS = 10_000, 2.0
+
+
+class Log:
+    """Writes lines on a thread: an output that is slow, full or closed delays no answer.
+
+    Args:
+        file: text file.
+        dropped: counter of the lines that were not written.
+    """
+
+    def __init__(self, file, dropped):
+        self._file, self._dropped = file, dropped
+        self._lines = queue.Queue(LOG_LINES)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def write(self, line: str) -> None:
+        """Queues a line. Drops it if the queue is full."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped.inc()
+
+    def close(self) -> None:
+        """Writes what is queued, within `LOG_SECONDS`."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=LOG_SECONDS)
+            self._thread.join(LOG_SECONDS)
+
+    def _work(self):
+        while (line := self._lines.get()) is not None:
+            try:
+                self._file.write(line)
+                self._file.flush()
+            except (OSError, ValueError):  # full or closed
+                self._dropped.inc()
 
 
 class Metrics:
@@ -27,7 +68,6 @@ class Metrics:
     """
 
     def __init__(self, log=sys.stdout):
-        self._log = log
         self.registry = registry = CollectorRegistry()
 
         def made(kind, name, text, labels, **options):
@@ -52,6 +92,15 @@ class Metrics:
             Gauge, "latency_seconds", f"Of the {LATEST} latest.", ("model", "quantile")
         )
         self._latest = collections.defaultdict(lambda: collections.deque(maxlen=LATEST))
+        dropped = made(Counter, "log_dropped", "Log lines that were not written.", ())
+        self._log = None if log is None else Log(log, dropped)
+        self._open = made(Gauge, "open_requests", "Being read or answered.", ())
+        self._held = made(Gauge, "held_bytes", "Of these requests.", ())
+
+    def count_open(self, requests, held_bytes):
+        """Takes functions that count the open requests and their bytes."""
+        self._open.set_function(requests)
+        self._held.set_function(held_bytes)
 
     def watch(self, name, queue):
         """Has the length of a model's queue told."""
@@ -84,7 +133,11 @@ class Metrics:
             "ms": round(1e3 * seconds, 1),
         }
         self._log.write(json.dumps(line) + "\n")
-        self._log.flush()
+
+    def close(self):
+        """Ends the log."""
+        if self._log is not None:
+            self._log.close()
 
     def page(self):
         """What Prometheus reads, bytes."""

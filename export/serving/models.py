@@ -5,46 +5,25 @@ so that limits, deadlines, metrics and the log are the same at every door.
 """
 
 import asyncio
+import collections
 import contextlib
-import dataclasses
 import logging
 import time
 
 from keras_transformer.export.runtime.signature import MOST_SEED
-from keras_transformer.export.serving.line_queue import LineQueue
-from keras_transformer.export.serving.refusals import (
+from keras_transformer.export.serving.limits import (
     Busy,
     Invalid,
+    Late,
     Refusal,
     TooLarge,
     Unavailable,
     Unknown,
+    shown,
 )
+from keras_transformer.export.serving.line_queue import LineQueue
 
 logger = logging.getLogger("keras_transformer.serving")
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What a service takes.
-
-    Attributes:
-        body_bytes: int, of a request.
-        held_bytes: int, of all requests that are being read or answered.
-        lines: int, of a request; a stream may have more.
-        open_requests: int, that are being read or answered.
-        waiting_lines: int, of a model, before requests are refused.
-        read_seconds: float, in which a request, or the next part of a stream, must arrive.
-        deadline_seconds: float, for requests that bring none.
-    """
-
-    body_bytes: int = 8 * 2**20
-    held_bytes: int = 256 * 2**20
-    lines: int = 10_000
-    open_requests: int = 1024
-    waiting_lines: int = 512
-    read_seconds: float = 20.0
-    deadline_seconds: float = 300.0
 
 
 class Model:
@@ -52,14 +31,15 @@ class Model:
 
     Args:
         name: str, as it stands in addresses.
-        workers: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls` and
-            `batch_tokens`, as `Workers`.
+        workers: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls`,
+            `batch_tokens` and `alive`, as `Workers`.
         limits: `Limits`.
         metrics: `Metrics`.
     """
 
     def __init__(self, name, workers, limits, metrics):
         self.name, self._workers, self._metrics = name, workers, metrics
+        self._most_seconds = limits.deadline_seconds
         self.queue = LineQueue(
             self._send,
             workers.measure,
@@ -73,8 +53,18 @@ class Model:
         """Asks a worker what is served."""
         self.description = await self._workers.describe()
 
+    @property
+    def alive(self) -> bool:
+        """Whether a worker answers."""
+        return self._workers.alive
+
     async def _send(self, items, seed):
-        sent = await self._workers.answer(items, seed)
+        try:
+            # Every request of the batch is over by then, so a worker that hangs is given up.
+            async with asyncio.timeout(self._most_seconds):
+                sent = await self._workers.answer(items, seed)
+        except TimeoutError as error:
+            raise Late("The batch took longer than any request may.") from error
         self._metrics.batch_done(self.name, sent)
         self.description = sent.description
         return sent
@@ -109,12 +99,14 @@ class Models:
 
     Attributes:
         draining: bool. True: new requests are refused.
+        held: int, bytes of the requests that are being read or answered.
     """
 
     def __init__(self, limits, metrics):
         self.limits, self.metrics = limits, metrics
-        self._models, self._open, self._held = {}, 0, 0
+        self._models, self._open, self.held = {}, collections.Counter(), 0
         self.draining = False
+        metrics.count_open(lambda: self._open.total(), lambda: self.held)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -127,8 +119,9 @@ class Models:
 
     @property
     def ready(self):
-        """Whether requests are taken."""
-        return bool(self._models) and not self.draining
+        """Whether requests are taken, and each model has a worker that answers."""
+        models = self._models.values()
+        return bool(models) and not self.draining and all(model.alive for model in models)
 
     def names(self):
         """The models' names, sorted."""
@@ -138,28 +131,34 @@ class Models:
         """A model; raises `Unknown` where there is none of this name and version."""
         model = self._models.get(name)
         if model is None:
-            raise Unknown(f"There is no model {name!r}. There are: {', '.join(self.names())}.")
+            raise Unknown(f"There is no model {shown(name)}. There are: {', '.join(self.names())}.")
         served = model.description.version
         if version not in ("", served):
-            raise Unknown(f"{name} has no version {version!r}, but {served!r}.")
+            raise Unknown(f"{name} has no version {shown(version)}, but {served!r}.")
         return model
 
     @contextlib.contextmanager
-    def request(self, door):
+    def request(self, door, stream=False):
         """Counts and logs a request, whatever becomes of it; yields its `Record`.
+
+        Args:
+            door: str, the protocol.
+            stream: bool. Streams and requests are counted apart, so that clients that keep streams
+                open leave room for requests.
 
         Raises:
             Unavailable: the service is going down.
             Busy: too many requests are open.
         """
         record = Record(door)
-        self._open += 1
+        most = self.limits.open_streams if stream else self.limits.open_requests
+        self._open[stream] += 1
         self._idle.clear()
         try:
             if self.draining:
                 raise Unavailable("The service is going down. Repeat the request elsewhere.")
-            if self._open > self.limits.open_requests:
-                raise Busy(f"{self.limits.open_requests} requests are open. Repeat it later.")
+            if self._open[stream] > most:
+                raise Busy(f"{most} requests are open. Repeat it later.")
             yield record
         except Refusal as refusal:
             record.status = refusal.status
@@ -172,34 +171,36 @@ class Models:
             logger.exception("a request has failed")
             raise
         finally:
-            self._open -= 1
-            if not self._open:
+            self._open[stream] -= 1
+            if not self._open.total():
                 self._idle.set()
             self.metrics.request_done(record, time.monotonic() - record.start)
 
     @contextlib.contextmanager
-    def held(self):
-        """Counts the bytes of a request that is being read; yields a function that adds some."""
+    def holding(self):
+        """Counts the bytes of a request in the block; yields a function that adds some."""
         mine = 0
 
-        def add(count):
+        def add(count: int) -> None:
             nonlocal mine
             mine += count
-            self._held += count
-            if mine > self.limits.body_bytes:
-                raise TooLarge(f"A request may have {self.limits.body_bytes} bytes.")
-            if self._held > self.limits.held_bytes:
+            self.held += count
+            if count > 0 and self.held > self.limits.held_bytes:
                 raise Busy("The requests that are being read take too much room. Repeat it later.")
 
         try:
             yield add
         finally:
-            self._held -= mine
+            self.held -= mine
+
+    def check_lines(self, count: int) -> None:
+        """Raises `TooLarge` where a request has too many lines."""
+        if count > self.limits.lines:
+            raise TooLarge(f"A request may have {self.limits.lines} lines.")
 
     async def answer(self, record, model, items, seed=None, seconds=None):
         """The results of a request's lines, a list; `seconds` is what the client gives it."""
-        if len(items) > self.limits.lines:
-            raise TooLarge(f"A request may have {self.limits.lines} lines, not {len(items)}.")
+        self.check_lines(len(items))
         most = self.limits.deadline_seconds
         deadline = time.monotonic() + min(most, most if seconds is None else max(0.0, seconds))
         record.model = model.name

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from keras_transformer.export.runtime.written import Format, written
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds
-from keras_transformer.export.serving.refusals import Invalid, Refusal, TooLarge, TooSlow
+from keras_transformer.export.serving.limits import Invalid, Refusal, TooLarge, TooSlow
 
 # Lines that are answered before more is read.
 WINDOW = 512
@@ -33,9 +33,9 @@ class _Lines:
         self._models = models
 
     async def __call__(self, scope, receive, send):
-        request = Request(scope)
-        with self._models.request("lines") as record:
-            stream = _Stream(receive, send, self._models.limits)
+        request, models = Request(scope), self._models
+        with models.request("lines", stream=True) as record, models.holding() as add:
+            stream = _Stream(receive, send, models.limits, add)
             try:
                 await self._answer(request, stream, record)
             except Refusal as refusal:
@@ -44,6 +44,8 @@ class _Lines:
                 record.status = refusal.status  # the answer is cut off, which a client sees
             except ConnectionError:
                 record.status = 499
+            finally:
+                await stream.end()
 
     async def _answer(self, request, stream, record):
         model = self._models.get(request.path_params["model"])
@@ -54,7 +56,8 @@ class _Lines:
         async for lines in stream.lines():
             for start in range(0, len(lines), WINDOW):
                 some = lines[start : start + WINDOW]
-                results = await self._models.answer(record, model, some, seed, seconds)
+                answer = self._models.answer(record, model, some, seed, seconds)
+                results = await stream.unless_gone(answer)
                 rows = (written(n, result, form) for n, result in enumerate(results, number + 1))
                 await stream.write(b"".join(rows))
                 number += len(some)
@@ -76,57 +79,82 @@ class _Stream:
 
     Args:
         receive, send: of ASGI.
-        limits: `Limits`: of one line, and of the time that the next part of the request may take,
-            or the client to take the next part of the answer.
+        limits: `Limits`: of one line, and of the time until the next one has arrived.
+        add: from `Models.holding`.
     """
 
-    def __init__(self, receive, send, limits):
-        self._receive, self._send, self._limits = receive, send, limits
+    def __init__(self, receive, send, limits, add):
+        self._receive, self._send, self._limits, self._add = receive, send, limits, add
         self.started = False
+        self._parts = asyncio.Queue(1)
+        self._reading = asyncio.create_task(self._read())
 
     async def lines(self):
         """Yields the lines that have arrived, lists of bytes, without their ends."""
-        rest, more = b"", True
+        rest, more, limits = bytearray(), True, self._limits
         while more:
-            message = await self._within(self._receive(), "The request stopped")
-            if message["type"] == "http.disconnect":
-                raise ConnectionResetError
-            more = message.get("more_body", False)
-            *lines, rest = (rest + message.get("body", b"")).split(b"\n")
-            if len(rest) > self._limits.body_bytes:
-                await self._discard(more)
-                raise TooLarge(f"A line may have {self._limits.body_bytes} bytes.")
+            lines = []
+            try:
+                async with asyncio.timeout(limits.read_seconds):
+                    while more and not lines:
+                        part, more = await self.unless_gone(self._parts.get())
+                        rest += part
+                        if b"\n" in part:
+                            *lines, last = bytes(rest).split(b"\n")
+                            rest = bytearray(last)
+                        if len(rest) > limits.body_bytes:
+                            await self._discard(more)
+                            raise TooLarge(f"A line may have {limits.body_bytes} bytes.")
+            except TimeoutError as error:
+                raise TooSlow(f"No whole line came for {limits.read_seconds:g} seconds.") from error
             if lines:
                 yield lines
+                self._add(-sum(len(line) + 1 for line in lines))
         if rest:
-            yield [rest]
+            yield [bytes(rest)]
+
+    async def unless_gone(self, answer):
+        """What a coroutine returns; `ConnectionResetError` where the client leaves first."""
+        answering = asyncio.ensure_future(answer)
+        try:
+            await asyncio.wait((answering, self._reading), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                self._reading.result()
+            return await answering
+        finally:
+            answering.cancel()
+
+    async def write(self, data):
+        await self._start()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def close(self):
+        await self._start()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def end(self):
+        """Stops reading."""
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self):
+        """Reads ahead by a part, so that it is noticed when the client leaves."""
+        while (message := await self._receive())["type"] != "http.disconnect":
+            part = message.get("body", b"")
+            self._add(len(part))
+            await self._parts.put((part, message.get("more_body", False)))
+        raise ConnectionResetError
 
     async def _discard(self, more):
         """Reads the rest: most clients read no answer before they have sent all."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.read_seconds):
                 while more:
-                    more = (await self._receive()).get("more_body", False)
-
-    async def write(self, data):
-        await self._start()
-        message = {"type": "http.response.body", "body": data, "more_body": True}
-        await self._within(self._send(message), "The answer was not taken")
-
-    async def close(self):
-        await self._start()
-        await self._send({"type": "http.response.body", "body": b""})
+                    part, more = await self.unless_gone(self._parts.get())
+                    self._add(-len(part))
 
     async def _start(self):
         if not self.started:
             self.started = True
             headers = [(b"content-type", b"text/plain; charset=utf-8")]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def _within(self, done, what):
-        seconds = self._limits.read_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                return await done
-        except TimeoutError as error:
-            raise TooSlow(f"{what} for {seconds:g} seconds.") from error

@@ -12,13 +12,14 @@ import time
 from keras_transformer.export.runtime import ArtefactError, answers, open_runner
 from keras_transformer.export.runtime.by_task import SEEDED
 from keras_transformer.export.runtime.signature import MANIFEST_FILE, SEED
-from keras_transformer.export.serving.workers import work
+from keras_transformer.export.serving.worker import work
 
 logger = logging.getLogger("ray.serve")
 # Ray reads it when it is imported: all of its processes talk over 127.0.0.1.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Seconds between looks at the folder.
-LOOK = 1.0
+# Seconds between looks at the folder, and until one that cannot be opened is opened again although
+# nothing in it has changed.
+LOOK, AGAIN = 1.0, 60.0
 # Workers that share a session of ONNX Runtime on the CPU wait for each other, for it gives memory
 # to one at a time: with a small model a line alone takes 8 % longer, and at 130 lines/s the p95 was
 # 73 ms and not 64. So there are as many sessions as workers, if so many bytes hold their weights.
@@ -67,7 +68,8 @@ class Replica:
 
     Ray Serve makes it, in a process of its own. The manifest of the folder is looked at every
     second. Where it is another one the new artefact is opened beside the old one, which answers
-    meanwhile; a folder that cannot be opened changes nothing, and is looked at again.
+    meanwhile. A folder that cannot be opened changes nothing. It is opened again when a file in it
+    changes, or after `AGAIN` seconds.
 
     Args:
         folder: str, an artefact.
@@ -95,7 +97,7 @@ class Replica:
         self._options = {"providers": providers, "threads": threads, "spinning": spinning}
         self._name = str(os.getpid())
         self._seen = self._identity()
-        self._workers, self._tried = workers, None
+        self._workers, self._tried, self._tried_at = workers, None, -AGAIN
         self._runners = self._open()
         threading.Thread(target=self._watch, daemon=True).start()
         for worker in range(workers if doors else 0):
@@ -123,6 +125,8 @@ class Replica:
             size = sum(file["bytes"] for file in runners[0].manifest["files"].values())
             count = min(self._workers, SESSION_BYTES // max(1, size))
             runners += [open_runner(self._folder, **self._options) for _ in range(count - 1)]
+        if len({runner.manifest["checksum"] for runner in runners}) > 1:
+            raise ArtefactError(f"{self._folder} was replaced while it was opened.")
         return runners
 
     def _identity(self):
@@ -133,6 +137,14 @@ class Replica:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
+    def _files(self):
+        """What changes when a file of the folder does."""
+        try:
+            found = [(file.name, file.stat()) for file in os.scandir(self._folder)]
+        except OSError:
+            return None
+        return {(name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found}
+
     def _watch(self):
         while True:
             time.sleep(LOOK)
@@ -140,18 +152,24 @@ class Replica:
 
     def look(self):
         """Takes up a new artefact, if there is one."""
-        found = self._identity()
+        found, files = self._identity(), self._files()
         if found is None or found == self._seen:
             return
-        try:
-            runners = self._open()
-        except (ArtefactError, ValueError, OSError, MemoryError) as error:
-            if found != self._tried:  # said once
-                logger.warning("%s was replaced, and is not served: %s", self._folder, error)
-            self._tried = found
+        if files == self._tried and time.monotonic() < self._tried_at + AGAIN:
             return
-        if found == self._identity():  # else it was replaced meanwhile: at the next look
-            self._runners, self._seen = runners, found
+        try:
+            self._runners = self._open()
+        except Exception as error:  # of any kind: the watch goes on
+            if files != self._tried:  # said once
+                logger.warning(
+                    "%s was replaced, and is not served: %s: %s",
+                    self._folder,
+                    type(error).__name__,
+                    error,
+                )
+            self._tried, self._tried_at = files, time.monotonic()
+        else:
+            self._seen = found  # if it was replaced meanwhile, the next look sees that
             logger.info("%s was replaced: version %s", self._folder, self.describe().version)
 
 

@@ -1,6 +1,7 @@
 """A service: artefacts by name, their replicas, and the doors."""
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import os
@@ -9,10 +10,11 @@ import sys
 
 from keras_transformer.export.runtime.artefact import read_task
 from keras_transformer.export.serving import cluster
-from keras_transformer.export.serving.refusals import Refusal
+from keras_transformer.export.serving.limits import Limits, Refusal
 
 # Seconds in which a worker must come to the doors once its replica has started.
 START = 60.0
+MOST = 1000  # replicas, threads, workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,9 @@ workers=None, batch_tokens=512)
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        if self.gpus < 0:
+            if value is not None and name != "batch_tokens" and value > MOST:
+                raise ValueError(f"`{name}` must be at most {MOST}, got {value}.")
+        if not self.gpus >= 0:
             raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
 
     def shares(self, cores):
@@ -76,6 +80,7 @@ def serve(
     drain_seconds=30.0,
     ray_address=None,
     listening=None,
+    allowed_hosts=(),
 ):
     """Serves artefacts until the process gets SIGTERM or SIGINT, and answers what it has taken in.
 
@@ -89,6 +94,9 @@ def serve(
         drain_seconds: float, the time that open requests have at the end.
         ray_address: of a Ray cluster that runs already. Defaults to a new one on this machine.
         listening: function of both ports, called when requests are taken.
+        allowed_hosts: list of str, more host names that requests over HTTP and pages in browsers
+            may have, as behind a proxy. A service at a loopback address takes loopback names only;
+            a page in a browser must come from the same host and port.
 
     Returns:
         Whether all requests that were taken in were answered.
@@ -96,6 +104,7 @@ def serve(
     Raises:
         MissingRay: the extra `ray` is not installed.
         ArtefactError: a folder is no artefact.
+        ValueError: an argument is wrong.
         OSError, RuntimeError: a port is taken, or a replica does not come up.
 
     Example:
@@ -103,21 +112,35 @@ def serve(
     >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
     True
     """
+    if not drain_seconds >= 0:
+        raise ValueError(f"`drain_seconds` must be 0 or more, got {drain_seconds}.")
     for served in models.values():  # before Ray is started, which takes a while
         read_task(served.folder)
     if grpc_port is None:
         grpc_port = port + 1 if port else 0
-    with _listen(host, port) as opened, cluster.running(ray_address) as place:
+    with (
+        _listen(host, port) as opened,
+        _is_free(host, grpc_port),  # told before Ray starts; gRPC opens its port itself
+        cluster.running(ray_address) as place,
+    ):
         workers = {name: _deploy(place, name, served) for name, served in models.items()}
         return asyncio.run(
-            _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening)
+            _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening, allowed_hosts)
         )
 
 
 def _listen(host, port):
     """A socket that listens at an address; `OSError` where the port is taken."""
+    if not 0 <= port < 2**16:
+        raise ValueError(f"A port is a number from 0 to 65535, got {port}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=2048)
+
+
+def _is_free(host, port):
+    """A block in which a port was free; `OSError` where it is taken."""
+    _listen(host, port).close()
+    return contextlib.nullcontext()
 
 
 def _deploy(place, name, served):
@@ -134,13 +157,14 @@ def _deploy(place, name, served):
     )
 
 
-async def _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening):
+async def _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening, hosts):
     # Here, because they need packages of the extra.
     from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
     from keras_transformer.export.serving.metrics import Metrics
-    from keras_transformer.export.serving.models import Limits, Models
+    from keras_transformer.export.serving.models import Models
 
-    models, stop = Models(limits or Limits(), Metrics(log)), asyncio.Event()
+    metrics, stop = Metrics(log), asyncio.Event()
+    models = Models(limits or Limits(), metrics)
     with stopped_by_signals(stop):
         try:
             for name, some in workers.items():
@@ -148,9 +172,12 @@ async def _serve(workers, limits, log, opened, grpc_port, drain_seconds, listeni
             # Else Python looks through all of its modules again and again, between requests.
             gc.collect()
             gc.freeze()
-            return await serve_doors(models, opened, grpc_port, stop, drain_seconds, listening)
+            return await serve_doors(
+                models, opened, grpc_port, stop, drain_seconds, listening, hosts
+            )
         finally:
             gc.unfreeze()
+            metrics.close()
             for some in workers.values():
                 await some.close()
 

@@ -17,9 +17,10 @@ import math
 import struct
 
 from keras_transformer.export.runtime.written import Format, written
-from keras_transformer.export.serving.refusals import Invalid
+from keras_transformer.export.serving.limits import Invalid, shown
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")
+MOST = 2**63  # integers are below it, as in the protocol over gRPC
 _LENGTH = struct.Struct("<I")
 _TEXT, _JSON = Format(), Format(json=True)
 
@@ -39,12 +40,12 @@ def described(model):
 def check_input(names, datatype, shape):
     """Raises `Invalid` unless there is one input, as `described` says; returns its size."""
     if names != [INPUT]:
-        raise Invalid(f"One input is read, {INPUT!r}; there are {names}.")
+        raise Invalid(f"One input is read, {INPUT!r}; there are {len(names)}: {shown(names)}.")
     if datatype != "BYTES":
-        raise Invalid(f"The input {INPUT!r} has the type BYTES, not {datatype!r}.")
-    counts = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
-    if not counts or not 1 <= len(shape) <= 8:
-        raise Invalid(f"The shape {shape!r} is none: one to eight sizes, such as [2] or [2, 1].")
+        raise Invalid(f"The input {INPUT!r} has the type BYTES, not {shown(datatype)}.")
+    fits = isinstance(shape, list) and 1 <= len(shape) <= 8
+    if not fits or not all(type(size) is int and 0 <= size < MOST for size in shape):
+        raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shown(shape)}.")
     return math.prod(shape)
 
 
@@ -57,16 +58,18 @@ def check_size(items, size):
 
 def asked_outputs(names):
     """The names of the outputs to send; all where none is named."""
-    for name in names:
+    for name in names[: 1 + len(OUTPUTS)]:
         if name not in OUTPUTS:
-            raise Invalid(f"There is no output {name!r}, but: {', '.join(OUTPUTS)}.")
+            raise Invalid(f"There is no output {shown(name)}, but: {', '.join(OUTPUTS)}.")
+    if len(names) > len(set(names[: 1 + len(OUTPUTS)])):
+        raise Invalid("An output is asked for twice.")
     return list(names) or list(OUTPUTS)
 
 
-def unpacked(data):
-    """The elements in binary data, a list of bytes."""
+def unpacked(data, most):
+    """The elements in binary data, a list of bytes; no more than one above `most`."""
     items, place = [], 0
-    while place < len(data):
+    while place < len(data) and len(items) <= most:
         start = place + _LENGTH.size
         if start > len(data):
             raise Invalid("The binary data ends within the length of an element.")
@@ -94,6 +97,6 @@ def timeout(value):
     """Seconds, of the parameter `timeout`, in microseconds; None where it is missing."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Invalid(f"The parameter timeout is a number of microseconds, not {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
+        raise Invalid(f"The parameter timeout is a number of microseconds, not {shown(value)}.")
     return value / 1e6 if value else None

@@ -1,38 +1,35 @@
-"""Workers: the threads of replicas that compute batches, each with a connection to the doors.
+"""The workers of a model's replicas: connections that take batches.
 
 A worker comes to the process of the doors and is given batches until one of the two ends. So the
 doors look for nobody: a replica that Ray has started again is there as soon as its workers are. Ray
 starts replicas and watches them; batches do not pass it, for a batch that does takes 4 ms of
 processor time, as much as a small model needs for half a line.
-
-A message is its length, eight bytes, and a pickle. As a pickle can do anything, both sides show
-first that they know a key, without telling it; Ray hands it to the replicas.
 """
 
 import asyncio
 import hmac
-import logging
 import pickle
 import secrets
 import socket
-import struct
-import time
 
-from keras_transformer.export.serving.refusals import Refusal, Unavailable
+from keras_transformer.export.serving.limits import Unavailable, WorkerLost
+from keras_transformer.export.serving.worker import (
+    BYTES,
+    LENGTH,
+    WELCOME,
+    Failed,
+    message,
+    proof,
+)
 
-logger = logging.getLogger("ray.serve")
-# How often a batch is sent where the worker that had it has died, and the seconds before the second
-# time, which double: the other connections of its process break in the meantime.
-TRIES, PAUSE = 4, 0.1
+# How often a batch is sent where the worker that had it falls silent.
+TRIES = 4
 # Seconds that a batch waits for a worker: a replica that has died may have been the only one, and a
 # large artefact takes a while to open.
 PATIENCE = 300.0
-# Seconds in which a worker shows that it knows the key, and after which it comes again.
-WELCOME, AGAIN = 10.0, 1.0
-BYTES = 32  # of a key, a challenge, a proof
-_LENGTH = struct.Struct("!Q")
-# A machine that is gone is noticed in about 20 seconds, where the system can be told so.
-_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
+# Seconds without a sign of life until a worker counts as lost: its process was stopped, or its
+# machine is gone.
+SILENCE = 20.0
 
 
 class Workers:
@@ -47,15 +44,24 @@ class Workers:
     Attributes:
         address: host and port, where they come.
         key: bytes, what they must know.
+        alive, idle: int, workers that are connected, and of these the ones without a batch.
     """
 
     def __init__(self, calls, measure, batch_tokens=512, host="127.0.0.1"):
         self.calls, self.measure, self.batch_tokens = calls, measure, batch_tokens
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=1024)
-        _set_options(self._socket)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address, self.key = self._socket.getsockname()[:2], secrets.token_bytes(BYTES)
-        self._idle, self._writers, self._server = asyncio.Queue(), set(), None
+        self._idle, self._workers, self._server = asyncio.Queue(), set(), None
+
+    @property
+    def alive(self) -> int:
+        return len(self._workers)
+
+    @property
+    def idle(self) -> int:
+        return self._idle.qsize()
 
     async def open(self):
         """Takes those who come, from now on; the first question does so, too."""
@@ -65,10 +71,12 @@ class Workers:
         await asyncio.shield(self._server)
 
     async def answer(self, items, seed=None):
-        """The `Sent` of a batch. A batch whose worker dies is given to another one.
+        """The `Sent` of a batch. A batch whose worker falls silent is given to another one.
 
         Raises:
+            WorkerLost: the process of the worker has died.
             Unavailable: there is no worker.
+            Invalid: the lines are not what the model reads.
             Refusal: the worker has failed at it.
         """
         return await self._ask("answer", items, seed)
@@ -82,158 +90,115 @@ class Workers:
         if self._server is not None:
             (await self._server).close()
         self._socket.close()
-        for writer in list(self._writers):
-            self._let_go(writer)
+        for worker in list(self._workers):
+            worker.abort()
         await asyncio.sleep(0)  # the event loop closes them
 
     async def _ask(self, *question):
         await self.open()
-        for tried in range(TRIES):
-            reader, writer = worker = await self._next()
-            done = False
+        for _ in range(TRIES):
+            worker, done = await self._next(), False
             try:
-                writer.write(_message(question))
-                await writer.drain()
-                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                answer = pickle.loads(await reader.readexactly(length))
+                answer = await worker.ask(question)
                 done = True
-            except (OSError, EOFError):  # its process has died
-                await asyncio.sleep(PAUSE * 2**tried)
+            except TimeoutError:
                 continue
             finally:
-                if done:
+                if done and worker in self._workers:
                     self._idle.put_nowait(worker)
                 else:  # also where the batch was given up: an answer to it may still come
-                    self._let_go(writer)
+                    worker.abort()
             if isinstance(answer, Failed):
-                raise Refusal(f"A replica has failed: {answer.reason}")
+                raise answer.refusal()
             return answer
-        raise Unavailable(f"{TRIES} workers died at it. Repeat the request later.")
+        raise Unavailable(f"{TRIES} workers fell silent at it. Repeat the request later.")
 
     async def _next(self):
         """The worker that has been idle for longest."""
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    reader, writer = await self._idle.get()
-                    if _lives(reader, writer):
-                        return reader, writer
-                    self._let_go(writer)  # it died while it was idle
+                return await self._idle.get()
         except TimeoutError as error:
             raise Unavailable("No replica answers. Repeat the request later.") from error
 
     async def _welcome(self, reader, writer):
-        self._writers.add(writer)
         try:
             async with asyncio.timeout(WELCOME):
                 theirs, ours = await reader.readexactly(BYTES), secrets.token_bytes(BYTES)
-                writer.write(_proof(self.key, b"doors", theirs) + ours)
+                writer.write(proof(self.key, b"doors", theirs) + ours)
                 shown = await reader.readexactly(BYTES)
-            if not hmac.compare_digest(shown, _proof(self.key, b"worker", ours)):
+            if not hmac.compare_digest(shown, proof(self.key, b"worker", ours)):
                 raise PermissionError
         except (OSError, EOFError):  # a timeout is an OSError
-            self._let_go(writer)
-        else:
-            self._leave_out_dead()
-            self._idle.put_nowait((reader, writer))
-
-    def _leave_out_dead(self):
-        for _ in range(self._idle.qsize()):
-            worker = self._idle.get_nowait()
-            if _lives(*worker):
-                self._idle.put_nowait(worker)
-            else:
-                self._let_go(worker[1])
-
-    def _let_go(self, writer):
-        self._writers.discard(writer)
-        writer.transport.abort()  # what it has not taken, it need not have
-
-
-def _lives(reader, writer):
-    return not (reader.at_eof() or reader.exception() or writer.is_closing())
-
-
-class Failed:
-    """What a worker answers where it could not.
-
-    Args:
-        error: the exception.
-    """
-
-    def __init__(self, error):
-        self.reason = repr(error)
-
-
-def work(address, key, methods):
-    """Answers the doors; comes again where the connection breaks, until nobody listens there.
-
-    Args:
-        address, key: of `Workers`.
-        methods: dict from what may be asked to functions.
-    """
-    while True:
-        try:
-            with socket.create_connection(address, timeout=WELCOME) as link:
-                _set_options(link)
-                with link.makefile("rwb") as file:
-                    _introduce(file, key)
-                    link.settimeout(None)
-                    while True:
-                        _answer(file, methods)
-        except ConnectionRefusedError:  # the doors are gone, and others will have another address
+            writer.transport.abort()
             return
+        worker = _Worker(reader, writer)
+        self._workers.add(worker)
+        self._idle.put_nowait(worker)
+        await worker.listen()
+        self._workers.discard(worker)
+        for _ in range(self._idle.qsize()):
+            if (other := self._idle.get_nowait()) is not worker:
+                self._idle.put_nowait(other)
+
+
+class _Worker:
+    """A worker's connection, as the service sees it.
+
+    Args:
+        reader, writer: of asyncio, after both sides have shown that they know the key.
+    """
+
+    def __init__(self, reader, writer):
+        self._reader, self._writer, self._answer = reader, writer, None
+
+    async def ask(self, question):
+        """The answer to a question.
+
+        Raises:
+            WorkerLost: the connection broke: the process has died.
+            TimeoutError: there was no sign of life.
+        """
+        self._answer = asyncio.get_running_loop().create_future()
+        self._writer.write(message(question))
+        return await self._answer
+
+    async def listen(self):
+        """Takes answers and signs of life until the connection breaks."""
+        try:
+            while True:
+                (length,) = LENGTH.unpack(await self._read(LENGTH.size))
+                if length:
+                    self._finish(pickle.loads, await self._read(length))
+        except TimeoutError as error:
+            self._finish(_raise, error)
         except (OSError, EOFError):
-            time.sleep(AGAIN)
-        except Exception:  # of any kind: a worker that ends is missed by nobody
-            logger.exception("a worker has failed, and comes again")
-            time.sleep(AGAIN)
+            self._finish(_raise, WorkerLost("A worker died at the request."))
+        self.abort()
+
+    def abort(self):
+        """Breaks the connection; what the worker has not read is dropped."""
+        self._writer.transport.abort()
+
+    async def _read(self, count):
+        found = bytearray()
+        while len(found) < count:
+            async with asyncio.timeout(SILENCE):
+                part = await self._reader.read(count - len(found))
+            if not part:
+                raise EOFError
+            found += part
+        return found
+
+    def _finish(self, function, argument):
+        """Sets the answer to what a function returns or raises."""
+        if self._answer is None or self._answer.done():
+            return
+        try:
+            self._answer.set_result(function(argument))
+        except Exception as error:  # of any kind: who asked gets it
+            self._answer.set_exception(error)
 
 
-def _introduce(file, key):
-    """Both sides show that they know the key."""
-    ours = secrets.token_bytes(BYTES)
-    file.write(ours)
-    file.flush()
-    shown, theirs = _read(file, BYTES), _read(file, BYTES)
-    if not hmac.compare_digest(shown, _proof(key, b"doors", ours)):
-        raise PermissionError
-    file.write(_proof(key, b"worker", theirs))
-    file.flush()
-
-
-def _answer(file, methods):
-    """One question, and its answer."""
-    (length,) = _LENGTH.unpack(_read(file, _LENGTH.size))
-    name, *arguments = pickle.loads(_read(file, length))
-    try:
-        answer = _message(methods[name](*arguments))
-    except Exception as error:  # of any kind: it goes to who asked, and the worker goes on
-        answer = _message(Failed(error))
-    file.write(answer)
-    file.flush()
-
-
-def _message(content):
-    data = pickle.dumps(content)
-    return _LENGTH.pack(len(data)) + data
-
-
-def _read(file, count):
-    found = file.read(count)
-    if len(found) < count:
-        raise EOFError
-    return found
-
-
-def _proof(key, who, challenge):
-    return hmac.digest(key, who + challenge, "sha256")
-
-
-def _set_options(link):
-    """Messages leave at once, and a machine that is gone is noticed."""
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+def _raise(error):
+    raise error

@@ -10,9 +10,10 @@ import socket
 import threading
 
 from keras_transformer.export.serving.doors import serve_doors
+from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.measure import make_measure
 from keras_transformer.export.serving.metrics import Metrics
-from keras_transformer.export.serving.models import Limits, Models
+from keras_transformer.export.serving.models import Models
 from keras_transformer.export.serving.replica import Replica
 
 
@@ -28,7 +29,7 @@ class Local:
         fails: list of exceptions, which the next batches raise one after the other.
     """
 
-    calls, batch_tokens = 1, 512
+    calls, batch_tokens, alive = 1, 512, True
 
     def __init__(self, folder):
         self.replica, self.measure = Replica(str(folder), threads=1), make_measure(folder)
@@ -60,26 +61,28 @@ class Running:
         models: the service's `Models`.
     """
 
-    def __init__(self, replicas, limits=None, log=None, drain_seconds=10):
+    def __init__(self, replicas, limits=None, log=None, drain_seconds=10, allowed_hosts=()):
         self._replicas, self._up = replicas, threading.Event()
-        self._arguments = limits or Limits(), log, drain_seconds
+        self._arguments = limits or Limits(), log, drain_seconds, allowed_hosts
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         assert self._up.wait(30)
 
     async def _run(self):
-        limits, log, drain_seconds = self._arguments
+        limits, log, drain_seconds, hosts = self._arguments
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.models = Models(limits, Metrics(log))
+        metrics = Metrics(log)
+        self.models = Models(limits, metrics)
         for name, some in self._replicas.items():
             await self.models.add(name, some)
         with socket.create_server(("127.0.0.1", 0)) as opened:
             self.answered = await serve_doors(
-                self.models, opened, 0, self._stop, drain_seconds, self._listening
+                self.models, opened, 0, self._stop, drain_seconds, self._listening, hosts
             )
             for name in self.models.names():
                 await self.models.get(name).queue.close()
+        metrics.close()
 
     def _listening(self, port, grpc_port):
         self.port, self.grpc_port = port, grpc_port
@@ -94,6 +97,11 @@ class Running:
             return response.status, response.headers, response.read()
         finally:
             connection.close()
+
+    def metric(self, name):
+        """A number of `/metrics` that has no labels."""
+        page = self.request("GET", "/metrics")[2].decode()
+        return float(page.partition(f"\nkeras_transformer_{name} ")[2].split("\n")[0])
 
     def begin_to_stop(self):
         """What SIGTERM does."""

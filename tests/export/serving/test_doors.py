@@ -89,7 +89,7 @@ def test_json_and_binary_data_say_the_same(running):
 @pytest.mark.parametrize("cut", [0, 20])
 def test_nothing_waits_for_an_acknowledgement(running, cut):
     """Requests and answers come in two parts; where one waits for the other, that is 40 ms."""
-    request, seconds = b"GET /v2/models/en-de HTTP/1.1\r\nHost: x\r\n\r\n", []
+    request, seconds = b"GET /v2/models/en-de HTTP/1.1\r\nHost: localhost\r\n\r\n", []
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
         for _ in range(21):
             begun, found = time.perf_counter(), b""
@@ -230,7 +230,10 @@ def test_health_metrics_and_log_tell_no_text(running, log):
     for name in ("waiting_lines", "batch_lines_bucket", "tokens_total", "busy_seconds_total"):
         assert f"keras_transformer_{name}{{" in page
     assert 'latency_seconds{model="en-de",quantile="0.95"}' in page
-    line = json.loads(log.getvalue().splitlines()[-1])
+    end = time.monotonic() + 10
+    while '"door": "lines"' not in (rows := log.getvalue().splitlines() or [""])[-1]:
+        assert time.monotonic() < end  # a thread writes the log
+    line = json.loads(rows[-1])
     assert line["door"] == "lines" and line["model"] == "en-de" and line["status"] == 200
     assert line["lines"] == 1 and line["tokens"] > 1 and line["ms"] > 0
     assert "bicycle" not in log.getvalue() and "bicycle" not in page

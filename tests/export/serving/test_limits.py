@@ -7,18 +7,24 @@ import random
 import socket
 import struct
 import threading
-import time
 
 import grpc
 import pytest
 from support import local_service
+from support.service_requests import (
+    HEAD,
+    LINE,
+    ask,
+    grpc_call,
+    grpc_infer,
+    infer,
+    raw,
+    wait_for,
+)
 
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.serving import connections
-from keras_transformer.export.serving.messages import MESSAGES
-from keras_transformer.export.serving.models import Limits
+from keras_transformer.export.serving.limits import Limits
 
-LINE = b"two dogs run along the beach ."
 SMALL = Limits(
     body_bytes=100_000,
     held_bytes=200_000,
@@ -26,6 +32,7 @@ SMALL = Limits(
     open_requests=20,
     waiting_lines=3,
     read_seconds=0.7,
+    head_seconds=0.4,
 )
 
 
@@ -55,45 +62,7 @@ def nothing_else_suffers(request, expected):
     if "small" in request.fixturenames:
         small = request.getfixturevalue("small")
         assert small.request("POST", "/lines/en-de", LINE)[::2] == (200, expected)
-        assert small.models._held == 0
-
-
-def ask(running, path="/lines/en-de", body=LINE, headers=()):
-    return running.request("POST", path, body, headers)
-
-
-def infer(data=("x",), shape=None, **fields):
-    """The body of a request of the Open Inference Protocol."""
-    entry = {
-        "name": "text",
-        "datatype": "BYTES",
-        "shape": [len(data)] if shape is None else shape,
-        "data": data,
-    }
-    return {"inputs": [entry | fields]}
-
-
-def grpc_call(running, data, method="ModelInfer", timeout=20):
-    """Sends bytes to a method, and gives the code and the text of the answer."""
-    with grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
-        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
-        try:
-            return grpc.StatusCode.OK, call(data, timeout=timeout)
-        except grpc.RpcError as error:
-            return error.code(), error.details()
-
-
-def grpc_infer(**fields):
-    entry = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    request = {"model_name": "en-de", "inputs": [entry], "raw_input_contents": [b"\1\0\0\0x"]}
-    return MESSAGES["ModelInferRequest"](**request | fields).SerializeToString()
-
-
-def wait_for(holds):
-    end = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+        wait_for(lambda: small.metric("held_bytes") == 0)
 
 
 def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expected):
@@ -124,14 +93,17 @@ def test_too_many_open_requests_are_refused(small, local):
     try:
         for _ in range(SMALL.open_requests):
             sockets.append(socket.create_connection(("127.0.0.1", small.port)))
-            sockets[-1].sendall(b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
-        wait_for(lambda: small.models._open == SMALL.open_requests)
-        status, _, body = ask(small)
+            sockets[-1].sendall(
+                b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+            )
+        wait_for(lambda: small.metric("open_requests") == SMALL.open_requests)
+        status, _, body = ask(small, "/detect", b"q=x")
         assert status == 429 and b"requests are open" in body
+        assert ask(small)[0] == 200  # streams have room of their own
     finally:
         for opened in sockets:
             opened.close()
-    wait_for(lambda: small.models._open == 0)
+    wait_for(lambda: small.metric("open_requests") == 0)
 
 
 def test_what_is_too_late_is_not_begun(small, local):
@@ -296,26 +268,11 @@ def test_a_large_body_is_refused_after_it_was_sent(small):
     for body in (b"x" * 5_000_000, iter([b"x" * 50_000] * 100)):  # the second in chunks
         status, _, answer = ask(small, "/v2/models/en-de/infer", body)
         assert status == 413 and b"100000 bytes" in answer
-    status, _, answer = ask(small, body=b"x" * 5_000_000)  # one line
+    status, _, answer = ask(small, body=b"x" * 150_000)  # one line
     assert status == 413 and b"A line may have" in answer
 
 
-def raw(running, data, then=b"", pause=0.0):
-    """What comes back for bytes on a connection of their own."""
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
-        opened.sendall(data)
-        time.sleep(pause)
-        if then:
-            opened.sendall(then)
-        opened.settimeout(10)
-        return opened.recv(65536)
-
-
-HEAD = b"POST /lines/en-de HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
-
-
-def test_slow_clients_are_told(small, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+def test_slow_clients_are_told(small):
     assert raw(small, b"POST /li").startswith(b"HTTP/1.1 408")
     assert raw(small, HEAD + b"two").startswith(b"HTTP/1.1 408")
     infer_head = HEAD.replace(b"lines/en-de", b"v2/models/en-de/infer")
@@ -327,10 +284,13 @@ def test_slow_clients_are_told(small, monkeypatch):
     [
         (b"\0\1\2\3\r\n\r\n", b"400"),
         (b"GET / HTTP/9.9\r\n\r\n", b"400"),
-        (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"40"),
-        (b"GET /%ff%fe HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
-        (b"POST /detect HTTP/1.1\r\nContent-Length: -3\r\n\r\n", b"400"),
-        (b"POST /detect HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", b"40"),
+        (b"GET /%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: -3\r\n\r\n", b"400"),
+        (
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"400",
+        ),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000, b"431"),
     ],
 )
@@ -340,7 +300,7 @@ def test_what_is_no_http_is_refused(small, data, status):
 
 def test_each_line_of_a_stream_comes_before_the_next_is_sent(small, expected):
     with socket.create_connection(("127.0.0.1", small.port), timeout=10) as opened:
-        chunked = b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunked = b"\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         opened.sendall(b"PUT /lines/en-de HTTP/1.1" + chunked)
         for _ in range(2):
             opened.sendall(b"%x\r\n%s\n\r\n" % (len(LINE) + 1, LINE))
@@ -354,8 +314,8 @@ def test_each_line_of_a_stream_comes_before_the_next_is_sent(small, expected):
 def test_a_client_that_leaves_is_forgotten(small):
     with socket.create_connection(("127.0.0.1", small.port)) as opened:
         opened.sendall(HEAD + b"two")
-        wait_for(lambda: small.models._open == 1)
-    wait_for(lambda: small.models._open == 0)
+        wait_for(lambda: small.metric("open_requests") == 1)
+    wait_for(lambda: small.metric("open_requests") == 0)
 
 
 def test_a_failure_of_the_service_is_one_and_is_logged(small, local, caplog):
@@ -397,6 +357,6 @@ def test_binary_elements_are_read_as_the_protocol_says():
     from keras_transformer.export.serving import tensors
 
     items = [b"", b"x", bytes(range(256))]
-    assert tensors.unpacked(tensors.packed(items)) == items
+    assert tensors.unpacked(tensors.packed(items), 3) == items
     assert tensors.packed([b"ab"]) == struct.pack("<I", 2) + b"ab"
     assert list(itertools.chain(tensors.asked_outputs([]))) == ["text", "result", "error"]

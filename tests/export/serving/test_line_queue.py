@@ -5,8 +5,8 @@ import types
 
 import pytest
 
+from keras_transformer.export.serving.limits import Busy, Late
 from keras_transformer.export.serving.line_queue import NEXT_LINES, LineQueue
-from keras_transformer.export.serving.refusals import Busy, Late
 
 
 class Sender:

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from support import artefacts
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
+from keras_transformer.export.serving import cluster
 
 pytestmark = pytest.mark.slow
 LINES = artefacts.LINES
@@ -117,6 +119,13 @@ def test_nothing_listens_beyond_this_machine(served):
     assert found <= {"0100007F", "0000000000000000FFFF00000100007F"} and found
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_no_process_imports_a_framework(served):
+    _, service = served
+    for pid in (service.process.pid, *service.replicas()):
+        assert "tensorflow" not in pathlib.Path(f"/proc/{pid}/maps").read_text()
+
+
 def test_it_answers_as_translator(served):
     folder, service = served
     assert service.lines(LINES) == Translator(folder).translate(LINES)
@@ -193,6 +202,11 @@ def test_sigterm_answers_what_was_taken_in(served):
         (["x=out,replicas=0"], "must be at least 1"),
         (["x=out,gpus=-1"], "must be 0 or more"),
         (["x=one", "x=two"], "two models have one name"),
+        (["x=out,threads=999999"], "must be at most"),
+        (["x=out,threads=many"], "threads is a number, not 'many'"),
+        (["x=out", "--queue", "0"], "`waiting_lines` must be above 0"),
+        (["x=out", "--deadline", "nan"], "`deadline_seconds` must be above 0"),
+        (["x=out", "--drain", "-1"], "`drain_seconds` must be 0 or more"),
     ],
 )
 def test_the_command_says_what_is_wrong_before_ray_starts(arguments, message, capsys):
@@ -200,12 +214,20 @@ def test_the_command_says_what_is_wrong_before_ray_starts(arguments, message, ca
     assert message in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told_before_ray_starts(folder, capsys):
-    import socket
-
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_a_port_that_is_taken_is_told_before_ray_starts(folder, capsys, monkeypatch, option):
+    monkeypatch.setattr(cluster, "running", lambda address: pytest.fail("Ray starts"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert command.main([str(folder), "--port", str(taken.getsockname()[1])]) == 2
+        port = str(taken.getsockname()[1])
+        assert command.main([str(folder), "--port", "0", option, port]) == 2
     assert "in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_number_that_is_no_port_is_told(folder, capsys, option, port):
+    assert command.main([str(folder), "--port", "0", option, port]) == 2
+    assert "from 0 to 65535" in capsys.readouterr().err
 
 
 def test_names_and_options_of_the_command():

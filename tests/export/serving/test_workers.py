@@ -1,6 +1,9 @@
 """Workers that come to the doors over real sockets: batches, deaths, keys, strangers."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
 import struct
 import subprocess
@@ -10,9 +13,13 @@ import time
 
 import pytest
 
+from keras_transformer.export.serving import worker
 from keras_transformer.export.serving import workers as module
-from keras_transformer.export.serving.refusals import Refusal, Unavailable
-from keras_transformer.export.serving.workers import BYTES, TRIES, Workers, work
+from keras_transformer.export.serving.limits import Invalid, Refusal, Unavailable, WorkerLost
+from keras_transformer.export.serving.line_queue import DEATHS, LineQueue
+from keras_transformer.export.serving.worker import BYTES, introduce, work
+from keras_transformer.export.serving.workers import Workers
+from keras_transformer.startup import SERVES
 
 
 def answer(items, seed):
@@ -21,13 +28,18 @@ def answer(items, seed):
     return [f"{item} {seed}" for item in items]
 
 
+SERVING = {**os.environ, SERVES: "1"}  # a process without frameworks starts sooner
 METHODS = {"answer": answer, "describe": lambda: "a translator"}
 
 
 def come(workers, methods=METHODS, key=None):
-    """A worker, in a thread."""
-    arguments = workers.address, key or workers.key, methods
-    threading.Thread(target=work, args=arguments, daemon=True).start()
+    """A worker, in a thread that `sys.exit` ends."""
+
+    def live():
+        with contextlib.suppress(SystemExit):
+            work(workers.address, key or workers.key, methods)
+
+    threading.Thread(target=live, daemon=True).start()
 
 
 def come_and_die(workers, received=None):
@@ -35,7 +47,7 @@ def come_and_die(workers, received=None):
 
     def live():
         with socket.create_connection(workers.address) as link, link.makefile("rwb") as file:
-            module._introduce(file, workers.key)
+            introduce(file, workers.key)
             if file.read(1) and received is not None:
                 received.append(True)
 
@@ -82,33 +94,88 @@ def test_workers_answer_at_the_same_time():
     assert using(use, calls=2) == [["a"], ["b"]]
 
 
+class Sent:
+    """What a queue takes from a worker."""
+
+    def __init__(self, results):
+        self.results, self.lengths = results, [1] * len(results)
+
+
+def sending(items, seed):
+    return Sent(answer(items, seed))
+
+
+def queue_of(workers, calls=1):
+    return LineQueue(workers.answer, lambda items: [1] * len(items), calls)
+
+
 def test_a_batch_is_given_to_another_worker_where_one_dies():
     received = []
 
     async def use(workers):
-        for _ in range(TRIES - 1):
-            come_and_die(workers, received)
-        await until_idle(workers, TRIES - 1)
-        come(workers)
-        return await workers.answer(["a"], 3)
+        queue = queue_of(workers)
+        come_and_die(workers, received)
+        await until_idle(workers, 1)
+        asked = asyncio.create_task(queue.answer(["a"], 3))
+        while not received:
+            await asyncio.sleep(0.01)
+        come(workers, {"answer": sending})
+        found = (await asked).results
+        await queue.close()
+        return found
 
-    assert using(use) == ["a 3"] and len(received) == TRIES - 1
+    assert using(use) == ["a 3"] and received == [True]
 
 
-def test_a_batch_of_which_all_workers_die_is_refused():
+def test_a_request_that_kills_workers_fails_and_its_neighbours_are_answered():
+    died = []
+
+    def answer_or_die(items, seed):
+        if "poison" in items:
+            died.append(items)
+            sys.exit()
+        return sending(items, seed)
+
     async def use(workers):
-        for _ in range(TRIES):
-            come_and_die(workers)
-        with pytest.raises(Unavailable, match=f"{TRIES} workers died"):
-            await workers.answer(["a"])
+        queue = queue_of(workers)
+        asked = [queue.answer(lines, 1) for lines in (["a", "b"], ["poison", "c"], ["d"])]
+        asked = asyncio.gather(*asked, return_exceptions=True)
+        for _ in range(4):
+            come(workers, {"answer": answer_or_die})
+        found = await asked
+        await queue.close()
+        return found, workers.alive
 
-    using(use)
+    (first, poisoned, last), alive = using(use)
+    assert (first.results, last.results) == (["a 1", "b 1"], ["d 1"])
+    assert isinstance(poisoned, WorkerLost) and len(died) == DEATHS == 2
+    assert len(died[0]) > len(died[1]) == 2 and alive == 2
+
+
+def test_a_request_that_the_model_refuses_is_invalid_and_its_neighbours_are_answered():
+    def read(items, seed):
+        if "long" in items:
+            raise ValueError("the array has 30000 rows")
+        return sending(items, seed)
+
+    async def use(workers):
+        queue = queue_of(workers)
+        asked = [queue.answer(lines, 1) for lines in (["a"], ["long"], ["b"])]
+        asked = asyncio.gather(*asked, return_exceptions=True)
+        come(workers, {"answer": read})
+        found = await asked
+        await queue.close()
+        return found
+
+    first, refused, last = using(use)
+    assert first.results == ["a 1"] and last.results == ["b 1"]
+    assert isinstance(refused, Invalid) and "30000 rows" in str(refused)
 
 
 def test_where_a_process_of_many_workers_dies_another_gets_the_batch():
     code = (
         "import sys, threading, time\n"
-        "from keras_transformer.export.serving.workers import work\n"
+        "from keras_transformer.export.serving.worker import work\n"
         "arguments = ('127.0.0.1', int(sys.argv[1])), bytes.fromhex(sys.argv[2]), "
         "{'answer': lambda items, seed: time.sleep(600)}\n"
         "for _ in range(2 * 8): threading.Thread(target=work, args=arguments).start()\n"
@@ -116,16 +183,49 @@ def test_where_a_process_of_many_workers_dies_another_gets_the_batch():
 
     async def use(workers):
         command = [sys.executable, "-c", code, str(workers.address[1]), workers.key.hex()]
-        with subprocess.Popen(command) as process:
+        with subprocess.Popen(command, env=SERVING) as process:
             await until_idle(workers, 16)
-            asked = [asyncio.create_task(workers.answer([name], 1)) for name in "abcdefgh"]
-            while workers._idle.qsize() > 8:
-                await asyncio.sleep(0.01)
+            queue = queue_of(workers, 8)
+            asked = []
+            for count, name in enumerate("abcdefgh"):
+                asked.append(asyncio.create_task(queue.answer([name], 1)))
+                while workers.idle > 15 - count:
+                    await asyncio.sleep(0.01)
             process.kill()
-            come(workers)
-            return await asyncio.gather(*asked)
+            come(workers, {"answer": sending})
+            found = [answered.results for answered in await asyncio.gather(*asked)]
+            await queue.close()
+            return found
 
     assert using(use, calls=16) == [[f"{name} 1"] for name in "abcdefgh"]
+
+
+def test_a_worker_whose_process_was_stopped_is_noticed_and_its_batch_goes_elsewhere(monkeypatch):
+    monkeypatch.setattr(module, "SILENCE", 2.5)
+    code = (
+        "import sys, time\n"
+        "from keras_transformer.export.serving.worker import work\n"
+        "work(('127.0.0.1', int(sys.argv[1])), bytes.fromhex(sys.argv[2]), "
+        "{'answer': lambda items, seed: time.sleep(600)})\n"
+    )
+
+    async def use(workers):
+        command = [sys.executable, "-c", code, str(workers.address[1]), workers.key.hex()]
+        with subprocess.Popen(command, env=SERVING) as process:
+            try:
+                await until_idle(workers, 1)
+                asked = asyncio.create_task(workers.answer(["a"], 1))
+                await asyncio.sleep(1.5 * module.SILENCE)  # signs of life come while it computes
+                assert workers.alive == 1 and not asked.done()
+                process.send_signal(signal.SIGSTOP)
+                while workers.alive:
+                    await asyncio.sleep(0.05)
+                come(workers)
+                return await asked
+            finally:
+                process.kill()
+
+    assert using(use) == ["a 1"]
 
 
 def test_a_worker_is_there_for_the_next_batch_after_one_that_it_cannot_send():
@@ -138,29 +238,28 @@ def test_a_worker_is_there_for_the_next_batch_after_one_that_it_cannot_send():
     assert using(use) == ["a"]
 
 
-def test_a_worker_that_fails_otherwise_comes_again(monkeypatch):
-    monkeypatch.setattr(module, "AGAIN", 0.05)
-    failures, answer_one = [MemoryError()], module._answer
+class Unreadable:
+    """Its pickle cannot be read."""
 
-    def fail_once(*arguments):
-        if failures:
-            raise failures.pop()
-        answer_one(*arguments)
+    def __reduce__(self):
+        return int, ("no number",)
 
-    monkeypatch.setattr(module, "_answer", fail_once)
 
+def test_a_question_that_cannot_be_read_is_answered_and_the_worker_goes_on():
     async def use(workers):
         come(workers)
+        with pytest.raises(Refusal, match="no number"):
+            await workers.answer([Unreadable()])
         return await workers.answer(["a"], 1)
 
-    assert using(use) == ["a 1"] and not failures
+    assert using(use) == ["a 1"]
 
 
 def test_it_closes_though_a_worker_does_not_read():
     async def use(workers):
         await workers.open()
         link = socket.create_connection(workers.address)
-        await asyncio.to_thread(introduce, link, workers.key)
+        await asyncio.to_thread(show_key, link, workers.key)
         asked = asyncio.create_task(workers.answer(["x" * 2**24]))
         await asyncio.sleep(0.2)
         await workers.close()
@@ -175,32 +274,33 @@ def test_it_closes_though_a_worker_does_not_read():
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_worker_that_died_while_idle_gets_no_batch(reset):
     async def use(workers):
-        links = [socket.create_connection(workers.address) for _ in range(TRIES + 1)]
+        links = [socket.create_connection(workers.address) for _ in range(5)]
         await workers.open()
         for link in links:
-            await asyncio.to_thread(introduce, link, workers.key)
+            await asyncio.to_thread(show_key, link, workers.key)
         come(workers)
-        await until_idle(workers, TRIES + 2)
+        await until_idle(workers, 6)
         for link in links:
             if reset:  # as where its machine has started again
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             link.close()
-        await asyncio.sleep(0.1)
+        while workers.alive > 1:
+            await asyncio.sleep(0.01)
         return [await workers.answer(["b"], count) for count in range(3)]
 
     assert using(use) == [["b 0"], ["b 1"], ["b 2"]]
 
 
-def introduce(link, key):
+def show_key(link, key):
     with link.makefile("rwb") as file:
-        module._introduce(file, key)
+        introduce(file, key)
 
 
 async def until_idle(workers, count):
     """Waits until so many workers are idle."""
     await workers.open()
     end = time.monotonic() + 20
-    while workers._idle.qsize() < count:
+    while workers.idle < count:
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
 
@@ -216,7 +316,7 @@ def test_an_error_of_the_replica_is_told_and_the_worker_goes_on():
 
 
 def test_the_answer_to_a_batch_that_was_given_up_reaches_nobody(monkeypatch):
-    monkeypatch.setattr(module, "AGAIN", 0.05)
+    monkeypatch.setattr(worker, "AGAIN", 0.05)
     begun, go = threading.Event(), threading.Event()
 
     def slow(items, seed):
@@ -268,7 +368,7 @@ def test_who_does_not_know_the_key_gets_no_batch(monkeypatch):
 
 
 def test_a_worker_takes_nothing_from_doors_that_do_not_know_the_key(monkeypatch):
-    monkeypatch.setattr(module, "AGAIN", 0.05)
+    monkeypatch.setattr(worker, "AGAIN", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as false:
         false.settimeout(20)
         arguments = false.getsockname(), b"k" * BYTES, {"answer": answer}
@@ -283,7 +383,7 @@ def test_a_worker_takes_nothing_from_doors_that_do_not_know_the_key(monkeypatch)
 
 
 def test_a_worker_ends_where_nobody_listens_any_more(monkeypatch):
-    monkeypatch.setattr(module, "AGAIN", 0.05)
+    monkeypatch.setattr(worker, "AGAIN", 0.05)
 
     async def use(workers):
         thread = threading.Thread(target=work, args=(workers.address, workers.key, METHODS))

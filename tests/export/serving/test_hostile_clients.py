@@ -1,0 +1,432 @@
+"""Clients that are slow, greedy or gone: none of them takes the service from the others."""
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import threading
+import time
+
+import grpc
+import pytest
+from support import local_service
+from support.service_requests import (
+    LINE,
+    ask,
+    grpc_call,
+    grpc_infer,
+    infer,
+    raw,
+    wait_for,
+)
+
+from keras_transformer.export.serving.limits import Limits
+
+TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1]}
+DETECT = b"POST /detect HTTP/1.1\nHost: localhost\n"
+INFER = "/v2/models/en-de/infer"
+SMALL = Limits(
+    body_bytes=100_000,
+    held_bytes=200_000,
+    head_seconds=0.5,
+    read_seconds=0.7,
+    write_seconds=0.5,
+    deadline_seconds=3.0,
+)
+
+
+class Local(local_service.Local):
+    """A stub whose batches hang where they hold the line `hang`."""
+
+    async def answer(self, items, seed=None):
+        if b"hang" in items:
+            self.batches.append((items, seed))
+            await asyncio.get_running_loop().create_future()
+        return await super().answer(items, seed)
+
+
+@pytest.fixture(scope="module")
+def local(folder):
+    return Local(folder)
+
+
+@pytest.fixture(scope="module")
+def small(local):
+    made = local_service.Running({"en-de": local}, SMALL)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_suffers(small):
+    yield
+    assert ask(small)[0] == 200
+    wait_for(lambda: small.metric("held_bytes") == small.metric("open_requests") == 0)
+
+
+@contextlib.contextmanager
+def connected(running, head):
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
+        opened.sendall(head.replace(b"\n", b"\r\n"))
+        yield opened
+
+
+def until_closed(opened):
+    """What comes until the service closes the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while part := opened.recv(2**16):
+            found += part
+    return found
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
+def test_a_message_of_empty_fields_is_refused_before_they_are_made(folder):
+    running = local_service.Running({"en-de": local_service.Local(folder)})
+    good = grpc_infer()
+    grpc_call(running, good)
+    before = resident()
+    for field in (b"\x2a\x00", b"\x22\x00", b"\x32\x00"):  # inputs, parameters, outputs
+        code, text = grpc_call(running, good + field * 4_000_000)
+        assert code == grpc.StatusCode.OUT_OF_RANGE and "fields" in text
+    packed = grpc_infer(inputs=[{"name": "text", "datatype": "BYTES", "shape": [1] * 4_000_000}])
+    assert grpc_call(running, packed)[0] == grpc.StatusCode.OUT_OF_RANGE
+    assert resident() - before < 150 * 2**20
+    running.stop()
+
+
+# HTTP/2 by hand: a client of grpc's own sends whole requests and reads all answers.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, flags, stream, data):
+    return len(data).to_bytes(3, "big") + bytes([kind, flags]) + struct.pack("!I", stream) + data
+
+
+def grpc_head(window=65_535):
+    """The preface, settings with a window for answers, and the head of a request."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/inference.GRPCInferenceService/ModelInfer",
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    block = b"".join(
+        b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
+        for pair in headers.items()
+    )
+    settings = frame(4, 0, 0, struct.pack("!HI", 4, window))
+    return PREFACE + settings + frame(1, 4, 1, block)
+
+
+def frames(opened):
+    """Yields the kinds of the frames that come, and the streams."""
+    file = opened.makefile("rb")
+    while head := file.read(9):
+        file.read(int.from_bytes(head[:3], "big"))
+        yield head[3], struct.unpack("!I", head[5:])[0]
+
+
+def test_a_grpc_request_that_does_not_arrive_ends(small):
+    message = b"\0" + struct.pack("!I", 50_000)
+    with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=10) as opened:
+        opened.sendall(grpc_head() + frame(0, 0, 1, message + b"\x0a"))
+        assert any(stream == 1 for _, stream in frames(opened))
+
+
+def test_a_grpc_answer_that_is_not_taken_ends(small):
+    data = grpc_infer()
+    message = b"\0" + struct.pack("!I", len(data)) + data
+    with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=10) as opened:
+        opened.sendall(grpc_head(window=0) + frame(0, 1, 1, message))
+        assert list(frames(opened))  # and then the connection is closed
+
+
+def test_many_grpc_requests_wait_for_room_and_are_answered(small):
+    """Two are read at the same time; none is refused for that."""
+    with grpc.insecure_channel(f"127.0.0.1:{small.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for future in [call.future(grpc_infer(), timeout=20) for _ in range(40)]:
+            assert future.result()
+
+
+def test_lines_count_in_what_all_requests_hold(small):
+    head = b"POST /lines/en-de HTTP/1.1\nHost: localhost\nContent-Length: 99000\n\n"
+    with connected(small, head) as first, connected(small, head) as second:
+        for opened in (first, second):
+            opened.sendall(b"x" * 90_000)
+        wait_for(lambda: small.metric("held_bytes") == 180_000)
+        status, _, body = ask(small, INFER, b"x" * 50_000)
+        assert status == 429 and b"too much room" in body
+
+
+def test_a_stream_without_a_whole_line_ends_though_bytes_come(small):
+    head = b"POST /lines/en-de HTTP/1.1\nHost: localhost\nContent-Length: 99\n\n"
+    with connected(small, head) as opened:
+        opened.settimeout(0.1)
+        for _ in range(60):
+            opened.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                assert opened.recv(100).startswith(b"HTTP/1.1 408")
+                return
+    raise AssertionError("the stream goes on")
+
+
+@pytest.mark.parametrize("path", [b"/live", b"/lines/en-de"])
+@pytest.mark.parametrize("endless", [b"a: b\r\n", b"a: " + b"x" * 40_000])
+def test_trailers_have_an_end(small, path, endless):
+    head = b"POST %s HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n0\n" % path
+    with connected(small, head) as opened, contextlib.suppress(ConnectionError):
+        for _ in range(1000):
+            opened.sendall(endless * (41_000 // len(endless)))
+        raise AssertionError("40 MB of trailers were taken")
+
+
+@pytest.mark.parametrize("path", [b"/live", b"/lines/en-de", b"/v2/models/en-de/infer"])
+def test_a_chunk_that_never_begins_ends(small, path):
+    head = b"POST %s HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n1;" % path
+    with connected(small, head) as opened:
+        until_closed(opened)
+
+
+def test_an_answer_that_is_not_taken_ends(small):
+    with socket.socket() as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        opened.connect(("127.0.0.1", small.port))
+        opened.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 900)
+        poll, end = select.poll(), time.monotonic() + 20
+        poll.register(opened, 0)  # reports a reset
+        while not poll.poll(100):
+            assert time.monotonic() < end
+
+
+def test_requests_without_end_before_an_answer_are_not_kept(small, local):
+    local.gate.clear()
+    request = b"POST /lines/en-de HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
+    try:
+        with connected(small, b"") as opened, pytest.raises(ConnectionError):
+            for _ in range(10_000):
+                opened.sendall(request * 1000)
+    finally:
+        local.gate.set()
+
+
+@pytest.mark.parametrize(
+    "fields, status",
+    [
+        ({"id": "\ud800"}, 400),
+        ({"parameters": {"timeout": 10**400}}, 400),
+        ({"shape": [10**4000, 10**4000]}, 400),
+        ({"header": "0" * 20 + "1" * 5000}, 400),
+        ({"outputs": [{"name": "text"}] * 2}, 400),
+        ({"outputs": [{"name": "text"}] * 2_000}, 400),
+        ({"inputs": [{}] * 20_000}, 400),
+        ({"name": "x" * 90_000}, 400),
+        ({"datatype": "x" * 90_000}, 400),
+        ({"shape": [{}] * 20_000}, 400),
+        ({"binary": "x" * 90_000}, 400),
+    ],
+)
+def test_malformed_requests_get_short_reasons(small, caplog, fields, status):
+    body = infer(**{name: fields[name] for name in ("name", "datatype", "shape") if name in fields})
+    if "binary" in fields:
+        body["inputs"][0]["parameters"] = {"binary_data_size": fields["binary"]}
+    body |= {
+        name: fields[name] for name in ("id", "parameters", "outputs", "inputs") if name in fields
+    }
+    headers = {"Inference-Header-Content-Length": fields["header"]} if "header" in fields else {}
+    found, _, answer = ask(small, INFER, json.dumps(body), headers)
+    assert found == status and len(answer) < 400 and json.loads(answer)["error"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "fields, code",
+    [
+        ({"model_name": "x" * 90_000}, "NOT_FOUND"),
+        ({"model_name": "😀" * 20_000}, "NOT_FOUND"),
+        ({"model_version": "x" * 90_000}, "NOT_FOUND"),
+        ({"inputs": [{"name": "x" * 90_000}]}, "INVALID_ARGUMENT"),
+        ({"inputs": [{"name": "text", "datatype": "x" * 90_000}]}, "INVALID_ARGUMENT"),
+        (
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1] * 9_000}]},
+            "INVALID_ARGUMENT",
+        ),
+        ({"outputs": [{"name": "x" * 90_000}]}, "INVALID_ARGUMENT"),
+        ({"outputs": [{"name": "text"}] * 2}, "INVALID_ARGUMENT"),
+        (
+            {"parameters": [{"key": "timeout", "value": {"string_param": "x" * 90_000}}]},
+            "INVALID_ARGUMENT",
+        ),
+    ],
+)
+def test_grpc_gives_the_right_code_and_a_short_reason(small, fields, code):
+    found, text = grpc_call(small, grpc_infer(**fields))
+    assert found.name == code and len(text) <= 500
+
+
+@pytest.mark.parametrize(
+    "head, status",
+    [
+        (b"GET /live HTTP/1.1\nHost: localhost\nX: " + b"x" * 70_000 + b"\n\n", b"431"),
+        (b"GET /live HTTP/1.1\nHost: localhost\n" + b"a: b\n" * 30_000 + b"\n", b"431"),
+        (b"GET /live HTTP/1.1\n\n", b"400"),
+        (b"GET /live HTTP/1.1\nHost: localhost\nHost: localhost\n\n", b"400"),
+        (b"GET /live HTTP/1.1\nHost: localhost\n\n", b"200"),
+        (b"GET /live HTTP/1.1\nHost: LOCALHOST:8080\n\n", b"200"),
+        (b"GET /live HTTP/1.1\nHost: [::1]:8080\n\n", b"200"),
+        (b"GET /live HTTP/1.1\nHost: evil.example\n\n", b"403"),
+        (b"GET /live HTTP/1.1\nHost: 127.0.0.1.evil.example:8080\n\n", b"403"),
+        (b"GET /live HTTP/1.1\nHost: localhost:1\nOrigin: http://localhost:1\n\n", b"200"),
+        (b"GET /live HTTP/1.1\nHost: localhost:1\nOrigin: http://localhost:2\n\n", b"403"),
+        (b"GET /live HTTP/1.1\nHost: localhost:1\nOrigin: http://evil.example\n\n", b"403"),
+        (b"GET /live HTTP/1.1\nHost: localhost:1\nOrigin: null\n\n", b"403"),
+        (
+            b"POST /detect HTTP/1.1\nHost: localhost\nTransfer-Encoding: gzip, chunked\n\n0\n\n",
+            b"415",
+        ),
+        (
+            DETECT + b"Content-Encoding: identity\nContent-Encoding: gzip\nContent-Length: 0\n\n",
+            b"415",
+        ),
+    ],
+)
+def test_heads_of_requests(small, head, status):
+    assert raw(small, head.replace(b"\n", b"\r\n")).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("path", ["/lines/en-de", INFER, "/translate"])
+def test_lines_of_clients_that_left_are_not_computed(folder, path):
+    local = local_service.Local(folder)
+    running = local_service.Running({"en-de": local}, drain_seconds=0.1)
+    queue, lines = running.models.get("en-de").queue, [f"line {n}" for n in range(40)]
+    body = {
+        "/lines/en-de": "".join(f"{line}\n" for line in lines),
+        INFER: json.dumps(infer(lines)),
+        "/translate": json.dumps({"q": lines, "source": "en", "target": "de"}),
+    }[path].encode()
+    head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Type: application/json\n" % path.encode()
+    local.gate.clear()
+    first = b"POST /lines/en-de HTTP/1.1\nHost: localhost\nContent-Length: 1\n\nx"
+    with connected(running, first):
+        wait_for(lambda: local.batches)
+        with connected(running, head + b"Content-Length: %d\n\n" % len(body)) as opened:
+            opened.sendall(body)
+            wait_for(lambda: queue.waiting == len(lines))
+        wait_for(lambda: queue.waiting == 0)
+    running.stop()
+
+
+def test_a_client_cannot_ask_for_more_time_than_the_service_gives(small, local):
+    """The second request waits for the first one, whose batch is given up after the deadline."""
+    local.gate.clear()
+    try:
+        before, begun = len(local.batches), time.monotonic()
+        first = threading.Thread(target=ask, args=(small,))
+        first.start()
+        wait_for(lambda: len(local.batches) > before)
+        assert ask(small, headers={"Request-Timeout": "60"})[0] == 504
+        assert time.monotonic() - begun < 1.6 * SMALL.deadline_seconds
+        first.join()
+    finally:
+        local.gate.set()
+
+
+def test_a_batch_that_hangs_is_given_up(small):
+    """Its worker is let go, and other requests are answered."""
+    assert ask(small, body=b"hang")[0] == 504
+    assert ask(small)[0] == 200
+
+
+def test_a_service_without_a_worker_is_not_ready(small, local):
+    local.alive = False
+    try:
+        for path in ("/ready", "/v2/health/ready", "/v2/models/en-de/ready"):
+            assert small.request("GET", path)[0] == 503
+        assert small.request("GET", "/live")[0] == 200
+    finally:
+        local.alive = True
+    assert small.request("GET", "/ready")[0] == 200
+
+
+def test_measuring_a_large_request_does_not_stop_others(folder):
+    local, begun, go = local_service.Local(folder), threading.Event(), threading.Event()
+
+    def measure(items):
+        if len(items) > 1:
+            begun.set()
+            assert go.wait(20)
+        return [1] * len(items)
+
+    local.measure = measure
+    running = local_service.Running({"en-de": local})
+    lines = json.dumps(infer(["x"] * 1000))
+    asking = threading.Thread(target=ask, args=(running, INFER, lines))
+    asking.start()
+    assert begun.wait(20)
+    try:
+        assert running.request("POST", "/lines/en-de", LINE, timeout=5)[0] == 200
+    finally:
+        go.set()
+        asking.join()
+        running.stop()
+
+
+class Output:
+    """A log whose writes wait for an event, or fail."""
+
+    def __init__(self, error=None):
+        self.go, self.error = threading.Event(), error
+        self.text = ""
+
+    def write(self, text):
+        if self.error is not None:
+            raise self.error
+        assert self.go.wait(60)
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_a_log_that_cannot_be_written_changes_no_answer(folder):
+    output = Output(BrokenPipeError())
+    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
+    assert ask(running)[0] == ask(running, INFER, json.dumps(infer()))[0] == 200
+    wait_for(lambda: running.metric("log_dropped_total") == 2)
+    running.stop()
+
+
+def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
+    from keras_transformer.export.serving import metrics
+
+    monkeypatch.setattr(metrics, "LOG_LINES", 5)
+    output = Output()
+    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
+    for _ in range(10):
+        assert ask(running)[0] == 200
+    assert running.metric("log_dropped_total") >= 4
+    output.go.set()
+    running.stop()
+    assert 5 <= output.text.count("\n") <= 6  # what was taken in is written
+
+
+def test_allowed_hosts_pass(folder):
+    running = local_service.Running(
+        {"en-de": local_service.Local(folder)}, allowed_hosts=["proxy.example"]
+    )
+    assert ask(running, headers={"Host": "proxy.example"})[0] == 200
+    assert ask(running, headers={"Origin": "https://proxy.example"})[0] == 200
+    assert ask(running, headers={"Origin": "https://evil.example"})[0] == 403
+    assert ask(running, body=LINE, headers={"Host": "evil.example"})[0] == 403
+    running.stop()

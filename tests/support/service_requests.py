@@ -1,0 +1,60 @@
+"""Requests to a service in the tests: good ones, malformed ones, and bytes on a bare connection."""
+
+import socket
+import time
+
+import grpc
+
+from keras_transformer.export.serving.messages import MESSAGES
+
+LINE = b"two dogs run along the beach ."
+HEAD = b"POST /lines/en-de HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n"
+
+
+def ask(running, path="/lines/en-de", body=LINE, headers=()):
+    return running.request("POST", path, body, headers)
+
+
+def infer(data=("x",), shape=None, **fields):
+    """The body of a request of the Open Inference Protocol."""
+    entry = {
+        "name": "text",
+        "datatype": "BYTES",
+        "shape": [len(data)] if shape is None else shape,
+        "data": data,
+    }
+    return {"inputs": [entry | fields]}
+
+
+def grpc_call(running, data, method="ModelInfer", timeout=20):
+    """Sends bytes to a method, and gives the code and the text of the answer."""
+    with grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
+        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        try:
+            return grpc.StatusCode.OK, call(data, timeout=timeout)
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+
+
+def grpc_infer(**fields):
+    entry = {"name": "text", "datatype": "BYTES", "shape": [1]}
+    request = {"model_name": "en-de", "inputs": [entry], "raw_input_contents": [b"\1\0\0\0x"]}
+    return MESSAGES["ModelInferRequest"](**request | fields).SerializeToString()
+
+
+def wait_for(holds):
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def raw(running, data, then=b"", pause=0.0):
+    """What comes back for bytes on a connection of their own."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
+        opened.sendall(data)
+        time.sleep(pause)
+        if then:
+            opened.sendall(then)
+        opened.settimeout(10)
+        return opened.recv(65536)
