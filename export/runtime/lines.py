@@ -5,7 +5,17 @@ artefacts share these functions, so that they treat odd lines alike.
 """
 
 import itertools
+import reprlib
 import sys
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+
+
+def shown(value: Any) -> str:
+    """What an error says of a value that came: its `repr`, cut to about 100 characters."""
+    return _SHORT.repr(value)[:100]
 
 
 def checked_lines(lines, call="translate([line])"):

@@ -25,7 +25,8 @@ _DESCRIPTION = (
     "Answers standard input, line by line, on standard output, as the artefact's "
     "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
     "probability; words their tags, as word/tag; question TAB passage an answer; other models "
-    "JSON. Two texts have a TAB between them; models that read no text read JSON."
+    "JSON. Two texts have a TAB between them. Models that read arrays read JSON: an array, or an "
+    "object of texts and arrays by input name."
 )
 _EPILOG = (
     "A line that cannot be answered gives an empty line (none with --n-best), and "
