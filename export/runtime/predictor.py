@@ -100,6 +100,12 @@ class Predictor(Runner):
                 f"{artefact.folder} was exported for the task {task!r} and reads no text. Export "
                 "the model with its tokenizer: export_onnx(model, path, tokenizer, head=head)."
             )
+        if task == "tag" and ids and len(self._inputs) > 1:
+            raise ArtefactError(
+                f"{artefact.folder} was exported for the task {task!r}, which reads words from one "
+                f"input, and has the inputs {[value['name'] for value in self._inputs]}. Export "
+                "the model without a head."
+            )
         if not ids:
             self._reader = ArrayReader(self._inputs, manifest["limits"]["source_length"])
         else:

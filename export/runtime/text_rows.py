@@ -46,7 +46,7 @@ class TextReader:
         self._others = {value["name"]: value for value in inputs if value["name"] not in known}
         self._named = bool(self._others) or len(self._ids) > 2
         self._most = artefact.manifest["limits"]["source_length"]
-        self._limits = {v["name"]: row_limit(artefact, v) for v in inputs if v["name"] in known}
+        self._limits = {v["name"]: row_limit(artefact, v) for v in inputs if v["name"] in self._ids}
         self._counts = (1, 2) if self._segments else (1,)  # how many texts a row may hold
         if self._answers and len(self._ids) == 1:
             self._counts = (2,)

@@ -61,7 +61,8 @@ def made(tmp_path):
 
 
 def artefact(folder):
-    manifest = {"precision": "float32", "inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+    x = {"name": "x", "dtype": "float32", "axes": [SIZE]}
+    manifest = {"precision": "float32", "inputs": [x], "outputs": [{"name": "y"}]}
     return Artefact(folder, manifest | {"versions": {}}, None)
 
 
