@@ -73,6 +73,7 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         dtype = _DTYPES.get(value.type, value.type)
         found, expected = (dtype, _sizes(value.shape)), (entry["dtype"], _sizes(entry["axes"]))
         _check_same(artefact, f"input {value.name!r}", found, expected)
+    artefact.check_unchanged()
     return session
 
 

@@ -1,4 +1,4 @@
-"""Manifests with a wrong value in one field, under a right checksum: each is refused, or harmless."""
+"""Manifests with a wrong value in one field, under a right checksum: refused, or harmless."""
 
 import copy
 import json
