@@ -28,6 +28,7 @@ from keras_transformer.training.word_errors import word_error_rate
 
 D_MODEL = 64  # size of the vectors
 LONGEST = 5  # digits in a sequence
+MOST_FRAMES = 500  # of a digit and the silence before it: five seconds
 
 
 def make_model(vocab_size, bands, blocks):
@@ -97,7 +98,14 @@ def main(argv=None):
         tokenizer = kt.Tokenizer.train(texts, vocab_size=40, **options)  # a piece a word
         model = train(args, run, sets, tokenizer)
         search = kt.BeamSearch(beam_width=4)
-        export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=2 * LONGEST)
+        export.export_onnx(
+            model,
+            run.path / "onnx",
+            tokenizer,
+            search,
+            max_length=2 * LONGEST,
+            max_source_length=LONGEST * MOST_FRAMES,
+        )
 
         # From here on ONNX Runtime answers.
         transcriber = Transcriber(run.path / "onnx")

@@ -3,6 +3,8 @@
 import contextlib
 import logging
 import os
+import pathlib
+from collections.abc import Iterator
 
 from keras_transformer.export.archive.plan import ArchiveError
 from keras_transformer.export.archive.worker import Worker
@@ -12,7 +14,14 @@ from keras_transformer.startup import SERVES
 OBJECT_STORE_BYTES = 100 * 2**20
 # Ray on this machine alone is gone with the job: nobody reads its metrics, which cost a quarter of
 # what its processes take while the workers answer. Its older autoscaler ends a second late.
-LOCAL_SETTINGS = {"RAY_enable_metrics_collection": "0", "RAY_enable_autoscaler_v2": "1"}
+# The third setting lets all of its processes listen on 127.0.0.1 only.
+LOCAL_SETTINGS = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+# Ray takes its token from these, or from a file that it writes, readable for everyone.
+TOKEN_VARIABLES, TOKEN_FILE = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), ".ray/auth_token"
 # Parts whose lines are sorted by length together, so that their batches hold less padding: most
 # parts, and most lines. That is also what a kill costs a worker.
 PARTS_TOGETHER, LINES_TOGETHER = 5, 10_000
@@ -31,14 +40,13 @@ def running_ray(address, workers, threads):
         yield
         return
     options = {"logging_level": logging.ERROR, "log_to_driver": False}
-    settings = {SERVES: "1"}  # its processes import no framework, even if one is installed
     if address == "local":
-        settings |= {name: os.environ.get(name, LOCAL_SETTINGS[name]) for name in LOCAL_SETTINGS}
+        _hide_token()
         options["include_dashboard"] = False
         options["object_store_memory"] = OBJECT_STORE_BYTES
         options["num_cpus"] = max(os.cpu_count() or 1, (workers or 1) * threads)
     try:
-        with _environment(settings):
+        with ray_settings(address):
             ray.init(address, **options)
     except Exception as error:  # Ray raises plain ones, too, as after 30 s on a busy machine
         ray.shutdown()
@@ -50,9 +58,22 @@ def running_ray(address, workers, threads):
         ray.shutdown()
 
 
+def _hide_token() -> None:
+    """Keeps the file of Ray's token from other users of this machine."""
+    if not any(name in os.environ for name in TOKEN_VARIABLES):
+        with contextlib.suppress(OSError, RuntimeError):  # no home, or not one of this user
+            path = pathlib.Path.home() / TOKEN_FILE
+            path.parent.mkdir(exist_ok=True)
+            path.touch(0o600)  # Ray fills an empty file
+            path.chmod(0o600)
+
+
 @contextlib.contextmanager
-def _environment(settings):
-    """Sets environment variables for the processes that are started in this block."""
+def ray_settings(address: str) -> Iterator[None]:
+    """Sets environment variables for Ray where it is imported, and started, in this block."""
+    settings = {SERVES: "1"}  # its processes import no framework, even if one is installed
+    if address == "local":
+        settings |= {name: os.environ.get(name, LOCAL_SETTINGS[name]) for name in LOCAL_SETTINGS}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

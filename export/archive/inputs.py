@@ -10,11 +10,16 @@ Text and JSON lines may be packed: `.gz` after the rest of the name. Lines end w
 nothing else.
 """
 
+import functools
 import gzip
 import io
 import itertools
 import json
+import os
 import pathlib
+from typing import BinaryIO
+
+from keras_transformer.export.runtime.lines import check_length, read_lines
 
 
 def kind_of(path):
@@ -46,7 +51,7 @@ def cut(path, part_lines, column):
     with _opened(path) as file:
         while True:
             start = file.tell()
-            found = sum(1 for _ in itertools.islice(file, part_lines))
+            found = sum(1 for _ in itertools.islice(read_lines(file), part_lines))
             if not found:
                 return lines, starts
             starts.append(start)
@@ -55,6 +60,8 @@ def cut(path, part_lines, column):
 
 def read(path, start, lines, column):
     """The items of a part.
+
+    A packed file stays open. So a process that reads its parts in order unpacks it once.
 
     Args:
         path, column: as `cut` takes them.
@@ -70,32 +77,55 @@ def read(path, start, lines, column):
     kind = kind_of(path)
     if kind == "parquet":
         found = _rows(_parquet(path, column), start, lines, column)
+    elif _is_packed(path):
+        try:
+            found = _lines(_kept(path, os.stat(path).st_mtime_ns), start, lines)
+        except ValueError:
+            _kept.cache_clear()
+            raise
     else:
         with _opened(path) as file:
-            file.seek(start)
-            found = list(itertools.islice(file, lines))
+            found = _lines(file, start, lines)
     if len(found) < lines:
         raise ValueError(
             f"{path} has {len(found)} lines from {start} on where there were {lines}: it was cut "
             "off or replaced since the job was planned."
         )
-    if kind == "text":
-        return found, {}
     items, refused = [], {}
     for place, line in enumerate(found):
         try:
-            items.append(_string(line if kind == "parquet" else _field(line, column), column))
+            if kind != "parquet":
+                check_length(line)
+            value = _field(line, column) if kind == "jsonl" else line
+            items.append(_string(value, column))
         except ValueError as error:
             items.append("")
             refused[place] = str(error)
     return items, refused
 
 
+def _is_packed(path) -> bool:
+    return pathlib.Path(path).suffix == ".gz"
+
+
 def _opened(path):
     """A file as lines of bytes, unpacked; its places can be told and sought."""
-    if pathlib.Path(path).suffix == ".gz":
-        return io.BufferedReader(_Unpacked(path), 2**18)  # by itself it reads lines slowly
-    return open(path, "rb")
+    if not _is_packed(path):
+        return open(path, "rb")
+    if not os.path.getsize(path):
+        raise ValueError(f"{path} is no whole gzip file: it has 0 bytes.")
+    return io.BufferedReader(_Unpacked(path), 2**18)  # by itself it reads lines slowly
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(path, modified_ns: int) -> BinaryIO:
+    """The packed file that was read last: to seek backwards it is unpacked from its start again."""
+    return _opened(path)
+
+
+def _lines(file: BinaryIO, start: int, count: int) -> list[bytes]:
+    file.seek(start)
+    return list(itertools.islice(read_lines(file), count))
 
 
 class _Unpacked(gzip.GzipFile):

@@ -6,7 +6,7 @@ import pathlib
 import secrets
 import shutil
 
-from keras_transformer.export.archive.cluster import answered, running_ray
+from keras_transformer.export.archive.cluster import answered, ray_settings, running_ray
 from keras_transformer.export.archive.outputs import ENDINGS
 from keras_transformer.export.archive.plan import (
     ArchiveError,
@@ -65,8 +65,9 @@ def run_archive(
             millions of lines take more, so that there are fewer files.
         batch_tokens: int, most tokens of a batch, padding included.
         seed: int, of artefacts that sample. Defaults to `None`: drawn once for the whole job.
-        address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Where
-            Ray is up in this process already, that is used.
+        address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Ray
+            then listens on 127.0.0.1 only, unless the program has imported Ray before. If Ray is
+            up in this process already, that is used.
         workers: int, processes that answer. Defaults to `None`: as many as the cluster has room for
             when the job begins.
         threads: int, cores of a worker. Defaults to 1, which is fastest for many lines.
@@ -92,7 +93,8 @@ def run_archive(
     """
     sizes = {"part_lines": part_lines, "batch_tokens": batch_tokens, "threads": threads}
     _check_arguments(format, workers, **sizes)
-    _check_installed()
+    with ray_settings(address):
+        _check_installed()
     artefact, folder = pathlib.Path(artefact).absolute(), checked_path(folder).absolute()
     manifest = read_artefact(artefact).manifest
     _check_task(manifest, seed)
@@ -107,6 +109,7 @@ def run_archive(
     }
     paths = find_inputs(inputs)
     folder.mkdir(parents=True, exist_ok=True)
+    read_plan(folder)  # raises before the lock's file is in a folder of somebody else
     with _locked(folder):
         plan = _planned(folder, options, paths, _samples(manifest))
         parts, there = plan.parts(), set(os.listdir(folder))

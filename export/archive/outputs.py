@@ -35,9 +35,9 @@ def row(file, line, source, result):
         source: str, or None to leave the column out.
         result: of any kind that the runtime has for texts.
     """
-    made = {"file": file, "line": line}
+    made = {"file": _unicode(file), "line": line}
     if source is not None:
-        made["source"] = source
+        made["source"] = _unicode(source)
     if isinstance(result, Vector):
         vector = result.vector
         made["vector"] = None if vector is None else vector.tolist()
@@ -46,6 +46,11 @@ def row(file, line, source, result):
     else:
         made["text"] = made["score"] = None
     return {**made, "error": result.error}
+
+
+def _unicode(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which no format can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _best(result):

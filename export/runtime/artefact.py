@@ -5,7 +5,12 @@ file that was cut off, swapped or changed is found before ONNX Runtime reads it.
 and mix-ups; it is no signature against someone who can rewrite all the files.
 """
 
+import errno
 import pathlib
+import stat
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from keras_transformer.data.json_tokenizer import load_tokenizer
@@ -18,6 +23,22 @@ class ArtefactError(ValueError):
     """An exported folder is damaged, foreign, of another format version, or unfit for this use."""
 
 
+# The largest `artefact.json`. Most of it are labels.
+MOST_MANIFEST_BYTES = 2**24
+# Within so many nanoseconds a file system may give two changes of a file the same time.
+_COARSEST_TIME = 2 * 10**9
+
+
+class FileState(NamedTuple):
+    """Tells a file from another one, and from itself after a change: fields of `os.stat`."""
+
+    device: int
+    inode: int
+    bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
 class Artefact(NamedTuple):
     """A folder whose files are all as they were written.
 
@@ -27,12 +48,14 @@ class Artefact(NamedTuple):
         tokenizer: Tokenizer, or None where the artefact holds none.
         target_tokenizer: Tokenizer of what the model writes: `tokenizer`, unless the artefact
             holds a second one.
+        states: dict from file names to `FileState`, before the checksums were compared.
     """
 
     folder: pathlib.Path
     manifest: dict
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None = None
+    states: Mapping[str, FileState] = MappingProxyType({})
 
     @property
     def models(self):
@@ -44,6 +67,25 @@ class Artefact(NamedTuple):
     def model(self):
         """Path of the ONNX file, or of the first, pathlib.Path."""
         return self.models[0]
+
+    def check_unchanged(self) -> None:
+        """Raises `ArtefactError` if a file has changed since its checksum was compared.
+
+        Call it once the files are open: then the checksums are of the bytes that were opened.
+        """
+        for name, state in self.states.items():
+            path = self.folder / name
+            try:
+                same = _state(path) == state
+            except OSError:
+                same = False
+            if not same:
+                raise ArtefactError(
+                    f"{path} was written or replaced while it was opened. Open the folder again "
+                    "once it is whole, and replace it in one move, as an export does."
+                )
+            if time.time_ns() - state.changed_ns < _COARSEST_TIME:
+                _verify(path, self.manifest["files"][name])
 
 
 def read_artefact(folder):
@@ -69,8 +111,7 @@ def read_artefact(folder):
     """
     folder = pathlib.Path(folder)
     manifest = _read_manifest(folder)
-    for name, entry in manifest["files"].items():
-        _verify(folder / name, entry)
+    states = {name: _verify(folder / name, entry) for name, entry in manifest["files"].items()}
     tokenizer, target = (
         _read_tokenizer(folder / name, manifest["vocab_size"][side])
         if name in manifest["files"]
@@ -80,7 +121,7 @@ def read_artefact(folder):
             (signature.TARGET_TOKENIZER_FILE, "target"),
         )
     )
-    return Artefact(folder, manifest, tokenizer, target or tokenizer)
+    return Artefact(folder, manifest, tokenizer, target or tokenizer, states)
 
 
 def read_task(folder):
@@ -92,6 +133,8 @@ def _read_tokenizer(path, known):
     """The tokenizer in a file; raises where the model knows fewer ids, `known`, than it has."""
     try:
         tokenizer = load_tokenizer(path)
+    except OSError as error:
+        raise ArtefactError(_unreadable(path, error)) from error
     except ValueError as error:
         raise ArtefactError(f"{path}: {error}") from error
     if known is not None and tokenizer.vocab_size > known:
@@ -105,27 +148,42 @@ def _read_tokenizer(path, known):
 def _read_manifest(folder):
     path = folder / signature.MANIFEST_FILE
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        size = _state(path).bytes
+        data = path.read_bytes() if size <= MOST_MANIFEST_BYTES else b""
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ArtefactError(
-            f"{folder} is not an artefact: {path} cannot be read ({error.strerror}). Pass the "
-            "folder that `keras_transformer.export.export_onnx` wrote."
+            f"{folder} is not an artefact: {path} cannot be read "
+            f"({getattr(error, 'strerror', error)}). Pass the folder that "
+            "`keras_transformer.export.export_onnx` wrote."
         ) from error
+    if size > MOST_MANIFEST_BYTES:
+        raise ArtefactError(
+            f"{path} has {size} bytes, and no manifest has more than {MOST_MANIFEST_BYTES}. Copy "
+            "the folder again, or export the model again."
+        )
     try:
         return unseal(data)
     except (ValueError, RecursionError) as error:
         raise ArtefactError(f"{path}: {error}") from error
 
 
-def _verify(path, entry):
+def _state(path: pathlib.Path) -> FileState:
+    """The state of a regular file; raises `OSError` for anything else, such as a FIFO."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "no regular file")
+    return FileState(
+        found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    )
+
+
+def _verify(path: pathlib.Path, entry: dict) -> FileState:
     """Raises unless the file at `path` has the size and the SHA-256 that `entry` says."""
     try:
-        found = digest(path)
+        state = _state(path)
+        found = digest(path) if state.bytes == entry["bytes"] else {"bytes": state.bytes}
     except OSError as error:
-        raise ArtefactError(
-            f"{path} cannot be read ({error.strerror}). The artefact is incomplete: copy the "
-            "whole folder again, or export the model again."
-        ) from error
+        raise ArtefactError(_unreadable(path, error)) from error
     if found["bytes"] != entry["bytes"]:
         raise ArtefactError(
             f"{path} has {found['bytes']} bytes and was written with {entry['bytes']}. It was cut "
@@ -136,3 +194,11 @@ def _verify(path, entry):
             f"{path} was changed after the export: its SHA-256 is {found['sha256']}, not "
             f"{entry['sha256']}. Copy the folder again, or export the model again."
         )
+    return state
+
+
+def _unreadable(path: pathlib.Path, error: OSError) -> str:
+    return (
+        f"{path} cannot be read ({error.strerror}). The artefact is incomplete: copy the whole "
+        "folder again, or export the model again."
+    )

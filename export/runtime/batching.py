@@ -58,24 +58,33 @@ def batches(rows, batch_tokens, length=len, group=lambda row: ()):
         yield batch
 
 
-def run_rows(run, rows, stack=pad_rows):
+def run_rows(run, rows, stack=pad_rows, probed=False):
     """Outputs of a model for rows: in one call, or where that fails in smaller ones.
+
+    A batch can fail because of one row, or because of its size. Its halves are then run, and so on.
+    A batch can also fail because of the machine, such as a GPU that is gone. Three rows far from
+    each other then fail alone and alike, and no others are run.
 
     Args:
         run: function of what `stack` returns; returns arrays whose first axis is B.
         rows: list of rows.
         stack: function of a list of rows. Defaults to `pad_rows`, for lists of int: ids (B, S),
             int32, padded on the right.
+        probed: bool, whether three rows were run alone before.
 
     Returns:
         List with one item a row: a tuple of its part of the arrays, or the exception that `run`
-        raises for this row alone.
+        raises for this row alone, or for three others.
     """
     try:
-        arrays = run(stack(rows))
+        return list(zip(*run(stack(rows)), strict=True))
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         if len(rows) == 1:
             return [error]
-        half = len(rows) // 2
-        return run_rows(run, rows[:half], stack) + run_rows(run, rows[half:], stack)
-    return list(zip(*arrays, strict=True))
+    half = len(rows) // 2
+    if not probed and len(rows) > 3:
+        probes = [run_rows(run, [rows[place]], stack)[0] for place in (0, half, -1)]
+        if isinstance(probes[0], Exception) and len(set(map(repr, probes))) == 1:
+            return probes[:1] * len(rows)
+    halves = rows[:half], rows[half:]
+    return [item for some in halves for item in run_rows(run, some, stack, probed=True)]

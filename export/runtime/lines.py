@@ -5,7 +5,20 @@ artefacts share these functions, so that they treat odd lines alike.
 """
 
 import itertools
+import reprlib
 import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+# Bytes of the longest line that is read, so that a file without line ends cannot fill the memory.
+MOST_LINE_BYTES = 2**24
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+
+
+def shown(value: Any) -> str:
+    """What an error says of a value that came: its `repr`, cut to about 100 characters."""
+    return _SHORT.repr(value)[:100]
 
 
 def checked_lines(lines, call="translate([line])"):
@@ -29,6 +42,25 @@ def _checked_line(number, line):
     return line
 
 
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines of a file; of a line that is too long only a beginning, which is too long.
+
+    `check_length` refuses such a beginning.
+    """
+    while line := file.readline(MOST_LINE_BYTES + 1):
+        if len(line) > MOST_LINE_BYTES:
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(2**16)
+        yield line
+
+
+def check_length(line: str | bytes) -> None:
+    """Raises `ValueError` for a line that is longer than `MOST_LINE_BYTES`."""
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"more than {MOST_LINE_BYTES} bytes in one line; split it")
+
+
 def windows(lines, size):
     """Yields `lines` as lists of `size`, and reads no line before its list is asked for."""
     size = min(size, sys.maxsize)  # more cannot be counted
@@ -40,8 +72,9 @@ def text_of(line):
     """The text of a line, without its line ending; it ends at a NUL character.
 
     Raises:
-        ValueError: the line is not Unicode text.
+        ValueError: the line is not Unicode text, or too long.
     """
+    check_length(line)
     if isinstance(line, bytes):
         try:
             line = line.decode("utf-8")

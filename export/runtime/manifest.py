@@ -182,6 +182,7 @@ def validate(manifest):
 
 def _check(holds, problem):
     if not holds:
+        problem = problem if len(problem) <= 200 else f"{problem[:200]} ..."
         raise ValueError(
             f"{MANIFEST_FILE} is damaged or was edited by hand: {problem}. Export the model again."
         )
@@ -206,7 +207,7 @@ def _check_values(values, what):
 
 
 def _is_count(value):
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _check_proof(proof):
@@ -226,8 +227,9 @@ def _check_head(manifest):
     for name, kind in HEAD_FIELDS.items():
         _check(isinstance(manifest.get(name), kind), f"{name} is {manifest.get(name)!r}")
     _check(set(head) == {"class_name", "config"}, f"head is {head}")
-    kind = HEADS.get(head["class_name"])
-    _check(kind is not None and kind.task == manifest["task"], f"head is {head}")
+    _check(head["class_name"] in list(HEADS), f"head is {head}")  # it may be unhashable
+    kind = HEADS[head["class_name"]]
+    _check(kind.task == manifest["task"], f"head is {head}")
     try:
         kind(**head["config"])
     except (TypeError, ValueError) as error:

@@ -34,6 +34,9 @@ _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 9
 _EXTERNAL = 1
 _TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10  # bytes
+# Reading fields in Python takes seconds for as many. A large model has a tenth of them.
+MOST_FIELDS = 2**19
 
 
 class MappedModel:
@@ -45,10 +48,13 @@ class MappedModel:
     Attributes:
         graph: bytes, the model without them.
         body_weights: dict from names to arrays, those of loops' bodies.
+
+    Raises:
+        ValueError: the file is no protocol buffer, or has more than `MOST_FIELDS` fields.
     """
 
     def __init__(self, path):
-        self._name, self.body_weights = path.name, {}
+        self._name, self.body_weights, self._fields_left = path.name, {}, MOST_FIELDS
         with open(path, "rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.graph = self._rewritten("model", 0, len(self._data))
@@ -59,20 +65,22 @@ class MappedModel:
             self._data.madvise(mmap.MADV_DONTNEED)
 
     def _rewritten(self, message, start, end, in_body=False):
-        parts = []
-        for number, first, value, stop in _fields(self._data, start, end):
+        parts, copied = [], start
+        for number, first, value, stop in self._fields(start, end):
             inner = _MESSAGES.get(message, {}).get(number)
+            if inner is None:
+                continue
+            parts.append(self._data[copied:first])
+            copied = stop
             if inner == "tensor":
                 parts.append(_field(number, self._tensor(value, stop, in_body)))
-            elif inner is not None:
+            else:
                 in_body_too = in_body or inner == "attribute"
                 parts.append(_field(number, self._rewritten(inner, value, stop, in_body_too)))
-            else:
-                parts.append(self._data[first:stop])
-        return b"".join(parts)
+        return b"".join([*parts, self._data[copied:end]])
 
     def _tensor(self, start, end, in_body):
-        fields = list(_fields(self._data, start, end))
+        fields = list(self._fields(start, end))
         places = {number: (value, stop) for number, _, value, stop in fields}
         value, stop = places.get(_RAW_DATA, (0, 0))
         if stop - value < SMALLEST:
@@ -90,20 +98,26 @@ class MappedModel:
         parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL))
         return b"".join(parts)
 
-
-def _fields(data, start, end):
-    """Yields each field's number, and where it begins, where its value begins and where it ends."""
-    while start < end:
-        key, value = _read_varint(data, start)
-        if key & 7 == _BYTES:
-            size, value = _read_varint(data, value)
-            stop = value + size
-        elif key & 7 == _VARINT:
-            _, stop = _read_varint(data, value)
-        else:
-            stop = value + {_FIXED64: 8, _FIXED32: 4}[key & 7]
-        yield key >> 3, start, value, stop
-        start = stop
+    def _fields(self, start, end):
+        """Yields each field's number, and where it and its value begin and where they end."""
+        while start < end:
+            key, value = _read_varint(self._data, start)
+            kind, stop = key & 7, end + 1
+            if kind == _BYTES:
+                size, value = _read_varint(self._data, value)
+                stop = value + size
+            elif kind == _VARINT:
+                _, stop = _read_varint(self._data, value)
+            elif kind in (_FIXED64, _FIXED32):
+                stop = value + (8 if kind == _FIXED64 else 4)
+            self._fields_left -= 1
+            if key < 8 or stop > end or self._fields_left < 0:
+                raise ValueError(
+                    f"byte {start} begins no field of an ONNX file, or one of more than "
+                    f"{MOST_FIELDS} fields."
+                )
+            yield key >> 3, start, value, stop
+            start = stop
 
 
 def _field(number, content):
@@ -112,11 +126,12 @@ def _field(number, content):
 
 def _read_varint(data, start):
     """A number in groups of seven bits, the lowest first, and where it ends."""
-    number, shift = 0, 0
-    while data[start] & 0x80:
-        number |= (data[start] & 0x7F) << shift
-        start, shift = start + 1, shift + 7
-    return number | data[start] << shift, start + 1
+    number = 0
+    for place in range(start, min(start + _LONGEST_VARINT, len(data))):
+        number |= (data[place] & 0x7F) << 7 * (place - start)
+        if data[place] < 0x80:
+            return number, place + 1
+    raise ValueError(f"byte {start} begins no number of a protocol buffer.")
 
 
 def _varint(number):

@@ -31,8 +31,9 @@ class Predictor(Runner):
     `segment_ids`. Where a model has other inputs too, an input is a dict by their names, with texts
     for the ids and arrays for the others.
 
-    Models that read no text take arrays without batch axis, or dicts of arrays by input name; a
-    string is JSON for that.
+    Models that read no text take arrays without batch axis, or dicts of arrays by input name. For
+    all models that read arrays a string is JSON. An axis of free size may be as long as the
+    artefact's `limits["source_length"]`, and a number must fit the input's dtype.
 
     No result depends on the other inputs of a call. Rows of ids share a batch with padding only
     where the export has seen that padding changes nothing; other rows and arrays share one where
@@ -99,8 +100,14 @@ class Predictor(Runner):
                 f"{artefact.folder} was exported for the task {task!r} and reads no text. Export "
                 "the model with its tokenizer: export_onnx(model, path, tokenizer, head=head)."
             )
+        if task == "tag" and ids and len(self._inputs) > 1:
+            raise ArtefactError(
+                f"{artefact.folder} was exported for the task {task!r}, which reads words from one "
+                f"input, and has the inputs {[value['name'] for value in self._inputs]}. Export "
+                "the model without a head."
+            )
         if not ids:
-            self._reader = ArrayReader({value["name"]: value for value in self._inputs})
+            self._reader = ArrayReader(self._inputs, manifest["limits"]["source_length"])
         else:
             self._reader = (WordReader if task == "tag" else TextReader)(artefact)
         self._padded = manifest.get("ignores_padding", False)

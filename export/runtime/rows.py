@@ -1,17 +1,17 @@
 """What a model without a search reads: rows of ids and arrays, made of what users have.
 
-A reader turns an item, as `Predictor` lists them, into a `Row`. This one reads arrays; those in
-`text_rows` read texts and words.
+A reader turns an item, as `Predictor` lists them, into a `Row`. `ArrayReader` reads arrays; the
+readers in `text_rows` read texts and words.
 
 Shapes: `B` rows of a batch.
 """
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.runtime.lines import text_of
+from keras_transformer.export.runtime.lines import shown, text_of
 from keras_transformer.padding import pad_rows
 
 
@@ -51,11 +51,12 @@ class ArrayReader:
     """Reads arrays, by input names where there are several; a string is JSON.
 
     Args:
-        inputs: dict from input names to their entries in the manifest.
+        inputs: list of entries, from `inputs` of a manifest.
+        most: int, longest axis of free size.
     """
 
-    def __init__(self, inputs):
-        self._inputs = inputs
+    def __init__(self, inputs: list[dict], most: int):
+        self._inputs, self._most = {value["name"]: value for value in inputs}, most
 
     def read(self, item):
         """The `Row` of an item; None for an empty string.
@@ -71,7 +72,7 @@ class ArrayReader:
             item = parsed(text)
         if not isinstance(item, dict):
             item = {next(iter(self._inputs)): item} if len(self._inputs) == 1 else {}
-        return Row(arrays(item, self._inputs))
+        return Row(arrays(item, self._inputs, self._most))
 
 
 def parsed(text):
@@ -82,26 +83,50 @@ def parsed(text):
         raise ValueError(f"not JSON: {error}") from error
 
 
-def arrays(item, inputs):
-    """Dict of arrays as the model takes them; raises `ValueError` for other names or arrays."""
+def arrays(item: dict, inputs: dict[str, dict], most: int) -> dict[str, np.ndarray]:
+    """The arrays of an item as the model takes them.
+
+    Args:
+        item: dict from input names to arrays, or to nested lists.
+        inputs: dict from input names to their entries in the manifest.
+        most: int, longest axis of free size.
+
+    Raises:
+        ValueError: other names, shapes, dtypes or lengths, or numbers that the dtype cannot hold.
+    """
     if set(item) != set(inputs):
-        raise ValueError(f"the model reads a dict of {sorted(inputs)}, and got {sorted(item)}")
-    return {name: _as_array(item[name], value) for name, value in inputs.items()}
+        raise ValueError(
+            f"the model reads a dict of {sorted(inputs)}, and got {shown(sorted(map(str, item)))}"
+        )
+    return {name: _as_array(item[name], value, most) for name, value in inputs.items()}
 
 
-def _as_array(item, value):
-    """An array without batch axis, of the dtype and the fixed sizes in a manifest's entry."""
-    array, (_, *axes) = np.asarray(item), value["axes"]
+def _as_array(item: Any, value: dict, most: int) -> np.ndarray:
+    """An array without batch axis, of the dtype and the sizes in a manifest's entry."""
+    array, (_, *axes), dtype = np.asarray(item), value["axes"], value["dtype"]
     fits = array.ndim == len(axes) and array.size > 0
     fits = fits and all(
         isinstance(axis, str) or axis == size for axis, size in zip(axes, array.shape, strict=True)
     )
-    if not (fits and np.can_cast(array.dtype, value["dtype"], "same_kind")):
+    if not (fits and np.can_cast(array.dtype, dtype, "same_kind")):
         raise ValueError(
-            f"{value['name']!r} has the shape {array.shape} and dtype {array.dtype}, where the "
-            f"model takes {axes} and {value['dtype']}"
+            f"{value['name']!r} has the shape {shown(array.shape)} and dtype {array.dtype}, where "
+            f"the model takes {axes} and {dtype}"
         )
-    return array.astype(value["dtype"])
+    free = [size for axis, size in zip(axes, array.shape, strict=True) if isinstance(axis, str)]
+    if max(free, default=0) > most:
+        raise ValueError(
+            f"{value['name']!r} has the shape {array.shape}, where this artefact takes lengths up "
+            f"to {most}; split the input, or export the model with a larger max_source_length"
+        )
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    held = np.isfinite(cast) == np.isfinite(array) if cast.dtype.kind == "f" else cast == array
+    if not held.all():
+        raise ValueError(
+            f"{value['name']!r} holds {shown(array[~held][0].item())}, which {dtype} cannot hold"
+        )
+    return cast
 
 
 def stacked(rows, inputs):
@@ -137,12 +162,17 @@ def read_items(reader, items):
     """Rows of items, and reasons for those that have none: two dicts from places in the list.
 
     An item without text is in neither.
+
+    Raises:
+        TypeError: an item that is no string is nothing that the model reads.
     """
     rows, refused = {}, {}
     for index, item in enumerate(items):
         try:
             row = reader.read(item)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
+            if isinstance(error, TypeError) and not isinstance(item, (str, bytes)):
+                raise  # a mistake of the caller; a line only holds the wrong JSON
             refused[index] = str(error)
         else:
             if row is not None:

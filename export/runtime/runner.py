@@ -8,6 +8,7 @@ Shapes: `B` rows of a batch.
 
 import functools
 import logging
+import os
 
 from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.batching import in_batches, run_rows
@@ -31,7 +32,8 @@ class Runner:
     - `_failed(reason)`: the result of an item that has none;
     - `_length(row)` and `_group(row)`, as `batches` takes them.
 
-    Arguments are those of `Translator`.
+    Arguments are those of `Translator`. A runner is pickled as its arguments, and opens the folder
+    again where it is unpickled.
     """
 
     _outputs = None  # all
@@ -42,6 +44,9 @@ class Runner:
         self, folder, providers=None, *, threads=None, workers=1, arena=True, spinning=True
     ):
         check_threads("workers", workers)
+        self._arguments = {"folder": os.path.abspath(folder), "providers": providers}
+        self._arguments |= {"threads": threads, "workers": workers}
+        self._arguments |= {"arena": arena, "spinning": spinning}
         if threads is None and workers > 1:
             threads = 1
         artefact = read_artefact(folder)
@@ -59,6 +64,9 @@ class Runner:
             self.provider,
             self.manifest["precision"],
         )
+
+    def __reduce__(self) -> tuple:
+        return functools.partial(type(self), **self._arguments), ()
 
     def lengths(self, items):
         """How long each item is as the model reads it, in tokens, or by its first axis; a list.

@@ -1,11 +1,12 @@
 """An ONNX Runtime session on the provider that was asked for, or an error: no silent fallback."""
 
 import os
+from typing import Any
 
 import onnxruntime
 
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import ArtefactError
+from keras_transformer.export.runtime.artefact import Artefact, ArtefactError
 from keras_transformer.export.runtime.mapped_model import MappedModel
 from keras_transformer.export.runtime.steps import StepsSession
 
@@ -23,6 +24,8 @@ _PROVIDERS_FOR_FLOAT16 = (
     "CoreMLExecutionProvider",
     "WebGpuExecutionProvider",
 )
+# ONNX Runtime's names of the dtypes in a manifest.
+_DTYPES = {f"tensor({name})": name for name in signature.DTYPES} | {"tensor(float)": "float32"}
 # Threads of a batch, or batches at a time. Each takes memory, and thousands would take all of it.
 MOST_THREADS = 16 * (os.cpu_count() or 1)
 
@@ -63,8 +66,14 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         session = StepsSession(*opened, device, graphs=any(map(records_graphs, providers)))
     else:
         (session,) = opened
-    _check_names(artefact, "inputs", session.get_inputs())
-    _check_names(artefact, "outputs", session.get_outputs())
+    for what, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        found = [value.name for value in values]
+        _check_same(artefact, what, found, [value["name"] for value in artefact.manifest[what]])
+    for value, entry in zip(session.get_inputs(), artefact.manifest["inputs"], strict=True):
+        dtype = _DTYPES.get(value.type, value.type)
+        found, expected = (dtype, _sizes(value.shape)), (entry["dtype"], _sizes(entry["axes"]))
+        _check_same(artefact, f"input {value.name!r}", found, expected)
+    artefact.check_unchanged()
     return session
 
 
@@ -146,9 +155,13 @@ def _add_body_weights(options, model):
     return values
 
 
-def _check_names(artefact, what, found):
-    found = [value.name for value in found]
-    expected = [value["name"] for value in artefact.manifest[what]]
+def _sizes(axes: list) -> list:
+    """The sizes of axes, `None` where they are free."""
+    return [axis if isinstance(axis, int) else None for axis in axes]
+
+
+def _check_same(artefact: Artefact, what: str, found: Any, expected: Any) -> None:
+    """Raises `ArtefactError` unless the model has what the manifest says."""
     if found != expected:
         raise ArtefactError(
             f"{artefact.model} has the {what} {found}, and {signature.MANIFEST_FILE} says "

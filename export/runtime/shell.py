@@ -12,6 +12,7 @@ import sys
 from keras_transformer.export.runtime.artefact import read_task
 from keras_transformer.export.runtime.by_task import DONE, SEEDED, answers, open_runner
 from keras_transformer.export.runtime.check import check
+from keras_transformer.export.runtime.lines import read_lines
 from keras_transformer.export.runtime.progress import Progress, abandon, tell
 from keras_transformer.export.runtime.written import written
 
@@ -25,7 +26,8 @@ _DESCRIPTION = (
     "Answers standard input, line by line, on standard output, as the artefact's "
     "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
     "probability; words their tags, as word/tag; question TAB passage an answer; other models "
-    "JSON. Two texts have a TAB between them; models that read no text read JSON."
+    "JSON. Two texts have a TAB between them. Models that read arrays read JSON: an array, or an "
+    "object of texts and arrays by input name."
 )
 _EPILOG = (
     "A line that cannot be answered gives an empty line (none with --n-best), and "
@@ -177,7 +179,8 @@ def _answer(options, source, target, progress):
         served = open_runner(options.folder, options.provider, **named)
     if not options.quiet:
         progress.say(f"running on {served.provider}")
-    lines, sizes = progress.reading(source), (options.batch_tokens, options.read_ahead)
+    lines = progress.reading(read_lines(source))
+    sizes = options.batch_tokens, options.read_ahead
     results = answers(served, lines, options.seed, *sizes)
     failed = 0
     for number, result in enumerate(results, 1):

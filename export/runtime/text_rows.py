@@ -8,8 +8,8 @@ import itertools
 
 from keras_transformer.data.words import encode_words
 from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.lines import text_of, too_long
-from keras_transformer.export.runtime.rows import Passage, Row, arrays
+from keras_transformer.export.runtime.lines import shown, text_of, too_long
+from keras_transformer.export.runtime.rows import Passage, Row, arrays, parsed
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 
 
@@ -31,6 +31,8 @@ def id_inputs(inputs):
 class TextReader:
     """Reads texts: one, or two as a pair or as a line with a TAB; dicts where there is more.
 
+    A string is the JSON of such a dict.
+
     Args:
         artefact: Artefact of a forward pass that has a tokenizer and inputs of ids.
     """
@@ -42,7 +44,9 @@ class TextReader:
         self._answers = artefact.manifest["task"] == "answer"
         known = {*self._ids, signature.SEGMENT_IDS}
         self._others = {value["name"]: value for value in inputs if value["name"] not in known}
-        self._limits = {value["name"]: row_limit(artefact, value) for value in inputs}
+        self._named = bool(self._others) or len(self._ids) > 2
+        self._most = artefact.manifest["limits"]["source_length"]
+        self._limits = {v["name"]: row_limit(artefact, v) for v in inputs if v["name"] in self._ids}
         self._counts = (1, 2) if self._segments else (1,)  # how many texts a row may hold
         if self._answers and len(self._ids) == 1:
             self._counts = (2,)
@@ -50,13 +54,19 @@ class TextReader:
     def read(self, item):
         """The `Row` of an item; None where one of its texts is blank. Errors as `ArrayReader`."""
         others = {}
+        if self._named and isinstance(item, (str, bytes)):
+            text = text_of(item)
+            if not text.strip():
+                return None
+            item = parsed(text)
         if isinstance(item, dict):
             texts = {name: _texts(item[name], self._counts) for name in self._ids if name in item}
             rest = {name: value for name, value in item.items() if name not in texts}
-            others = arrays(rest, self._others)
-        elif self._others or len(self._ids) > 2:
+            others = arrays(rest, self._others, self._most)
+        elif self._named:
             raise TypeError(
-                f"An input must be a dict of {[*self._ids, *self._others]}, got {item!r}."
+                f"An input must be a dict of {[*self._ids, *self._others]}, or its JSON; got "
+                f"{shown(item)}."
             )
         elif len(self._ids) == 2:
             texts = dict(zip(self._ids, ([text] for text in _texts(item, (2,))), strict=True))
@@ -155,6 +165,6 @@ def _strings(item):
     if not isinstance(item, (list, tuple)) or not all(isinstance(t, (str, bytes)) for t in item):
         raise TypeError(
             "An input must be a string, or a list or tuple of strings where the model reads words "
-            f"or two texts, got {item!r}."
+            f"or two texts, got {shown(item)}."
         )
     return [text_of(text) for text in item]

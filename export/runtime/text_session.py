@@ -53,12 +53,16 @@ def open_text_model(folder, providers=None, *, threads=None, arena=True, spinnin
     register_extensions(options)
     path = artefact.folder / signature.TEXT_MODEL_FILE
     try:
-        return onnxruntime.InferenceSession(path, options, providers=providers, enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            path, options, providers=providers, enable_fallback=0
+        )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
             f"onnxruntime {onnxruntime.__version__} cannot run {path}: {error} It was exported "
             f"with {artefact.manifest['versions']}; releases at least as new should run it."
         ) from error
+    artefact.check_unchanged()
+    return session
 
 
 def register_extensions(options):

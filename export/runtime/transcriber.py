@@ -19,8 +19,9 @@ class Transcriber(SearchRunner):
 
     An input is an array without batch axis, or a dict of arrays by input name; a string is JSON for
     that. Only arrays of equal shapes share a batch, so no result depends on the other inputs of a
-    call. Arrays that the model does not take have an `error`. Seeds are as in `Generator`; threads,
-    providers, streams and errors as in `Translator`.
+    call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
+    size that is longer than the artefact's `limits["source_length"]`. Seeds are as in `Generator`;
+    threads, providers, streams and errors as in `Translator`.
 
     Arguments are those of `Translator`.
 
@@ -70,7 +71,8 @@ class Transcriber(SearchRunner):
         super()._check(artefact)
         values = artefact.manifest["inputs"]
         self._read_inputs = [value for value in values if value["name"] != signature.SEED]
-        self._reader = ArrayReader({value["name"]: value for value in self._read_inputs})
+        most = artefact.manifest["limits"]["source_length"]
+        self._reader = ArrayReader(self._read_inputs, most)
 
     def _read(self, items):
         return read_items(self._reader, items)

@@ -42,6 +42,7 @@ hypothesis, score 0 |
     | with a NUL character | ends there |
     | more tokens than the artefact's `limits["source_length"]`, special ones included | `error` |
     | bytes that are not UTF-8, half a surrogate pair | `error` |
+    | more than 16 MiB | `error` |
     | one on which ONNX Runtime fails (out of memory), or whose scores are not numbers | `error` |
 
     `translate` and `translate_stream` give `""` for a line with an error and log a warning with its
@@ -50,6 +51,7 @@ hypothesis, score 0 |
     Args:
         folder: str or path, what `keras_transformer.export.export_onnx` wrote. Weights stay in its
             file: replace that by another, as an export does, but do not write into it meanwhile.
+            A file that changes while it is opened is an error.
         providers: list of ONNX Runtime's execution providers, best first, each a name or a pair of
             name and options; None (default) takes CUDA where this onnxruntime has it and the
             precision suits it, else the CPU. The first one must come up and run operators of the

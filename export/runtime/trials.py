@@ -50,6 +50,9 @@ class Example(NamedTuple):
         """Its only file, as an `Artefact` lists its own."""
         return [self.model]
 
+    def check_unchanged(self) -> None:
+        """Does nothing: it has no checksums."""
+
 
 def example():
     """The `Example`, in the place of an `Artefact`."""
@@ -105,16 +108,16 @@ def made_up_inputs(manifest):
 
 def tried(artefact, providers, threads=None, opens=open_session):
     """The `Trial` of a list of providers on an `Artefact` or `Example`."""
-    inputs = made_up_inputs(artefact.manifest)
-    shapes = {name: array.shape for name, array in inputs.items()}
-    trial = Trial(providers[0], shapes=shapes)
+    trial = Trial(providers[0])
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # onnxruntime prints what it cannot load
             session = opens(artefact, providers, threads=threads)
     except ValueError as error:
         return trial._replace(error=str(error))
     nodes, on_cpu = _nodes(session, providers[0])
-    trial = trial._replace(nodes=nodes, on_cpu=on_cpu)
+    inputs = made_up_inputs(artefact.manifest)  # which a session was found to take
+    shapes = {name: array.shape for name, array in inputs.items()}
+    trial = trial._replace(nodes=nodes, on_cpu=on_cpu, shapes=shapes)
     try:
         seconds = tuple(_seconds(session, inputs) for _ in range(2))
     except Exception as error:  # onnxruntime's errors have no common base below Exception

@@ -3,12 +3,14 @@
 
 import assert from "node:assert/strict";
 import { mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:http";
+import { createServer, get } from "node:http";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { tmpdir } from "node:os";
 import { after, before, test } from "node:test";
+import { runRows } from "../src/batches.js";
 import { ArtefactError, Translator } from "../src/index.js";
+import { serve } from "./server.js";
 
 const folder = process.env.ARTEFACT;
 const LINE = "two dogs run along the beach .";
@@ -102,6 +104,37 @@ test("a translator that was closed says so", async () => {
   other.close();
   await assert.rejects(waiting, /has ended: close\(\) was called/);
   await assert.rejects(other.translate([LINE]), /has ended/);
+});
+
+test("neighbours of bad rows are answered, and few rows are run where all fail alike", async () => {
+  let runs = 0;
+  const failing = (bad) => async (rows) => {
+    runs += 1;
+    if (rows.some(([id]) => bad(id))) throw new Error("the same for all");
+    return rows.map(([id]) => id);
+  };
+  const rows = Array.from({ length: 23 }, (_, id) => [id]);
+  for (const bad of [[0], [11], [5, 6], [0, 22]]) {
+    const found = await runRows(failing((id) => bad.includes(id)), rows);
+    found.forEach((item, id) => assert.equal(item instanceof Error, bad.includes(id)));
+  }
+  runs = 0;
+  const found = await runRows(failing(() => true), rows);
+  assert.ok(found.length === 23 && found.every((item) => item instanceof Error));
+  assert.equal(runs, 4);
+});
+
+test("the server of the page refuses malformed addresses and goes on", async () => {
+  const { url, stop } = await serve(folder);
+  const status = (path) =>
+    new Promise((resolve, reject) => {
+      const { hostname, port } = new URL(url);
+      get({ hostname, port, path }, (answer) => resolve(answer.resume().statusCode)).on("error", reject);
+    });
+  assert.deepEqual([await status("/%"), await status("/%ff"), await status("//")], [400, 400, 400]);
+  assert.deepEqual([await status("/%00"), await status("/../../etc/passwd")], [404, 404]);
+  assert.equal(await status("/artefact.json"), 200);
+  await stop();
 });
 
 test("errors are of the package's own class", async () => {

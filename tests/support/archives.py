@@ -1,7 +1,9 @@
 """Archive jobs: input, a worker without Ray, and what parts hold, read without our own code."""
 
+import contextlib
 import gzip
 import json
+import os
 import pathlib
 import random
 
@@ -69,16 +71,46 @@ def as_row(parts):
     return {"parts": [part._asdict() for part in parts]}
 
 
+def open_to_others(pid):
+    """Ports of a process and its children that listen beyond this machine; Linux only."""
+    found = []
+    family = {pid} | children(pid)
+    sockets = {f"socket:[{line[9]}]": line[1] for line in _listening()}
+    for folder in (pathlib.Path(f"/proc/{one}/fd") for one in family):
+        for link in folder.glob("*"):
+            with contextlib.suppress(OSError):  # it has been closed
+                found.append(sockets.get(os.readlink(link)))
+    return [place for place in found if place and "0100007F:" not in place]
+
+
+def _listening():
+    for name in ("tcp", "tcp6"):
+        lines = pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        yield from (line.split() for line in lines if line.split()[3] == "0A")
+
+
+def children(pid):
+    """Ids of the processes below a process."""
+    parents, found = _parents(), set()
+    while more := {one for one, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
+    return found
+
+
 def workers(pid):
     """Ids of the processes that answer for the job of a process; Linux only."""
-    parents, names = {}, {}
+    found = []
+    for one in children(pid):
+        with contextlib.suppress(OSError):  # it has ended
+            if pathlib.Path(f"/proc/{one}/cmdline").read_bytes().startswith(b"ray::MapWorker"):
+                found.append(one)
+    return found
+
+
+def _parents():
+    parents = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            names[int(folder.name)] = (folder / "cmdline").read_bytes()
+        with contextlib.suppress(OSError):  # it has ended
             rest = (folder / "stat").read_text().rpartition(")")[2]
             parents[int(folder.name)] = int(rest.split()[1])
-        except OSError:
-            continue  # it has ended
-    raylets = {child for child, parent in parents.items() if parent == pid}
-    answering = [one for one, name in names.items() if name.startswith(b"ray::MapWorker")]
-    return [one for one in answering if parents.get(one) in raylets]
+    return parents

@@ -23,21 +23,30 @@ export function batches(rows, batchTokens) {
 }
 
 /**
- * What a model gives for each row: in one call, or where that fails in smaller ones.
+ * The output of a model for each row: in one call, or where that fails in smaller ones. If three rows far
+ * from each other fail alone and alike, no others are run.
  *
  * @template T
  * @param {(rows: number[][]) => Promise<T[]>} run
  * @param {number[][]} rows
+ * @param {boolean} probed whether three rows were run alone before
  * @returns {Promise<(T | Error)[]>} an error for a row that fails alone
  */
-export async function runRows(run, rows) {
+export async function runRows(run, rows, probed = false) {
   try {
     return await run(rows);
   } catch (error) {
     if (rows.length === 1) return [error instanceof Error ? error : new Error(String(error))];
-    const half = rows.length >> 1;
-    return [...(await runRows(run, rows.slice(0, half))), ...(await runRows(run, rows.slice(half)))];
   }
+  const half = rows.length >> 1;
+  if (!probed && rows.length > 3) {
+    const probes = [];
+    for (const row of [rows[0], rows[half], rows[rows.length - 1]]) probes.push(...(await runRows(run, [row])));
+    const [first] = probes;
+    const alike = probes.every((probe) => probe instanceof Error && String(probe) === String(first));
+    if (alike) return rows.map(() => first);
+  }
+  return [...(await runRows(run, rows.slice(0, half), true)), ...(await runRows(run, rows.slice(half), true))];
 }
 
 /**

@@ -25,7 +25,19 @@ const compress = promisify(brotliCompress);
 /** @type {Map<string, Promise<Buffer>>} what was compressed before, by path and tag */
 const compressed = new Map();
 
-const server = createServer(async (request, response) => {
+const server = createServer((request, response) => {
+  answer(request, response).catch((error) => {
+    const malformed = error instanceof URIError || error.code === "ERR_INVALID_URL";
+    if (!response.headersSent) response.writeHead(malformed ? 400 : 500);
+    response.end();
+  });
+});
+
+/**
+ * @param {import("node:http").IncomingMessage} request
+ * @param {import("node:http").ServerResponse} response
+ */
+async function answer(request, response) {
   const { pathname } = new URL(request.url ?? "/", "http://localhost");
   const path = normalize(join(folder, decodeURIComponent(pathname), pathname.endsWith("/") ? "index.html" : ""));
   const found = path.startsWith(normalize(folder + sep)) && (await stat(path).catch(() => null));
@@ -48,8 +60,14 @@ const server = createServer(async (request, response) => {
   }
   const key = path + tag;
   if (!compressed.has(key)) compressed.set(key, readFile(path).then((data) => compress(data, BROTLI)));
-  response.writeHead(200, { ...headers, "Content-Encoding": "br" }).end(await compressed.get(key));
-});
+  try {
+    const data = await compressed.get(key);
+    response.writeHead(200, { ...headers, "Content-Encoding": "br" }).end(data);
+  } catch (error) {
+    compressed.delete(key); // the file may be readable at the next request
+    throw error;
+  }
+}
 
 server.listen(Number(port), "127.0.0.1", () => {
   const address = /** @type {import("node:net").AddressInfo} */ (server.address());

@@ -1,14 +1,19 @@
 """Input files are cut into parts, and the parts together are the file."""
 
 import gzip
+import itertools
 import json
+import os
+import tracemalloc
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 from support import archives
 
 from keras_transformer.export.archive.inputs import cut, kind_of, read
+from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
 
 TEXTS = archives.lines(23)
 
@@ -80,9 +85,51 @@ def test_files_that_are_not_what_their_names_say(tmp_path):
     (tmp_path / "in.gz").write_bytes(b"no such thing")
     with pytest.raises(ValueError, match="in.gz is no whole gzip file"):
         cut(tmp_path / "in.gz", 7, "text")
+    (tmp_path / "empty.gz").touch()
+    with pytest.raises(ValueError, match="empty.gz is no whole gzip file: it has 0 bytes"):
+        cut(tmp_path / "empty.gz", 7, "text")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a line\n" * 1000)[:-9])
     with pytest.raises(ValueError, match="cut.gz is no whole gzip file"):
         cut(tmp_path / "cut.gz", 7, "text")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="counts what Linux has read")
+def test_parts_in_order_unpack_a_file_once(tmp_path):
+    noise = np.random.default_rng(7).integers(97, 123, (211, 5003), np.uint8)
+    data = b"".join(row.tobytes() + b"\n" for row in noise)
+    path = tmp_path / "in.txt.gz"
+    path.write_bytes(gzip.compress(data))
+    lines, starts = cut(path, 3, "text")
+    before = bytes_read()
+    found = [read(path, start, min(3, lines - 3 * i), "text")[0] for i, start in enumerate(starts)]
+    assert b"".join(itertools.chain(*found)) == data
+    assert bytes_read() - before < 1.5 * path.stat().st_size
+    assert read(path, starts[5], 3, "text")[0] == found[5]  # backwards, too
+    path.write_bytes(gzip.compress(data[::-1]))
+    assert read(path, 0, 1, "text")[0] != found[0][:1]  # and another file of the same name
+
+
+def bytes_read():
+    with open("/proc/self/io") as file:
+        return int(file.readline().split()[1])
+
+
+@pytest.mark.parametrize("kind", [".txt", ".txt.gz", ".jsonl"])
+def test_a_line_without_an_end_is_refused_and_fills_no_memory(kind, tmp_path):
+    path = tmp_path / f"in{kind}"
+    good = b'{"text": "a"}' if kind == ".jsonl" else b"a"
+    pieces = [good, b"\n", *[b"x" * 2**20] * (6 * MOST_LINE_BYTES // 2**20), b"\n", good, b"\n"]
+    with gzip.open(path, "wb", 1) if kind.endswith(".gz") else open(path, "wb") as file:
+        file.writelines(pieces)
+    tracemalloc.start()
+    try:
+        assert cut(path, 2, "text")[0] == 3
+        items, refused = read(path, 0, 3, "text")
+        assert tracemalloc.get_traced_memory()[1] < 3.5 * MOST_LINE_BYTES
+    finally:
+        tracemalloc.stop()
+    assert shown(items) == ["a", "", "a"]
+    assert refused == {1: f"more than {MOST_LINE_BYTES} bytes in one line; split it"}
 
 
 def test_a_file_that_became_shorter_is_noticed(tmp_path):

@@ -1,7 +1,9 @@
 """Whole jobs on Ray, killed in the middle; and what is refused before Ray is asked."""
 
 import os
+import pathlib
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -25,7 +27,9 @@ def translator(tmp_path_factory):
 def start(artefact, inputs, out, *options):
     module = "keras_transformer.export.archive"
     arguments = [sys.executable, "-m", module, artefact, inputs, out, *options]
-    return subprocess.Popen(list(map(str, arguments)), stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"HOME": str(pathlib.Path(out).parent)}
+    arguments = list(map(str, arguments))
+    return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def wait_for(condition, process):
@@ -46,6 +50,8 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
     try:
         wait_for(lambda: len(archives.parts(out)) > 5, process)
         (worker,) = archives.workers(process.pid)
+        assert archives.open_to_others(process.pid) == []
+        assert stat.S_IMODE((tmp_path / cluster.TOKEN_FILE).stat().st_mode) == 0o600
         os.kill(worker, signal.SIGKILL)
         there = len(archives.parts(out))
         wait_for(lambda: len(archives.parts(out)) > there + 5, process)  # another has taken over
@@ -97,6 +103,7 @@ def test_a_folder_of_another_job_is_refused(translator, inputs, tmp_path):
         run_archive(translator, inputs, out)
     with pytest.raises(ArchiveError, match="holds no _plan.json, but in.txt.gz"):
         run_archive(translator, inputs, tmp_path)
+    assert not (tmp_path / job.LOCK_FILE).exists()  # it is somebody else's
 
 
 def test_arguments_that_no_job_can_have(translator, inputs, tmp_path):
@@ -128,9 +135,10 @@ def test_a_cluster_that_is_not_there_is_an_error_of_a_line(translator, inputs, t
 
 
 @pytest.mark.parametrize("address", ["local", "here:1"])
-def test_settings_of_ray_end_with_its_start(address, monkeypatch):
+def test_settings_of_ray_end_with_its_start(address, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     seen = {}
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_enable_metrics_collection", "1")  # who wants metrics gets them
     monkeypatch.delenv("RAY_enable_autoscaler_v2", raising=False)
     monkeypatch.setattr(ray, "init", lambda *arguments, **options: seen.update(os.environ))

@@ -111,6 +111,47 @@ def test_a_part_that_is_there_is_left_alone(translator, inputs, tmp_path):
     assert len(made.parts()) == 4
 
 
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "text"])
+def test_half_a_surrogate_pair_touches_no_other_line(format, translator, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")  # nor does a name that is no UTF-8
+    with open(path, "wb") as file:
+        file.write(b'{"text": "a man"}\n{"text": "\\ud800 dogs"}\n{"text": "two dogs"}\n')
+    archives.answer(tmp_path / "out", translator, [path], format=format)
+    if format == "text":
+        (errors,) = (tmp_path / "out").glob("*.errors.tsv")
+        assert "\t2\thalf a surrogate pair" in errors.read_text("utf-8")
+        return
+    rows = archives.rows(tmp_path / "out")
+    assert [row["source"] for row in rows] == ["a man", "\ufffd dogs", "two dogs"]
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert {row["file"] for row in rows} == {os.path.join(tmp_path, "\ufffd.jsonl")}
+
+
+def test_parts_and_errors_are_flushed_to_the_disk(translator, inputs, tmp_path, monkeypatch):
+    flushed, flush = [], os.fsync
+
+    def seen(file):
+        flushed.append(os.readlink(f"/proc/self/fd/{file}"))
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    archives.answer(tmp_path / "out", translator, inputs, format="text")
+    names = {os.path.basename(path) for path in flushed}
+    parts = {path.name for path in archives.parts(tmp_path / "out")}
+    assert len(parts) > 4 and parts <= names  # with their errors
+    assert str(tmp_path / "out") in flushed
+
+
+def test_a_part_is_answered_at_its_last_try(translator, inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    made = plan.make_plan(archives.OPTIONS, inputs)
+    part = made.parts()[1]
+    tries = tmp_path / "out" / f".{part.name}{TRIES_ENDING}"
+    tries.write_bytes(b"x" * (MOST_TRIES - 1))
+    assert Worker(translator, tmp_path / "out", made.options, None, 1).answer([part])[0] == 2
+    assert (tmp_path / "out" / part.name).exists() and not tries.exists()
+
+
 def test_a_part_at_which_workers_die_again_and_again_ends_the_job(translator, inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()

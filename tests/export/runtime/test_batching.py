@@ -47,3 +47,36 @@ def test_only_the_row_on_which_it_fails_gets_the_exception():
         11,
         "13",
     ]
+
+
+@pytest.mark.parametrize("bad", [[0], [11], [5, 6], [0, 1, 2, 3], [0, 22], list(range(1, 23))])
+def test_neighbours_of_bad_rows_are_answered(bad):
+    def run(ids):
+        if set(bad) & set(ids[:, 0] - 5):
+            raise RuntimeError("the same for all")
+        return (ids[:, 0],)
+
+    found = run_rows(run, [[5 + i] for i in range(23)])
+    assert [place for place, item in enumerate(found) if isinstance(item, RuntimeError)] == bad
+    assert all(found[i] == (5 + i,) for i in range(23) if i not in bad)
+
+
+def test_a_batch_too_large_for_the_memory_is_run_in_parts():
+    def run(ids):
+        if len(ids) > 7:
+            raise MemoryError
+        return (ids[:, 0],)
+
+    assert run_rows(run, [[5 + i] for i in range(101)]) == [(5 + i,) for i in range(101)]
+
+
+def test_where_all_rows_fail_alike_few_are_run():
+    runs = []
+
+    def run(ids):
+        runs.append(len(ids))
+        raise RuntimeError("the device is gone")
+
+    found = run_rows(run, [[5]] * 211)
+    assert len(found) == 211 and {str(item) for item in found} == {"the device is gone"}
+    assert len(runs) == 4

@@ -1,7 +1,9 @@
 """One call for every task: what opens an artefact, and what asks it."""
 
+import pickle
+
 import pytest
-from support import artefacts, head_artefacts, seeded_artefact
+from support import array_search, artefacts, head_artefacts, seeded_artefact
 
 from keras_transformer.export.runtime import (
     Generator,
@@ -28,6 +30,24 @@ def test_answers_are_those_of_the_runner(folder, tokenizer, tmp_path):
     assert list(answers(generator, LINES, seed=3)) == generator.n_best(LINES, 3)
     predictor = open_runner(head_artefacts.write(tmp_path / "c", tokenizer, "classify"))
     assert list(answers(predictor, LINES)) == predictor.predict(LINES)
+
+
+def test_a_pickled_runner_opens_its_folder_again(folder, tokenizer, tmp_path, monkeypatch):
+    made = {
+        "translate": folder,
+        "generate": seeded_artefact.write(tmp_path / "g", tokenizer),
+        "classify": head_artefacts.write(tmp_path / "c", tokenizer, "classify"),
+        "transcribe": array_search.write(tmp_path / "t", tokenizer),
+    }
+    for task, path in made.items():
+        monkeypatch.chdir(path.parent)
+        runner = open_runner(path.name, threads=1, arena=False)
+        monkeypatch.chdir(tmp_path)
+        again = pickle.loads(pickle.dumps(runner))
+        assert type(again) is type(runner) and again.session is not runner.session
+        items = ["[5]" if task == "transcribe" else LINES[0]]
+        seed = 3 if task == "generate" else None
+        assert list(answers(again, items, seed)) == list(answers(runner, items, seed))
 
 
 def test_a_seed_is_refused_where_nothing_is_sampled(folder):

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime import mapped_model, signature
 from keras_transformer.export.runtime.artefact import Artefact
 from keras_transformer.export.runtime.mapped_model import SMALLEST, MappedModel
 from keras_transformer.export.runtime.session import CPU, open_session
@@ -61,7 +61,8 @@ def made(tmp_path):
 
 
 def artefact(folder):
-    manifest = {"precision": "float32", "inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
+    x = {"name": "x", "dtype": "float32", "axes": [SIZE]}
+    manifest = {"precision": "float32", "inputs": [x], "outputs": [{"name": "y"}]}
     return Artefact(folder, manifest | {"versions": {}}, None)
 
 
@@ -83,6 +84,25 @@ def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
         tensor.ClearField("data_location")
         tensor.raw_data = data[start : start + length]
     assert model == onnx.load_from_string(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff" * 3_000_017, "byte 0 begins no number"),
+        (b"\0" * 50_000_017, "byte 0 begins no field"),
+        (b"\x3a\x80\x80\x80\x10" + b"\x2a\0" * 2**24, "more than 10007 fields"),
+        (b"\x0f", "byte 0 begins no field"),  # of a kind that there is not
+        (b"\x08\x08\x3a\x7f", "byte 2 begins no field"),  # longer than the file
+        (b"\x08", "begins no number"),
+    ],
+)
+def test_bytes_that_are_no_model_are_refused_at_once(tmp_path, data, message, monkeypatch):
+    monkeypatch.setattr(mapped_model, "MOST_FIELDS", 10_007)
+    path = tmp_path / signature.MODEL_FILE
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        MappedModel(path)
 
 
 def resident(path):

@@ -1,5 +1,6 @@
 """Models without a search against what a tokenizer alone says that their answers must be."""
 
+import json
 import logging
 import re
 
@@ -15,6 +16,8 @@ from keras_transformer.export.runtime import (
     Predictor,
     Tags,
     Vector,
+    answers,
+    signature,
 )
 from keras_transformer.special_ids import END_ID
 
@@ -215,8 +218,90 @@ def test_other_inputs_come_by_name(tokenizer, served):
     assert "reads texts for ['source_ids'], and got []" in results[2].error
     assert "reads a dict of ['numbers'], and got []" in results[3].error
     assert equal(results[4:], [Vector()])
-    with pytest.raises(TypeError, match=r"dict of \['source_ids', 'numbers'\], got 'two dogs'"):
-        served("mixed").predict(["two dogs"])
+    with pytest.raises(TypeError, match=r"dict of \['source_ids', 'numbers'\], or its JSON; got 7"):
+        served("mixed").predict([7])
+
+
+def test_texts_and_arrays_come_as_lines_of_json(tokenizer, served):
+    good = '{"source_ids": "two dogs", "numbers": [1, 2]}'
+    bad = {
+        "two dogs": "not JSON",
+        '["two dogs", [1, 2]]': "dict of",
+        '{"source_ids": 7, "numbers": [1, 2]}': "must be a string",
+        '{"source_ids": ["a", "b"], "numbers": [1, 2]}': "2 texts, where this model reads 1",
+        '{"source_ids": "a"}': r"reads a dict of \['numbers'\], and got \[\]",
+        '{"source_ids": "a", "numbers": {"b": 1}}': "has the shape",
+        '{"source_ids": "a", "numbers": [1, null]}': "dtype object",
+    }
+    first, *refused, blank, last = answers(served("mixed"), [good, *bad, " \n", good.encode()])
+    expected = sum_and_count(tokenizer, "two dogs") + [1, 2]
+    for result in (first, last):
+        np.testing.assert_allclose(result.vector, expected, rtol=1e-6)
+    for result, reason in zip(refused, bad.values(), strict=True):
+        assert result.vector is None and re.search(reason, result.error)
+    assert equal([blank], [Vector()])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers", "first"),
+    [
+        ("int32", [3_000_000_000], "3000000000"),
+        ("int32", [5, -(2**31) - 1, 2**40], "-2147483649"),
+        ("int64", [2**63], "9223372036854775808"),
+        ("float32", [1.0, 1e39], "1e+39"),
+        ("float16", [70_000], "70000"),
+    ],
+)
+def test_numbers_that_the_dtype_cannot_hold_are_refused(tmp_path, dtype, numbers, first):
+    predictor = Predictor(echo_of(tmp_path, dtype), threads=1)
+    bad, good = predictor.predict([numbers, [5, 7]])
+    assert bad.arrays == {} and f"holds {first}, which {dtype} cannot hold" in bad.error
+    assert good.arrays["ids"].tolist() == [5, 7] and good.arrays["ids"].dtype == dtype
+
+
+def test_the_ends_of_a_dtype_are_held_and_infinity_stays(tmp_path):
+    ends = [-(2**31), 2**31 - 1]
+    (result,) = Predictor(echo_of(tmp_path / "i", "int32"), threads=1).predict([ends])
+    assert result.arrays["ids"].tolist() == ends
+    (result,) = Predictor(echo_of(tmp_path / "f", "float32"), threads=1).predict([[np.inf, 1.0]])
+    assert result.arrays["ids"].tolist() == [np.inf, 1.0]
+
+
+def echo_of(folder, dtype):
+    """The artefact of a model that gives back the numbers that it reads."""
+    kind = {"float32": "float", "int32": "int32", "int64": "int64", "float16": "float16"}[dtype]
+    shape = f"{kind}[batch, source_length]"
+    nodes = "ids = Identity (source_ids)"
+    made = head_artefacts.model(f"{shape} source_ids", f"{shape} ids", nodes)
+    values = {"dtype": dtype, "axes": ["batch", "source_length"]}
+    return artefacts.write(
+        folder,
+        artefacts.tokenizer(),
+        made.SerializeToString(),
+        files={signature.TOKENIZER_FILE: None}.items(),
+        task="forward",
+        inputs=[{"name": "source_ids", **values}],
+        outputs=[{"name": "ids", **values}],
+        search=None,
+    )
+
+
+def test_arrays_are_no_longer_than_the_artefact_allows(served):
+    most = artefacts.SOURCE_LIMIT
+    results = served("series").predict([np.ones((most + 1, 2)), np.ones((most, 2))])
+    assert f"shape ({most + 1}, 2), where this artefact takes lengths up to {most}" in (
+        results[0].error
+    )
+    assert results[0].arrays == {} and results[1].arrays["total"].tolist() == [most, most]
+
+
+def test_errors_do_not_repeat_all_that_came(served):
+    names = {f"name{i}": 1 for i in range(10_007)}
+    results = served("series").predict([names, json.dumps(names), "[" * 50 + "]" * 50])
+    assert all(len(result.error) < 300 for result in results)
+    with pytest.raises(TypeError) as caught:
+        served("classify").predict([list(range(10_007))])
+    assert len(str(caught.value)) < 300
 
 
 # Arrays

@@ -1,13 +1,22 @@
 """Artefacts that are damaged, foreign, incomplete or mixed up: each an error that says so."""
 
 import json
+import os
 import random
 import shutil
 
+import numpy as np
+import onnxruntime
 import pytest
 from support import artefacts, runtime_process
 
-from keras_transformer.export.runtime import ArtefactError, Translator, artefact, signature
+from keras_transformer.export.runtime import (
+    ArtefactError,
+    Translator,
+    artefact,
+    open_runner,
+    signature,
+)
 from keras_transformer.export.runtime.manifest import checksum, seal, unseal
 
 TRIES = 200
@@ -99,6 +108,68 @@ def test_a_missing_file_is_named(copy, name, instead):
     if instead == "folder":
         (copy / name).mkdir()
     with pytest.raises(ArtefactError, match=f"{name} cannot be read"):
+        Translator(copy)
+
+
+NAMES = [signature.MODEL_FILE, signature.TOKENIZER_FILE, signature.MANIFEST_FILE]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without FIFOs")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("instead", ["FIFO", "device"])
+def test_a_file_that_never_ends_is_refused(copy, name, instead):
+    (copy / name).unlink()
+    os.mkfifo(copy / name) if instead == "FIFO" else (copy / name).symlink_to("/dev/zero")
+    with pytest.raises(ArtefactError, match=f"{name} cannot be read .*no regular file"):
+        Translator(copy)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sparse_file_is_refused_by_its_size(copy, name):
+    os.truncate(copy / name, 2**40)
+    with pytest.raises(ArtefactError, match=f"{name} has {2**40} bytes"):
+        Translator(copy)
+
+
+@pytest.mark.parametrize("call", [Translator, open_runner])
+def test_a_path_with_a_nul_is_no_artefact(call):
+    with pytest.raises(ArtefactError, match="is not an artefact: .*null"):
+        call("out\0/onnx")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_changes_while_it_is_opened_is_noticed(copy, moved, monkeypatch):
+    """Another model of as many bytes, written or moved there after the checksum was compared."""
+    path, opens = copy / signature.MODEL_FILE, onnxruntime.InferenceSession
+    before = path.read_bytes()
+    other = before.replace(np.float32(-0.001).tobytes(), np.float32(-0.002).tobytes())
+    assert len(other) == len(before) and other != before
+
+    def rewriting(*arguments, **options):
+        (copy / "new").write_bytes(other)
+        if moved:
+            os.replace(copy / "new", path)
+        else:
+            path.write_bytes(other)
+        return opens(*arguments, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", rewriting)
+    with pytest.raises(ArtefactError, match="model.onnx was (written or|changed)"):
+        Translator(copy)
+    monkeypatch.undo()
+    path.write_bytes(before)
+    assert Translator(copy, threads=1).translate(["two dogs"]) != [""]
+
+
+def test_a_file_that_goes_while_it_is_opened_is_named(copy, monkeypatch):
+    load = artefact.load_tokenizer
+
+    def removing(path):
+        path.unlink()
+        return load(path)
+
+    monkeypatch.setattr(artefact, "load_tokenizer", removing)
+    with pytest.raises(ArtefactError, match="tokenizer.model cannot be read"):
         Translator(copy)
 
 

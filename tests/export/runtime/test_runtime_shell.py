@@ -10,6 +10,7 @@ import pytest
 from support import artefacts, runtime_process
 
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
 
 
 def best(tokenizer, line):
@@ -46,6 +47,13 @@ def test_bad_lines_are_reported_by_number_and_lose_no_other(tokenizer, folder):
     assert first.startswith("line 3 is not translated: not UTF-8 at byte 5")
     assert second.startswith("line 6 is not translated: ") and "at most 61" in second
     assert last == "2 lines were not translated"
+
+
+def test_a_line_without_an_end_is_refused_by_its_length(tokenizer, folder):
+    data = b"x" * (3 * MOST_LINE_BYTES) + b"\ntwo dogs\n"
+    status, output, errors = runtime_process.translate(data, folder, "--quiet")
+    assert (status, output) == (1, f"\n{best(tokenizer, 'two dogs')}\n")
+    assert errors.startswith(f"line 1 is not translated: more than {MOST_LINE_BYTES} bytes in one")
 
 
 def test_n_best_lists_number_score_and_text(tokenizer, folder):

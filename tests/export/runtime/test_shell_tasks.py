@@ -65,6 +65,16 @@ def test_vectors_and_outputs_are_written_as_json(made):
     assert rows[1] == "" and json.loads(rows[2])["total"] == [5, 6]
 
 
+def test_texts_and_arrays_are_read_as_json_objects(made):
+    data = b'{"source_ids": "two dogs", "numbers": [1, 2]}\nhi\n\n{"source_ids": 7}\n'
+    status, output, errors = runtime_process.translate(data, made("mixed"), "--quiet")
+    first, *rest = output.split("\n")
+    (result,) = Predictor(made("mixed")).predict([{"source_ids": "two dogs", "numbers": [1, 2]}])
+    assert json.loads(first) == result.vector.tolist() and rest == [""] * 4 and status == 1
+    assert "line 2 is not answered: not JSON" in errors and "Traceback" not in errors
+    assert "line 4 is not answered: An input must be a string" in errors
+
+
 def test_json_has_all_that_a_result_has_in_python(made):
     rows = answered(made("answer"), LINES, "--json")
     results = Predictor(made("answer")).predict(LINES)

@@ -185,7 +185,7 @@ def test_calls_abortion_and_cache(node_folder, tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "# pass 9" in done.stdout
+    assert "# pass 11" in done.stdout
 
 
 def test_types_hold_and_are_written(node_folder):
