@@ -22,7 +22,13 @@ import numpy as np
 from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.importers.checkpoint import check_sizes
 from keras_transformer.importers.marian_binary import read_model, read_shortlist
-from keras_transformer.importers.pieces import piece_ids, piece_names, renumbered, special_id
+from keras_transformer.importers.pieces import (
+    piece_ids,
+    piece_names,
+    read_spm,
+    renumbered,
+    special_id,
+)
 from keras_transformer.importers.vocabulary import logit_bias, our_ids, row_order, rows
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
@@ -172,7 +178,7 @@ def _vocabularies(folder):
         files = [_only(folder, "srcvocab*.spm"), _only(folder, "trgvocab*.spm")]
     else:
         files = [_only(folder, "vocab*.spm")]
-    return [file.read_bytes() for file in files]
+    return [read_spm(file) for file in files]
 
 
 def _row_order(ids):

@@ -5,6 +5,7 @@ What differs is absorbed: its embedding is not multiplied by √D, so the matrix
 BERT adds for its own training (`pooler`, `cls`) is not read.
 """
 
+import os
 import pathlib
 
 import keras
@@ -146,7 +147,7 @@ def read_config(folder):
     return checkpoint.read_config(folder, "bert", (*SIZES, LAYERS), DEFAULTS, FIXED)
 
 
-def _read_tensors(folder, config):
+def _read_tensors(folder: str | os.PathLike, config: dict) -> dict[str, np.ndarray]:
     """All tensors, `{their name: array}`, after a look at the sizes of the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     checkpoint.check_sizes(path, config, tensors, (*SIZES, "type_vocab_size"), [LAYERS])

@@ -5,8 +5,10 @@ is installed, and only as weights, so that code in it is refused and never run.
 """
 
 import json
+import os
 import pathlib
 import zipfile
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -65,7 +67,7 @@ def read_config(folder, model_type, needed, defaults, fixed=()):
     return config
 
 
-def _check_kind(path, name, value, default):
+def _check_kind(path: pathlib.Path, name: str, value: object, default: object) -> None:
     """Raises `ValueError` unless a value is of the kind of its default, or a count without one."""
     kind = int if default is None else type(default)
     fits = type(value) is kind or kind is float and type(value) is int or value is default
@@ -77,11 +79,17 @@ def _check_kind(path, name, value, default):
         )
 
 
-def _short(value):
+def _short(value: object) -> str:
     return repr(value)[:100]
 
 
-def check_sizes(path, config, tensors, sizes, layers):
+def check_sizes(
+    path: str | os.PathLike,
+    config: dict,
+    tensors: dict[str, np.ndarray],
+    sizes: Iterable[str],
+    layers: Iterable[str],
+) -> None:
     """Raises `ValueError` if tensors cannot have the sizes that a configuration says.
 
     Call it before anything of these sizes is made: a configuration may say any number.
@@ -115,7 +123,7 @@ def read_json(path):
     return read
 
 
-def check_ids(path, ids):
+def check_ids(path: str | os.PathLike, ids: object) -> dict[str, int]:
     """`ids`; raises `ValueError` unless it is a dict from piece to id, as a vocabulary is."""
     if not isinstance(ids, dict) or any(type(number) is not int for number in ids.values()):
         raise ValueError(
@@ -217,6 +225,6 @@ def _read_pickle(path):
         ) from error
 
 
-def _check_room(what, needed, size):
+def _check_room(what: str, needed: int, size: int) -> None:
     if needed > size:
         raise ValueError(f"{what} {needed:,} bytes, more than the {size:,} of the file")

@@ -22,7 +22,6 @@ DEFAULTS = {
     "eos_token_id": 50256,
     "layer_norm_epsilon": 1e-5,
     "n_inner": None,
-    "pad_token_id": None,
     "resid_pdrop": 0.1,
     "tie_word_embeddings": True,
 }

@@ -4,6 +4,7 @@ Text is cut as before, for ids play no part in that: only the numbers in the JSO
 """
 
 import json
+import os
 import pathlib
 
 from keras_transformer.data.json_tokenizer import JsonTokenizer
@@ -53,7 +54,7 @@ def renumbered(config, order, begin=None):
     return JsonTokenizer(json.dumps(changed, ensure_ascii=False))
 
 
-def read_tokenizer(path):
+def read_tokenizer(path: str | os.PathLike) -> dict:
     """The content of a `tokenizer.json`; raises `ValueError` unless it has a vocabulary of ids."""
     config = read_json(path)
     model, added = config.get("model"), config.get("added_tokens") or []

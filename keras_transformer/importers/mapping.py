@@ -4,6 +4,7 @@ Shapes: D d_model, F d_ff.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ def norm(theirs, size, ours):
     }
 
 
-def count_layers(state, prefix):
+def count_layers(state: Iterable[str], prefix: str) -> int:
     """The number of layers of which a state has weights, `PREFIX.NUMBER.`; at least 1."""
     found = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state]
     return max(1, len({int(match[1]) for match in found if match}))

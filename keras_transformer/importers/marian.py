@@ -5,6 +5,7 @@ absorbed: their half-and-half sinusoids are a table of positions, their special 
 rows, an embedding without the scale √D a smaller matrix and a larger last norm.
 """
 
+import os
 import pathlib
 
 import numpy as np
@@ -60,7 +61,7 @@ def load_model(folder, orders=None, **options):
     return _model(config, tensors, row_orders(config) if orders is None else orders, options)
 
 
-def _read_tensors(folder, config):
+def _read_tensors(folder: str | os.PathLike, config: dict) -> dict[str, np.ndarray]:
     """All tensors, `{their name: array}`, after a look at the sizes of the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     sizes = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_attention_heads")
@@ -74,7 +75,7 @@ def _read_tensors(folder, config):
     return tensors
 
 
-def _model(config, tensors, orders, options):
+def _model(config: dict, tensors: dict, orders: list[np.ndarray], options: dict) -> Transformer:
     """The model of a configuration; it is made when all tensors are known to fit."""
     arrays = mapped_weights(config, tensors, orders)
     shared = config["share_encoder_decoder_embeddings"]
@@ -126,7 +127,7 @@ def load(folder, **options):
     """
     folder, config = pathlib.Path(folder), read_config(folder)
     tensors = _read_tensors(folder, config)
-    models = [(folder / f"{side}.spm").read_bytes() for side in ("source", "target")]
+    models = [pieces.read_spm(folder / f"{side}.spm") for side in ("source", "target")]
     if config["share_encoder_decoder_embeddings"]:
         ids = [_read_vocabulary(folder / "vocab.json", config)] * 2
         unknown = [pieces.unknown_pieces(ids[0], *models)] * 2

@@ -61,7 +61,7 @@ def read_model(path):
         raise ValueError(f"{path} cannot be read as a model: {error}") from error
 
 
-def _read_model(reader):
+def _read_model(reader: _Reader) -> tuple[dict[str, np.ndarray], dict]:
     version, count = (int(number) for number in reader.take("<u8", 2, "the header"))
     if version != VERSION:
         raise ValueError(
@@ -236,7 +236,7 @@ def read_shortlist(path):
         raise ValueError(f"{path} cannot be read as a lexical shortlist: {error}") from error
 
 
-def _read_shortlist(reader):
+def _read_shortlist(reader: _Reader) -> Shortlist:
     words = reader.take("<u8", 6, "the header")
     magic, checksum, first_count, _, offset_count, id_count = words.tolist()
     if magic != SHORTLIST_MAGIC:

@@ -10,6 +10,8 @@ of its own, behind all others. Its row is a copy of the unknown token's, see
 `vocabulary.row_order`.
 """
 
+import os
+import pathlib
 import re
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
@@ -18,6 +20,16 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 LANGUAGE = re.compile(r">>[^<>\s]+<<")
 SPACE = "\u2581"  # how SentencePiece writes a space
+
+
+def read_spm(path: str | os.PathLike) -> bytes:
+    """A serialised SentencePiece model; raises `ValueError` unless the file holds one."""
+    model = pathlib.Path(path).read_bytes()
+    try:
+        _proto(model)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read. {error}") from error
+    return model
 
 
 def piece_ids(model):

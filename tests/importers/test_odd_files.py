@@ -10,7 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from support.bergamot_model import shortlist_bytes
+from support import bergamot_model
 from support.checks import normal
 
 from keras_transformer.importers import bergamot, bert, gpt2, marian
@@ -50,7 +50,7 @@ def write(folder, origin, **changes):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(33))]
     (folder / "vocab.txt").write_text("\n".join(pieces), "utf-8")
     for side in ("source", "target"):
-        (folder / f"{side}.spm").write_bytes(b"")
+        (folder / f"{side}.spm").write_bytes(bergamot_model.vocabulary())
     tensors = {f"table{i}": np.zeros((70, 64), "float32") for i in range(5)}
     safetensors.save_file(tensors, folder / "model.safetensors")
     return folder
@@ -150,6 +150,13 @@ def test_a_tokenizer_without_a_vocabulary_of_ids_is_named(content, tmp_path):
         bert.load_model(tmp_path)
 
 
+def test_a_text_model_that_is_none_is_named(tmp_path):
+    write(tmp_path, marian)
+    (tmp_path / "target.spm").write_bytes(b"no model")
+    with pytest.raises(ValueError, match=r"target\.spm cannot be read.* no SentencePiece model"):
+        marian.load(tmp_path)
+
+
 def test_a_vocabulary_of_anything_but_ids_is_named(tmp_path):
     write(tmp_path, marian)
     (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": [1]}), "utf-8")
@@ -203,7 +210,7 @@ def test_long_lists_in_settings_are_read_and_mixed_ones_refused():
 
 
 def test_a_shortlist_without_offsets_is_named(tmp_path):
-    path, data = tmp_path / "lex.bin", shortlist_bytes()
+    path, data = tmp_path / "lex.bin", bergamot_model.shortlist_bytes()
     words = np.frombuffer(data[:48], "<u8").copy()
     words[4:] = 0  # neither offsets nor ids
     words[1] = _checksum(words[2:])
