@@ -1,6 +1,5 @@
 """Models without a search against what a tokenizer alone says that their answers must be."""
 
-import json
 import logging
 import re
 
@@ -17,26 +16,10 @@ from keras_transformer.export.runtime import (
     Tags,
     Vector,
     answers,
-    signature,
 )
 from keras_transformer.special_ids import END_ID
 
 LINES = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in (1, 3, 7)]
-
-
-@pytest.fixture(scope="module")
-def served(tokenizer, tmp_path_factory):
-    """`Predictor` for a model of `head_artefacts`, each made once."""
-    made = {}
-
-    def serve(name):
-        if name not in made:
-            read = None if name == "series" else tokenizer
-            folder = head_artefacts.write(tmp_path_factory.mktemp(name), read, name)
-            made[name] = Predictor(folder, threads=1)
-        return made[name]
-
-    return serve
 
 
 def row(tokenizer, line):
@@ -242,119 +225,7 @@ def test_texts_and_arrays_come_as_lines_of_json(tokenizer, served):
     assert equal([blank], [Vector()])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "numbers", "first"),
-    [
-        ("int32", [3_000_000_000], "3000000000"),
-        ("int32", [5, -(2**31) - 1, 2**40], "-2147483649"),
-        ("int64", [2**63], "9223372036854775808"),
-        ("float32", [1.0, 1e39], "1e+39"),
-        ("float16", [70_000], "70000"),
-    ],
-)
-def test_numbers_that_the_dtype_cannot_hold_are_refused(tmp_path, dtype, numbers, first):
-    predictor = Predictor(echo_of(tmp_path, dtype), threads=1)
-    bad, good = predictor.predict([numbers, [5, 7]])
-    assert bad.arrays == {} and f"holds {first}, which {dtype} cannot hold" in bad.error
-    assert good.arrays["ids"].tolist() == [5, 7] and good.arrays["ids"].dtype == dtype
-
-
-def test_the_ends_of_a_dtype_are_held_and_infinity_stays(tmp_path):
-    ends = [-(2**31), 2**31 - 1]
-    (result,) = Predictor(echo_of(tmp_path / "i", "int32"), threads=1).predict([ends])
-    assert result.arrays["ids"].tolist() == ends
-    (result,) = Predictor(echo_of(tmp_path / "f", "float32"), threads=1).predict([[np.inf, 1.0]])
-    assert result.arrays["ids"].tolist() == [np.inf, 1.0]
-
-
-def echo_of(folder, dtype):
-    """The artefact of a model that gives back the numbers that it reads."""
-    kind = {"float32": "float", "int32": "int32", "int64": "int64", "float16": "float16"}[dtype]
-    shape = f"{kind}[batch, source_length]"
-    nodes = "ids = Identity (source_ids)"
-    made = head_artefacts.model(f"{shape} source_ids", f"{shape} ids", nodes)
-    values = {"dtype": dtype, "axes": ["batch", "source_length"]}
-    return artefacts.write(
-        folder,
-        artefacts.tokenizer(),
-        made.SerializeToString(),
-        files={signature.TOKENIZER_FILE: None}.items(),
-        task="forward",
-        inputs=[{"name": "source_ids", **values}],
-        outputs=[{"name": "ids", **values}],
-        search=None,
-    )
-
-
-def test_arrays_are_no_longer_than_the_artefact_allows(served):
-    most = artefacts.SOURCE_LIMIT
-    results = served("series").predict([np.ones((most + 1, 2)), np.ones((most, 2))])
-    assert f"shape ({most + 1}, 2), where this artefact takes lengths up to {most}" in (
-        results[0].error
-    )
-    assert results[0].arrays == {} and results[1].arrays["total"].tolist() == [most, most]
-
-
-def test_errors_do_not_repeat_all_that_came(served):
-    names = {f"name{i}": 1 for i in range(10_007)}
-    results = served("series").predict([names, json.dumps(names), "[" * 50 + "]" * 50])
-    assert all(len(result.error) < 300 for result in results)
-    with pytest.raises(TypeError) as caught:
-        served("classify").predict([list(range(10_007))])
-    assert len(str(caught.value)) < 300
-
-
-# Arrays
-
-
-def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):
-    predictor, shapes = served("series"), []
-    session = predictor.session
-
-    class Recorder:
-        def run(self, names, feed):
-            shapes.append(feed["series"].shape)
-            return session.run(names, feed)
-
-    monkeypatch.setattr(predictor, "session", Recorder())
-    items = [np.full((length, 2), length) for length in (3, 5, 3, 2, 5, 3)]
-    results = predictor.predict(items, batch_tokens=7)
-    for item, result in zip(items, results, strict=True):
-        np.testing.assert_array_equal(result.arrays["total"], item.sum(axis=0))
-        np.testing.assert_array_equal(result.arrays["doubled"], 2 * item)
-        assert result.arrays["doubled"].dtype == np.float32
-    assert shapes == [(1, 2, 2), (2, 3, 2), (1, 3, 2), (1, 5, 2), (1, 5, 2)]
-
-
-def test_an_array_comes_as_list_dict_json_or_a_batch(served):
-    items = [[[1, 2], [3, 4]], {"series": np.ones((2, 2))}, "[[1, 2]]", b'{"series": [[5, 6]]}\n']
-    totals = [result.arrays["total"].tolist() for result in served("series").predict(items)]
-    assert totals == [[4, 6], [2, 2], [1, 2], [5, 6]]
-    batch = np.arange(12).reshape(3, 2, 2)
-    totals = [result.arrays["total"].tolist() for result in served("series").predict(batch)]
-    assert totals == batch.sum(axis=1).tolist()
-
-
-@pytest.mark.parametrize(
-    ("item", "reason"),
-    [
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON: .*recursion"),
-        ([[1, 2, 3]], r"'series' has the shape \(1, 3\) and dtype int64"),
-        (np.ones((0, 2)), r"has the shape \(0, 2\)"),
-        ([["a", "b"]], "dtype <U1, where the model takes .* float32"),
-        ([[1, 2], [3]], "inhomogeneous"),
-        ({"other": [[1, 2]]}, r"reads a dict of \['series'\], and got \['other'\]"),
-    ],
-)
-def test_a_bad_array_has_an_error_and_leaves_the_others_alone(served, item, reason):
-    first, bad, last = served("series").predict([[[1, 2]], item, [[1, 2]]])
-    assert re.search(reason, bad.error) and bad.arrays == {}
-    assert first.arrays["total"].tolist() == last.arrays["total"].tolist() == [1, 2]
-
-
-def test_an_empty_line_of_json_has_no_outputs(served):
-    assert served("series").predict(["", " \n"]) == [Outputs()] * 2
+# Plain outputs
 
 
 def test_text_without_a_head_gives_plain_outputs_and_no_padding(tokenizer, served):
