@@ -270,7 +270,8 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         if broken:
             raise ValueError(
                 f"{len(broken)} weights are not finite any more in epoch {self._epoch + 1}: "
-                f"{broken[0]} and others. They are not saved: the last checkpoint in {self.folder} is sound."
+                f"{broken[0]} and others. They are not saved: the last checkpoint in "
+                f"{self.folder} is sound."
             )
         if not is_chief(model):
             return
