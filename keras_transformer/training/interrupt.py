@@ -30,8 +30,11 @@ class Interrupt:
         """
         self.release()
         self.caught = False
+        history = getattr(model, "history", None)
+        if history is None:  # it is no call of `fit`
+            return
         # Each call of `fit` gives the model a new `History`.
-        self._model, self._history = weakref.ref(model), weakref.ref(model.history)
+        self._model, self._history = weakref.ref(model), weakref.ref(history)
         if threading.current_thread() is threading.main_thread():  # others may not set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's

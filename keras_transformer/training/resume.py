@@ -21,6 +21,7 @@ from keras_transformer.training.checkpoints import (
     write_checkpoint,
     write_weights,
 )
+from keras_transformer.training.distribution import build_optimizer
 from keras_transformer.training.interrupt import Interrupt
 from keras_transformer.training.settings import rate_changes, settings_of
 
@@ -96,18 +97,20 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     # Continuing
 
+    def set_model(self, model):
+        super().set_model(model)
+        # Before `fit` builds its step: TensorFlow can lose a KeyboardInterrupt in making variables.
+        self._interrupt.catch(model)
+
     def on_train_begin(self, logs=None):
         model = self.model
-        self._interrupt.catch(model)
         self._settings = settings_of(model)
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
         self._to_pass, self._rest = 0, None  # batches to pass over, and an iterator over the others
         self._epochs = 0  # that are done
         model._initial_epoch = None
-        with model.distribute_strategy.scope():
-            if not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
+        build_optimizer(model)
         newest = self.newest()
         if newest is not None:
             self._continue(*newest)
@@ -132,13 +135,10 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 f"same callbacks in the same order, or delete {self.folder} to start anew."
             )
         # A learning rate that was changed is not read back.
-        wanted = ("weights/", "seeds/", "optimizer/")
+        ends = ("/learning_rate",) if changed else ()
+        others = ("metrics/", "callbacks/")
         variables, saved = (
-            {
-                name: value
-                for name, value in found.items()
-                if name.startswith(wanted) and not (changed and name.endswith("/learning_rate"))
-            }
+            {n: v for n, v in found.items() if not (n.startswith(others) or n.endswith(ends))}
             for found in (_state(self.model), arrays)
         )
         with self.model.distribute_strategy.scope():
@@ -269,9 +269,9 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         ]
         if broken:
             raise ValueError(
-                f"{len(broken)} weights are not finite any more, {broken[0]} among them, in epoch "
-                f"{self._epoch + 1}. They are not saved: the last checkpoint in {self.folder} is "
-                "sound."
+                f"{len(broken)} weights are not finite any more in epoch {self._epoch + 1}: "
+                f"{broken[0]} and others. They are not saved: the last checkpoint in "
+                f"{self.folder} is sound."
             )
         if not is_chief(model):
             return

@@ -1,5 +1,6 @@
 """Folders of exports: they appear whole or not at all, and nothing else is ever replaced."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -116,6 +117,13 @@ def test_symbolic_link_stays_and_its_target_is_replaced(tmp_path):
     assert (tmp_path / "release" / "model.onnx").read_text() == "new"
 
 
+def test_path_that_begins_with_a_tilde_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"os\.path\.expanduser"):
+        export("~/out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_targets_that_cannot_be_written_are_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -152,6 +160,7 @@ def test_failed_move_puts_the_earlier_export_back(tmp_path, monkeypatch):
             raise OSError(16, "Device or resource busy")
         rename(source, target)
 
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # two folders cannot be swapped
     monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(ExportError, match="could not be moved.*busy"):
         export(path)
@@ -173,6 +182,7 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch
         export(path, "second")
         write(first, "first")
     assert (path / "model.onnx").read_text() == "first"
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # two folders cannot be swapped
     monkeypatch.setattr(os, "rename", meet)
     with pytest.raises(ExportError, match="another export"):
         export(path, "third")

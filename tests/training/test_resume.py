@@ -88,6 +88,25 @@ def test_interrupt_after_a_fit_that_broke_off_acts_at_once(tmp_path, capsys):
     assert "Saving after this update" not in capsys.readouterr().out
 
 
+def test_interrupt_while_fit_builds_its_step_is_not_lost(tmp_path):
+    class Interrupting:
+        def __del__(self):  # Python and TensorFlow lose what is raised in places like this one
+            signal.raise_signal(signal.SIGINT)
+
+    model = make_model()
+    make = model.make_train_function
+
+    def interrupted():
+        Interrupting()  # dropped at once
+        return make()
+
+    model.make_train_function = interrupted
+    with pytest.raises(KeyboardInterrupt, match="start again to continue"):
+        train(model, tmp_path)
+    assert updates(model) == 1
+    assert names(tmp_path) == ["checkpoint-00000-00000001.npz"]
+
+
 def test_interrupt_while_training_ends_is_not_lost(tmp_path):
     late = keras.callbacks.LambdaCallback(
         on_train_end=lambda logs: signal.raise_signal(signal.SIGINT)

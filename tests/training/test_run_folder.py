@@ -275,3 +275,13 @@ def test_settings_tell_runs_apart(parser):
     # Only where the rate depends on the last epoch do more epochs make another run.
     assert settings("--preset base --epochs 3") == settings("--preset base --epochs 4")
     assert settings("--preset tiny --epochs 3") != settings("--preset tiny --epochs 4")
+
+
+def test_history_holds_values_that_are_not_logged_in_every_epoch(tmp_path):
+    run = RunFolder(tmp_path)
+    log = HistoryLog(tmp_path / "history.jsonl")
+    for epoch, logs in enumerate([{"loss": 3.0}, {"loss": 2.0, "val_bleu": 41.0}, {"loss": 1.0}]):
+        log.on_epoch_begin(epoch)
+        log.on_epoch_end(epoch, logs)
+    history = run.history()
+    assert (history["loss"], history["val_bleu"]) == ([3.0, 2.0, 1.0], [41.0])
