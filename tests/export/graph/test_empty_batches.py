@@ -36,7 +36,6 @@ MODELS = {
     "decoder": decoder,
     "additive": lambda x: kt.AdditiveAttention(7)(x, x),
     "mean": lambda x: ops.mean(x, axis=-1),
-    "max": lambda x: ops.max(x, axis=-1),
 }
 
 
