@@ -9,6 +9,7 @@ from keras import layers, ops
 from support.exports import convert, counts, run, session
 
 from keras_transformer.export import export_onnx
+from keras_transformer.export.graph import fuse
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.quantize import reduce_precision
@@ -174,3 +175,17 @@ def test_layers_and_models_may_have_any_name(tmp_path):
     export_onnx(model, tmp_path / "out", verbose=False)
     (found,) = session(tmp_path / "out").run(None, {"x": X[0]})
     np.testing.assert_allclose(found, model(X[0])["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_export_is_written_without_a_fusion_that_fails(tmp_path, monkeypatch):
+    def fails(graph):
+        graph.remove(graph[-1])  # half-done work is undone
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(fuse, "pack_projections", fails)
+    model = model_of(Split())
+    with pytest.warns(UserWarning, match="Fusing blocks failed.*slower"):
+        export_onnx(model, tmp_path / "out", verbose=False)
+    (found,) = session(tmp_path / "out").run(None, {"x": X})
+    np.testing.assert_allclose(found, model(X), rtol=1e-4, atol=1e-5)
+    assert counts(onnx.load(tmp_path / "out" / "model.onnx").graph)["Softmax"] == 1
