@@ -205,6 +205,7 @@ def _outputs(graphs, layout):
 def _make_graph(task, precision, fuse, keep_float, tell):
     """The `onnx_ir.Model` of a task as it is to be written, and the precision that it has."""
     variables = task.model.variables
+    conversion.check_layers(task.model)
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):

@@ -81,6 +81,23 @@ def _valid_scopes():
         tf.name_scope = scope
 
 
+def check_layers(model):
+    """Raises `ExportError` for a layer that computes otherwise while sizes are not known.
+
+    `CenterCrop` enlarges a picture that is smaller than the crop. It asks for that in Python, and
+    while it is traced with free sizes the answer is no.
+    """
+    for layer in model._flatten_layers():
+        nodes = layer._inbound_nodes if isinstance(layer, keras.layers.CenterCrop) else ()
+        shapes = [tensor.shape for node in nodes for tensor in node.input_tensors]
+        if any(None in shape[1:] for shape in shapes):
+            raise ExportError(
+                f"{layer.name!r}, a CenterCrop, gets pictures of a free size, {shapes[0]}, and "
+                "enlarges those that are smaller than its crop, which a graph cannot. Give the "
+                "Input a fixed height and width, or crop by slicing."
+            )
+
+
 def recurrent_variables(model):
     """The variables that recurrent layers own, such as those of `keras.layers.LSTM`."""
     recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]

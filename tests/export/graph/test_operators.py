@@ -201,3 +201,16 @@ def test_places_and_sizes_that_are_computed_are_folded_as_they_are():
     ]
     array = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
     holds(functions, array, array[:1])
+
+
+def test_a_crop_of_pictures_of_any_size_is_refused(tmp_path):
+    """It would enlarge small ones, which a graph that was traced without sizes does not."""
+    for size, message in ((None, "Give the Input a fixed height"), (7, None)):
+        x = keras.Input((size, size, 3), name="x")
+        model = keras.Model(x, layers.CenterCrop(2, 3)(x))
+        if message is None:
+            export_onnx(model, tmp_path / "out", verbose=False)
+            continue
+        with pytest.raises(ExportError, match=message):
+            export_onnx(model, tmp_path / "out", verbose=False)
+        assert not (tmp_path / "out").exists()
