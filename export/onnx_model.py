@@ -21,7 +21,7 @@ from keras_transformer.export.arguments import (
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.flat_rows import flatten_networks
-from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.fuse import fuse_blocks, optional
 from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
@@ -207,6 +207,7 @@ def _outputs(graphs, layout):
 def _make_graph(task, precision, fuse, keep_float, tell):
     """The `onnx_ir.Model` of a task as it is to be written, and the precision that it has."""
     variables = task.model.variables
+    conversion.check_layers(task.model)
     with tell("tracing"):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):
@@ -219,7 +220,7 @@ def _make_graph(task, precision, fuse, keep_float, tell):
         names = [value.name for value in model.graph.outputs]
         simplify(model, hoisting=not fuse)  # fusion hoists when it has seen the blocks
     if fuse:
-        with tell("fusing blocks"):
+        with tell("fusing blocks"), optional(model):
             fuse_blocks(model, skip_norms=precision == "float16")
             simplify(model)
             if precision == "float32":

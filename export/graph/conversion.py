@@ -10,8 +10,10 @@ tf2onnx writes `LSTM` only where it can read them; and tensors that a layer made
 which TensorFlow captures.
 """
 
+import contextlib
 import logging
 import os
+import re
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -53,7 +55,8 @@ def trace(function, variables, specs):
         tf.TensorSpec(variable.shape, variable.dtype, name=f"weight_{i}")
         for i, variable in enumerate(variables)
     ]
-    traced = tf.function(stateless, autograph=False).get_concrete_function(weights, specs)
+    with _valid_scopes():
+        traced = tf.function(stateless, autograph=False).get_concrete_function(weights, specs)
     captured = [
         inner.name
         for outer, inner in traced.graph.captures
@@ -65,6 +68,34 @@ def trace(function, variables, specs):
             "Hold such state as Keras weights."
         )
     return traced
+
+
+@contextlib.contextmanager
+def _valid_scopes():
+    """Lets layers have any name. Keras opens a scope of each, and a graph takes few characters."""
+    scope = tf.name_scope
+    tf.name_scope = lambda name: scope(re.sub(r"[^\w.\\/>-]|^_", "x", name, flags=re.ASCII))
+    try:
+        yield
+    finally:
+        tf.name_scope = scope
+
+
+def check_layers(model):
+    """Raises `ExportError` for a layer that computes otherwise while sizes are not known.
+
+    `CenterCrop` enlarges a picture that is smaller than the crop. It asks for that in Python, and
+    while it is traced with free sizes the answer is no.
+    """
+    for layer in model._flatten_layers():
+        nodes = layer._inbound_nodes if isinstance(layer, keras.layers.CenterCrop) else ()
+        shapes = [tensor.shape for node in nodes for tensor in node.input_tensors]
+        if any(None in shape[1:] for shape in shapes):
+            raise ExportError(
+                f"{layer.name!r}, a CenterCrop, gets pictures of a free size, {shapes[0]}, and "
+                "enlarges those that are smaller than its crop, which a graph cannot. Give the "
+                "Input a fixed height and width, or crop by slicing."
+            )
 
 
 def recurrent_variables(model):

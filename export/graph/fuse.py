@@ -16,6 +16,9 @@ ours, no norm and no attention (449 nodes of a forward pass are left, 180 after 
 does ONNX Runtime's transformer optimizer. Both know the graphs that PyTorch's exporters write.
 """
 
+import contextlib
+import warnings
+
 from onnxscript.rewriter import pattern
 
 from keras_transformer.export.graph.channels_first import keep_channels_first
@@ -31,6 +34,27 @@ from keras_transformer.export.graph.fuse_projections import (
 from keras_transformer.export.graph.fuse_selections import condition_rules, index_rules
 from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes
 from keras_transformer.export.graph.simplify import simplify
+
+
+@contextlib.contextmanager
+def optional(model):
+    """Undoes what is done to an `onnx_ir.Model` inside, where that fails, and warns.
+
+    Fused or not, the file computes the same, and the proof that follows holds either to Keras.
+    """
+    before = model.clone()
+    for name, value in model.graph.initializers.items():
+        before.graph.initializers[name].meta.update(value.meta)
+    try:
+        yield
+    except Exception as error:
+        warnings.warn(
+            f"Fusing blocks failed: {type(error).__name__}: {str(error)[:100]}. The file is "
+            "written without, so it is slower. Please report it with the model's configuration.",
+            stacklevel=3,
+        )
+        model.graph = before.graph
+        simplify(model)
 
 
 def fuse_blocks(model, skip_norms=False):

@@ -126,8 +126,8 @@ class Sampling(IndependentSearch):
         return self._call(model, source_ids, max_length, target_prefix, seed=seed)
 
     def _noise(self, length, options):
-        # One 0 more, for an empty batch has no maximum.
-        longest = tf.reduce_max(tf.concat([tf.reshape(length, [-1]), [0]], axis=0))
+        # At least 1: an empty batch has no maximum, and its step reads a number, too.
+        longest = tf.reduce_max(tf.concat([tf.reshape(length, [-1]), [1]], axis=0))
         source = source_numbers(options["source"])
         return _uniform_noise(source, options["seed"], self.num_samples, longest)
 

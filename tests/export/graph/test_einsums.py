@@ -1,10 +1,10 @@
-"""EinsumDense is a product of matrices in the file, and its weight is what Keras trained."""
+"""Sums are products of matrices in the file, and weights are what Keras trained."""
 
 import keras
 import numpy as np
 import onnx_ir as ir
 import pytest
-from keras import layers
+from keras import layers, ops
 from support.exports import convert, counts, run
 
 from keras_transformer.export.graph.fuse import fuse_blocks
@@ -74,3 +74,61 @@ def test_a_layer_that_is_used_twice_keeps_one_weight():
     np.testing.assert_allclose(
         run(made, one=one, two=two)[0], model([one, two]), rtol=1e-5, atol=1e-5
     )
+
+
+class Plus(layers.Layer):
+    """Adds a weight."""
+
+    def build(self, shape):
+        self.offset = self.add_weight(shape=shape[2:], initializer="uniform")
+
+    def call(self, x):
+        return x + self.offset
+
+
+def test_a_sum_may_be_an_output_and_be_read():
+    keras.utils.set_random_seed(3)
+    x = keras.Input((None, 4), name="x")
+    y = layers.EinsumDense("abc,cde->abde", (None, 3, 2))(x)
+    model = keras.Model(x, {"sum": y, "more": Plus()(y)})
+    x = np.random.default_rng(1).normal(size=(2, 5, 4)).astype("float32")
+    made, expected = written(model), model(x)
+    for name, found in zip(expected, run(made, x=x), strict=True):
+        np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-5)
+
+
+EQUATIONS = [
+    ("bti,bsi->bts", "x x"), ("bti,btj->bij", "x x"), ("bti,btj->jbi", "x x"),
+    ("bti,bti->bt", "x x"), ("bti,bti->", "x x"), ("bti,bsj->bts", "x x"),
+    ("bti,btj->btij", "x x"), ("...ti,...tj->...ij", "x x"), ("bti->ib", "x"),
+    ("bthk,bshk->bhts", "y y"), ("bthk,bshk->bts", "y y"), ("bthk,bi->bthki", "y z"),
+    ("bthk,bk->bth", "y z"), ("bthk,bsi->bthi", "y x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("batch", [0, 3])
+def test_sums_of_two_inputs_are_products(sums, batch, length):
+    model, made = sums
+    random = np.random.default_rng(1)
+    arrays = {
+        "x": random.normal(size=(batch, length, 3)).astype("float32"),
+        "y": random.normal(size=(batch, length, 2, 3)).astype("float32"),
+        "z": random.normal(size=(batch, 3)).astype("float32"),
+    }
+    assert counts(ir.to_proto(made).graph)["Einsum"] == 0
+    expected = model([arrays[tensor.name] for tensor in model.inputs]).values()
+    for (equation, _), one, two in zip(EQUATIONS, run(made, **arrays), expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4, err_msg=equation)
+
+
+@pytest.fixture(scope="module")
+def sums():
+    shapes = {"x": (None, 3), "y": (None, 2, 3), "z": (3,)}
+    inputs = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
+    outputs = {
+        f"out{i:02}": ops.einsum(equation, *(inputs[name] for name in names.split()))
+        for i, (equation, names) in enumerate(EQUATIONS)
+    }
+    model = keras.Model(list(inputs.values()), outputs)
+    return model, written(model)

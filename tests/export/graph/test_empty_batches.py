@@ -1,0 +1,90 @@
+"""A batch of no rows gives results of no rows, whatever the model is made of."""
+
+import keras
+import numpy as np
+import onnx_ir as ir
+import pytest
+from keras import layers, ops
+from support.exports import convert, counts, run, session, tiny
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx
+from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.runtime.session import open_session
+from keras_transformer.search import Sampling
+
+
+def attention(x, value_dim=None, causal=True):
+    layer = layers.MultiHeadAttention(2, 3, value_dim=value_dim)
+    return layer(x, x, use_causal_mask=causal)
+
+
+def decoder(x):
+    masked = layers.Masking()(x)
+    return kt.DecoderBlock(2, 11)(masked, masked)
+
+
+MODELS = {
+    "causal": attention,
+    "values": lambda x: attention(x, value_dim=5, causal=False),
+    "repeat": lambda x: ops.repeat(x, 2, axis=1),
+    "upsampling": layers.UpSampling1D(2),
+    "reshape": layers.Reshape((-1, 2)),
+    "masking": lambda x: kt.EncoderBlock(2, 11)(layers.Masking()(x)),
+    "decoder": decoder,
+    "additive": lambda x: kt.AdditiveAttention(7)(x, x),
+    "mean": lambda x: ops.mean(x, axis=-1),
+}
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A model of all of these, and what an export makes of it."""
+    keras.utils.set_random_seed(3)
+    x = keras.Input((None, 4), name="x")
+    model = keras.Model(x, {name: build(x) for name, build in MODELS.items()})
+    made = convert(model)
+    simplify(made)
+    fuse_blocks(made)
+    simplify(made)
+    return model, made
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_results_are_those_of_keras(both, batch):
+    model, made = both
+    x = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    x[1, 3:] = 0  # padding
+    x[2] = 0
+    expected = model(x[:batch])
+    found = run(made, x=x[:batch])
+    for name, array in zip(MODELS, found, strict=True):
+        np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_no_sum_is_left_that_would_end_the_process(both):
+    found = counts(ir.to_proto(both[1]).graph)
+    assert found["Einsum"] == 0 and found["MatMul"] > 0
+
+
+def test_an_exported_file_serves_an_empty_batch(tmp_path):
+    x = keras.Input((None, 4), name="x")
+    model = keras.Model(x, {"y": attention(x), "z": ops.repeat(x, 2, axis=1)})
+    export_onnx(model, tmp_path / "out", fuse=False, verbose=False)
+    empty = np.ones((0, 3, 4), "float32")
+    y, z = session(tmp_path / "out").run(["y", "z"], {"x": empty})
+    assert y.shape == (0, 3, 4) and z.shape == (0, 6, 4)
+
+
+def test_steps_of_a_sampling_serve_an_empty_batch(tmp_path):
+    model = tiny("generate", num_layers=1)
+    export_onnx(
+        model, tmp_path / "out", search=Sampling(), max_length=5, layout="steps", verbose=False
+    )
+    opened = open_session(read_artefact(tmp_path / "out"))
+    ids, scores = opened.run(
+        None, {"source_ids": np.zeros((0, 4), "int32"), "seed": np.array(3, "int32")}
+    )
+    assert ids.shape[0] == 0 and scores.shape[0] == 0

@@ -1,0 +1,216 @@
+"""Operators that tf2onnx does not convert as TensorFlow computes them."""
+
+import keras
+import numpy as np
+import onnx_ir as ir
+import pytest
+from keras import layers, ops
+from support.exports import convert, counts, run, session
+
+from keras_transformer.export import ExportError, export_onnx
+from keras_transformer.export.graph.fuse import fuse_blocks
+from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.onnx_model import restore_outputs
+
+LARGE = 1_700_000_001  # beyond what float32 knows exactly
+INTEGERS = np.array(
+    [
+        [-1, -2, -4, 5],
+        [7, 0, -7, 6],
+        [LARGE + 2, LARGE, LARGE + 1, 7],
+        [-LARGE, 3, -(2**31), 2**31 - 1],
+    ],
+    "int32",
+)
+FLOATS = np.array(
+    [[-1.5, 0.0, -0.0, 1e9], [-0.3, 1e-6, -1e9, 0.7], [2.0, -1.0, -2.0, 1.0]], "float32"
+)
+UNIT = np.array([[-0.9, 0.0, 1e-6, 0.5], [-1e-7, 0.25, 3.0, -3.0]], "float32")
+BOOLEANS = np.array([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0]], bool)
+
+
+class Does(layers.Layer):
+    """A function as a layer, so that it is traced and not taken apart by Keras."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+    def compute_output_spec(self, x):
+        return keras.src.backend.compute_output_spec(self.function, x)
+
+
+def holds(functions, *arrays, free=False):
+    """Holds what ONNX Runtime gives to what Keras gives; returns the graph of all functions."""
+    functions = functions if isinstance(functions, list) else [functions]
+    shape = [None if free and axis == 0 else n for axis, n in enumerate(arrays[0].shape[1:])]
+    x = keras.Input(shape, dtype=arrays[0].dtype.name, name="x")
+    model = keras.Model(x, {f"y{i}": Does(each)(x) for i, each in enumerate(functions)})
+    made = convert(model)
+    simplify(made)
+    fuse_blocks(made)
+    simplify(made)
+    restore_outputs(made.graph, list(model.output_names))
+    for array in arrays:
+        for expected, found in zip(model(array).values(), run(made, x=array), strict=True):
+            expected = np.asarray(expected)
+            assert found.dtype == expected.dtype and found.shape == expected.shape
+            if expected.dtype.kind in "iub":
+                np.testing.assert_array_equal(found, expected)
+            else:
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-12)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_integers_are_divided_as_in_python(dtype):
+    divisors = [ops.cast(divisor, dtype) for divisor in (3, -3, 7, 100)]
+    functions = [lambda x, y=y: x // y for y in divisors] + [lambda x, y=y: x % y for y in divisors]
+    holds(functions, INTEGERS.astype(dtype))
+
+
+def test_a_divisor_that_is_computed_may_be_below_zero_but_not_zero():
+    def both(x):
+        return ops.concatenate([x // x[:, 1:2], x % x[:, 1:2]], axis=1)
+
+    array = np.array([[-7, 2], [7, -2], [0, 5], [-(2**31), 3], [6, -3]], "int32")
+    made = holds(both, array)
+    with pytest.raises(Exception, match="out of data bounds"):
+        run(made, x=np.array([[1, 0]], "int32"))
+
+
+def test_the_rest_of_a_large_float_is_exact():
+    divisors = (3.0, -3.0, 0.7)
+    holds(
+        [lambda x, y=y: x % y for y in divisors] + [lambda x, y=y: x // y for y in divisors], FLOATS
+    )
+
+
+def test_an_id_below_zero_is_no_class():
+    each = [(axis, dtype) for axis in (-1, 1) for dtype in ("float32", "int32", "bool")]
+    one = [lambda x, a=a, d=d: ops.one_hot(x, 5, axis=a, dtype=d) for a, d in each]
+    many = [lambda x, a=a, d=d: ops.multi_hot(x, 5, axis=a, dtype=d) for a, d in each]
+    holds(one + many, INTEGERS)
+
+
+COMPARISONS = [
+    lambda x: ops.sort(x, axis=-1),
+    lambda x: ops.sort(x, axis=0),
+    lambda x: ops.argsort(x, axis=-1),
+    lambda x: ops.top_k(x, 2)[0],
+    lambda x: ops.top_k(x, 2)[1],
+    lambda x: ops.cast(x < LARGE + 1, "int32"),
+    lambda x: ops.cast(x > ops.flip(x, 1), "int32"),
+    lambda x: ops.argmax(x, axis=-1),
+    ops.bitwise_not,
+]
+
+
+@pytest.mark.parametrize("factor", [1, 1_000_003])
+def test_large_integers_are_compared_exactly(factor):
+    holds(COMPARISONS, INTEGERS.astype("int32" if factor == 1 else "int64") * factor)
+
+
+@pytest.mark.parametrize("array", [FLOATS, INTEGERS, BOOLEANS], ids=["float", "int", "bool"])
+def test_the_place_of_an_extreme_of_any_dtype(array):
+    axes = (-1, 1, None)
+    largest = [lambda x, axis=axis: ops.argmax(x, axis=axis) for axis in axes]
+    holds(largest + [lambda x, axis=axis: ops.argmin(x, axis=axis) for axis in axes], array)
+
+
+def test_small_numbers_are_not_lost():
+    functions = [ops.expm1, ops.celu, lambda x: ops.logaddexp(x, -x)]
+    functions.append(lambda x: ops.cast(ops.signbit(x), "int32"))
+    functions.append(lambda x: ops.log1p(ops.maximum(x, -0.9)))
+    holds(functions, UNIT, -0.0 * np.abs(UNIT))
+
+
+def test_products_up_to_each_number():
+    array = np.random.default_rng(0).normal(size=(3, 5, 2)).astype("float32")
+    functions = [lambda x, axis=axis: ops.cumprod(x, axis=axis) for axis in (1, 2, -1)]
+    holds(functions, array, array[:, :1], array[:0], free=True)
+    holds(functions, np.int32([[[-2, 3], [0, 1], [5, -1]]]), free=True)
+
+
+def test_places_among_sorted_numbers():
+    bounds = [-1.0, 0.0, 2.0]
+    ordered = np.array(bounds, "float32")
+    functions = [lambda x: ops.digitize(x, ordered), layers.Discretization(bounds)]
+    for side in ("left", "right"):
+        functions.append(lambda x, side=side: ops.searchsorted(ordered, x[0], side=side))
+    holds(functions, FLOATS)
+
+
+def test_bits_of_two_numbers_are_refused_by_name():
+    with pytest.raises(ExportError, match="BitwiseAnd"):
+        holds(lambda x: ops.bitwise_and(x, 6), INTEGERS)
+
+
+def test_a_place_is_divided_by_one_node():
+    """Places and sizes are never below 0, so that nothing is to be corrected."""
+    x = np.random.default_rng(0).normal(size=(3, 7)).astype("float32")
+    made = holds(lambda x: ops.top_k(x, 3)[1] // 2, x)
+    found = counts(ir.to_proto(made).graph)
+    assert (found["Div"], found["Mod"]) == (1, 0)
+
+
+def test_an_exported_model_computes_with_integers_as_keras_does(tmp_path):
+    ids = keras.Input((4,), dtype="int32", name="ids")
+    outputs = {
+        "hours": ids // 3600 % 24,
+        "hot": ops.one_hot(ids, 5),
+        "many": ops.multi_hot(ids, 5),
+        "sorted": ops.sort(ids, axis=-1),
+        "best": ops.top_k(ids, 2)[0],
+        "less": ops.cast(ids < LARGE + 1, "int32"),
+    }
+    model = keras.Model(ids, outputs)
+    export_onnx(model, tmp_path / "out", verbose=False)
+    found = dict(
+        zip(outputs, session(tmp_path / "out").run(list(outputs), {"ids": INTEGERS}), strict=True)
+    )
+    for name, expected in model(INTEGERS).items():
+        np.testing.assert_array_equal(found[name], expected, err_msg=name)
+
+
+def branches(x):
+    """A branch that passes a value on."""
+    return ops.cond(ops.sum(x) > 0, lambda: ops.exp(x), lambda: x) + 1
+
+
+def test_branches_and_loops_may_pass_values_on():
+    def swap(x):
+        return ops.while_loop(lambda i, y, z: i < 3, lambda i, y, z: (i + 1, z, y), (0, x, x * 2))[
+            1
+        ]
+
+    functions = [branches, lambda x: branches(ops.tanh(x)), lambda x: ops.diag(x[:, 0]), swap]
+    array = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    holds(functions, array, -array, array[:1])
+
+
+def test_places_and_sizes_that_are_computed_are_folded_as_they_are():
+    functions = [
+        lambda x: ops.median(x, axis=-1),
+        lambda x: ops.quantile(x, 0.3, axis=-1),
+        lambda x: ops.take(x, [0, -1], axis=1),
+        lambda x: ops.take(x, [[0, -1], [2, 1]], axis=1),
+    ]
+    array = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    holds(functions, array, array[:1])
+
+
+def test_a_crop_of_pictures_of_any_size_is_refused(tmp_path):
+    """It would enlarge small ones, which a graph that was traced without sizes does not."""
+    for size, message in ((None, "Give the Input a fixed height"), (7, None)):
+        x = keras.Input((size, size, 3), name="x")
+        model = keras.Model(x, layers.CenterCrop(2, 3)(x))
+        if message is None:
+            export_onnx(model, tmp_path / "out", verbose=False)
+            continue
+        with pytest.raises(ExportError, match=message):
+            export_onnx(model, tmp_path / "out", verbose=False)
+        assert not (tmp_path / "out").exists()
