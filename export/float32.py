@@ -1,11 +1,16 @@
 """A model of reduced precision as one that computes in float32, which is what exporters trace."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 
 from keras_transformer.export.staging import ExportError
 
 REDUCED = ("bfloat16", "float16")
+# Largest difference of a copy from its model, as `verify.TOLERANCES` explains it. One that is
+# another model is off by 0.5 or more.
+COPY_TOLERANCE = 0.25
 
 
 def as_float32(model: keras.Model) -> keras.Model:
@@ -41,6 +46,19 @@ def as_float32(model: keras.Model) -> keras.Model:
     for mine, theirs in zip(copy.inputs, model.inputs, strict=True):
         mine.name = theirs.name  # Keras renames those that the user did not name
     return copy
+
+
+def check_copy(compare: Callable[[], float]) -> None:
+    """Raises `ExportError` where `compare`, of a float32 copy with the passed model, does."""
+    try:
+        compare()
+    except ExportError as error:
+        raise ExportError(
+            "The model has a reduced dtype policy, and the export is made from a copy in float32, "
+            f"rebuilt from its configuration. The copy is another model: {error} Put all state of "
+            "layers into weights or get_config, or build the model under the float32 policy, load "
+            "the weights, and export that."
+        ) from error
 
 
 def _is_reduced(policy):

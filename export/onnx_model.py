@@ -36,6 +36,10 @@ from keras_transformer.export.tasks.steps import StepsTask
 OPSET = 17
 # IR version that goes with it.
 IR_VERSION = 8
+UNTRACEABLE = (
+    "TensorFlow cannot trace the model, as `tf.function(model)` shows. In its layers,"
+    " use keras.ops and no Python condition on the values of tensors."
+)
 # Protocol buffers end at 2 GiB; some room is left for the graph itself.
 LARGEST_FILE = 2**31 - 2**24
 PACKAGES = ("keras-transformer-onnx", "tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
@@ -208,7 +212,7 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     """The `onnx_ir.Model` of a task as it is to be written, and the precision that it has."""
     variables = task.model.variables
     conversion.check_layers(task.model)
-    with tell("tracing"):
+    with tell("tracing", UNTRACEABLE):
         traced = conversion.trace(task.function, variables, task.specs)
     with tell("converting to ONNX"):
         recurrent = conversion.recurrent_variables(task.model)
@@ -255,7 +259,7 @@ def _reached(precision, found, graphs):
 def _prove(files, task, cases, precision, tolerance, tell):
     """The field `proof` of the manifest; raises `ExportError` where the files are not the model."""
     tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
-    with tell("running Keras for comparison"):
+    with tell("running Keras for comparison", "Pass samples=[...] that the model can read."):
         expected = [task.expected(case) for case in cases]
     with tell("proving the file in a process without TensorFlow"):
         found = verify.probe(files[0], cases, step=files[1] if len(files) > 1 else None)

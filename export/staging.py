@@ -130,7 +130,7 @@ class Progress:
         self.verbose = verbose
 
     @contextlib.contextmanager
-    def __call__(self, what):
+    def __call__(self, what, advice="Please report it with the model's configuration."):
         start = time.perf_counter()
         if Progress.pending is not None:
             raise Progress.pending
@@ -143,8 +143,6 @@ class Progress:
                 raise
             if isinstance(error, OSError):
                 advice = "Make room and see that it can be written there, and export again."
-            else:
-                advice = "Please report it with the model's configuration."
             raise ExportError(
                 f"Failed at {what}: {type(error).__name__}: {error}. What was at the target is as "
                 f"before. {advice}"

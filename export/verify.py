@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 
 import numpy as np
 
@@ -31,9 +30,6 @@ TOLERANCES = {
     "weight_int8": 0.15,
     "weight_int4": 0.4,
 }
-# The same, for a model of reduced precision against its copy in float32: a copy that is another
-# model is off by 0.5 or more.
-COPY_TOLERANCE = 0.25
 # A float32 result that is off by more is wrong, and not rounded.
 ROUNDING = 1e-2
 # Two hypotheses whose scores differ by less may change places.
@@ -145,30 +141,6 @@ def _check_equal(name, reference, result, allowed):
             "equal floats decide, pass samples=[...]; else report it with the model's operators."
         )
     return share
-
-
-def check_steady(expected: dict, again: dict) -> None:
-    """Raises `ExportError` where Keras gives other outputs for the same input a second time."""
-    for name, reference in expected.items():
-        if not np.array_equal(reference, again[name], equal_nan=reference.dtype.kind == "f"):
-            raise ExportError(
-                f"Output {name!r}: Keras gives other numbers for the same input when it is called "
-                "again, so nothing can be compared. A layer counts its calls, keeps a state or "
-                "draws random numbers while training=False: leave that out of the exported model."
-            )
-
-
-def check_copy(compare: Callable[[], float]) -> None:
-    """Raises `ExportError` where `compare`, of a float32 copy with the passed model, does."""
-    try:
-        compare()
-    except ExportError as error:
-        raise ExportError(
-            "The model has a reduced dtype policy, and the export is made from a copy in float32, "
-            f"rebuilt from its configuration. The copy is another model: {error} Put all state of "
-            "layers into weights or get_config, or build the model under the float32 policy, load "
-            "the weights, and export that."
-        ) from error
 
 
 def _error(reference, result, exact):

@@ -6,8 +6,9 @@ with what the written file gives. `samples` has the inputs that are made up, `st
 functions that a search is where its loop is outside of the graph.
 
 What may be imported: TensorFlow, Keras, models and searches, and of `export` the comparison
-(`verify`), the error (`staging`) and the names of the artefact (`runtime.signature`). A new kind of
-export is one file here, with the methods that `forward` has, and a line where exporters choose.
+(`verify`), copies (`float32`), the error (`staging`) and the names of the artefact
+(`runtime.signature`). A new kind of export is one file here, with the methods that `forward` has,
+and a line where exporters choose.
 """
 
 from keras_transformer.export.tasks.forward import ForwardTask

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import verify
+from keras_transformer.export import float32, verify
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks.samples import (
     check_listed,
@@ -180,8 +180,8 @@ class SearchTask:
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
-            allowed = max(tolerance, verify.COPY_TOLERANCE)
-            verify.check_copy(lambda: compare(self.passed, allowed, exact=False))
+            allowed = max(tolerance, float32.COPY_TOLERANCE)
+            float32.check_copy(lambda: compare(self.passed, allowed, exact=False))
         return worst
 
     def same_tokens(self, expected, found):

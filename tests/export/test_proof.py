@@ -123,6 +123,23 @@ def test_a_model_that_changes_between_calls_is_named_as_such(tmp_path):
         exported(keras.Model(x, Counts()(x)), tmp_path)
 
 
+class Branches(layers.Layer):
+    """Reads the values of a tensor in Python."""
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+    def call(self, x):
+        return x * 2 if float(ops.sum(x)) > 0 else x
+
+
+def test_a_layer_that_cannot_be_traced_says_how_to_mend_it(tmp_path):
+    x = keras.Input((3,))
+    with pytest.raises(ExportError, match="(?s)Failed at tracing.*use keras.ops") as caught:
+        exported(keras.Model(x, Branches()(x)), tmp_path)
+    assert "report" not in str(caught.value)
+
+
 # The model that is passed, and a copy of it in float32
 
 
