@@ -2,7 +2,7 @@
 
     python -m keras_transformer.export.serving en-de=out/onnx --port 8080
 
-Its modules, from the bottom up:
+What lives here, from the bottom up:
 
 - `limits`: all sizes and times, and the refusals with their statuses in HTTP and gRPC;
 - `replica`: one artefact in a process of Ray Serve; `worker`: its threads, which compute batches;
@@ -14,8 +14,8 @@ Its modules, from the bottom up:
 - `app`, `connections` and `origins`: HTTP; `doors`: both servers, until a signal; `service`: all of
   it; `__main__`: the command.
 
-It imports `export.runtime` and the packages of the extra. For a new protocol over HTTP, write one
-file beside `plain` and add its name in `app`.
+What may be imported: `export.runtime` and the packages of the extra. For a new protocol over HTTP,
+write one file beside `plain` and add its name in `app`.
 """
 
 from keras_transformer.export.serving.cluster import MissingRay
