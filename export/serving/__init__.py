@@ -4,18 +4,18 @@
 
 What lives here, from the bottom up:
 
-- `refusals`: why a request gets no answer, and what that is in each protocol;
-- `replica`: one artefact in a process of Ray Serve's; `cluster`: these processes are started;
-  `workers`: how a batch reaches them;
-- `line_queue`: requests in, batches of lines of similar length out, by `measure`; `models`: what
-  the doors ask, with limits and deadlines; `metrics`: Prometheus and the log;
-- the doors: `http_v2` and `grpc_v2`, the Open Inference Protocol, with `tensors` and `messages`;
-  `libretranslate`; `plain`, lines in and lines out; with `bodies`, how requests are read;
-- `app` and `connections`: HTTP; `doors`: both servers, until a signal; `service`: all of it;
-  `__main__`: the command.
+- `limits`: all sizes and times, and the refusals with their statuses in HTTP and gRPC;
+- `replica`: one artefact in a process of Ray Serve; `worker`: its threads, which compute batches;
+  `cluster` starts the processes; `workers`: the connections of the threads to the service;
+- `line_queue`: takes requests and makes batches of lines of similar length, by `measure`;
+  `models`: counts requests and gives them deadlines; `metrics`: Prometheus and the log;
+- one file for each protocol: `http_v2` and `grpc_v2` with `tensors` and `messages` (Open Inference
+  Protocol), `libretranslate`, `plain` (lines in and lines out); `bodies` reads HTTP requests;
+- `app`, `connections` and `origins`: HTTP; `doors`: both servers, until a signal; `service`: all of
+  it; `__main__`: the command.
 
-What may be imported: `export.runtime` and the packages of the extra. A new door over HTTP is one
-file beside `plain` and its name in `app`.
+What may be imported: `export.runtime` and the packages of the extra. For a new protocol over HTTP,
+write one file beside `plain` and add its name in `app`.
 """
 
 from keras_transformer.export.serving.cluster import MissingRay

@@ -21,11 +21,14 @@ LARGE = 2**16
 
 
 async def aside(size, function, *arguments):
-    """What a function returns. Large work runs on a thread and lets the event loop go on.
+    """Calls a function, on a thread if the work is large, so that the event loop goes on.
 
     Args:
-        size: int, bytes that the function has to do with.
+        size: int, bytes that the function reads or writes.
         function: function of the arguments.
+
+    Returns:
+        The result of the function.
     """
     if size < LARGE:
         return function(*arguments)
@@ -33,11 +36,14 @@ async def aside(size, function, *arguments):
 
 
 async def unless_gone(receive, answer):
-    """What a coroutine returns. It is cancelled if the client leaves first.
+    """Awaits a coroutine, and cancels it if the client leaves first.
 
     Args:
         receive: of ASGI, after the last part of the body.
         answer: coroutine.
+
+    Returns:
+        The result of the coroutine.
 
     Raises:
         ClientDisconnect: the client has left.

@@ -43,7 +43,7 @@ def make_server(models, address):
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.so_reuseport", 0),  # two services at one port would share its requests
         # A connection ends after a while, with the answers that its client has not taken. Clients
-        # open another one by themselves; a request has the time that it may need.
+        # connect again; a request that was begun has all the time that it may take.
         ("grpc.max_connection_age_ms", round(1000 * limits.deadline_seconds)),
         ("grpc.max_connection_age_grace_ms", round(1000 * longest)),
     ]

@@ -65,7 +65,7 @@ def _model(models, request):
 
 
 class _Asked(NamedTuple):
-    """What is kept of a request while it waits; the rest of its JSON may be far larger."""
+    """The part of a request that is kept while it waits. Its JSON may be far larger."""
 
     items: list
     shape: list

@@ -64,7 +64,7 @@ def _languages(models):
 
 
 class _Asked(NamedTuple):
-    """What is kept of a request while it waits."""
+    """The part of a request that is kept while it waits."""
 
     model: Model
     parts: list  # for each text its lines

@@ -114,7 +114,7 @@ def count_fields(name: str, data: bytes, most: int) -> int:
         most: int, where counting ends.
 
     Returns:
-        How many there are, in this message and in the ones inside; or a number above `most`.
+        int, the fields of the message and of its inner messages; or a number above `most`.
 
     Raises:
         DecodeError: the bytes are no message.

@@ -1,4 +1,4 @@
-"""Which hosts and origins a request over HTTP may name.
+"""Checks the hosts and origins that a request over HTTP names.
 
 A page in a browser can send requests to services of the same machine or network. After DNS
 rebinding it can read the answers, too. Its requests show a foreign name in `Host` or `Origin`.

@@ -114,7 +114,7 @@ class _Stream:
             yield [bytes(rest)]
 
     async def unless_gone(self, answer):
-        """What a coroutine returns; `ConnectionResetError` where the client leaves first."""
+        """Awaits a coroutine; raises `ConnectionResetError` if the client leaves first."""
         answering = asyncio.ensure_future(answer)
         try:
             await asyncio.wait((answering, self._reading), return_when=asyncio.FIRST_COMPLETED)

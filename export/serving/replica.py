@@ -138,7 +138,7 @@ class Replica:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _files(self):
-        """What changes when a file of the folder does."""
+        """A set that changes when a file of the folder does; None where there is no folder."""
         try:
             found = [(file.name, file.stat()) for file in os.scandir(self._folder)]
         except OSError:

@@ -62,7 +62,7 @@ def asked_outputs(names):
         if name not in OUTPUTS:
             raise Invalid(f"There is no output {shown(name)}, but: {', '.join(OUTPUTS)}.")
     if len(names) > len(set(names[: 1 + len(OUTPUTS)])):
-        raise Invalid("An output is asked for twice.")
+        raise Invalid("The request names an output twice.")
     return list(names) or list(OUTPUTS)
 
 

@@ -26,7 +26,7 @@ LENGTH = struct.Struct("!Q")
 
 
 class Failed:
-    """What a worker answers where it could not.
+    """An answer that says why a worker has none.
 
     Args:
         error: the exception.
@@ -36,13 +36,13 @@ class Failed:
         self._invalid, self._reason = isinstance(error, ValueError), repr(error)[:REASON]
 
     def refusal(self) -> Refusal:
-        """What the client gets."""
+        """The refusal that the client gets."""
         kind = Invalid if self._invalid else Refusal
         return kind(f"A replica has failed: {self._reason}")
 
 
 def work(address, key, methods):
-    """Answers the doors; comes again where the connection breaks, until nobody listens there.
+    """Answers the service. Connects again if the connection breaks, until the service is gone.
 
     Args:
         address, key: of `Workers`.
@@ -62,7 +62,7 @@ def work(address, key, methods):
             return
         except (OSError, EOFError):
             time.sleep(AGAIN)
-        except Exception:  # of any kind: a worker that ends is missed by nobody
+        except Exception:  # of any kind: a worker that ends does not come back
             logger.exception("a worker has failed, and comes again")
             time.sleep(AGAIN)
 
@@ -120,7 +120,7 @@ def _answered(file, methods):
 
 
 def message(content) -> bytes:
-    """What is sent for an object."""
+    """The bytes that are sent for an object."""
     data = pickle.dumps(content)
     return LENGTH.pack(len(data)) + data
 

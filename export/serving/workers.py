@@ -22,7 +22,7 @@ from keras_transformer.export.serving.worker import (
     proof,
 )
 
-# How often a batch is sent where the worker that had it falls silent.
+# Workers that may get a batch, one after the other, if each falls silent.
 TRIES = 4
 # Seconds that a batch waits for a worker: a replica that has died may have been the only one, and a
 # large artefact takes a while to open.
