@@ -1,5 +1,7 @@
 """The export of a forward pass: any functional Keras model, its inputs and outputs by name."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -71,7 +73,9 @@ class ForwardTask:
 
     def _outputs(self, model, inputs):
         arranged = keras.tree.pack_sequence_as(model.input, [inputs[name] for name in self.inputs])
-        outputs = model(arranged, training=False)
+        return self._by_name(model(arranged, training=False))
+
+    def _by_name(self, outputs):
         if isinstance(outputs, dict):
             return {plain_name(name): tensor for name, tensor in outputs.items()}
         return dict(zip(self.outputs, keras.tree.flatten(outputs), strict=True))
@@ -79,16 +83,35 @@ class ForwardTask:
     def axes(self, name, rank):
         """Names of the axes of an input or output, for those that have no fixed size.
 
-        Those of our own models have documented names. Others are a batch of sequences, whose
-        length is the same for all outputs where there is one input.
+        Those of our own models have documented names. Others are a batch of sequences. With one
+        input, outputs of its length share the name of that axis. ONNX Runtime reuses buffers of
+        equally named shapes, so no other output may.
         """
         known = signature.AXES.get(name, ())
         if len(known) == rank:
             return known
         names = list(signature.axes_of(name, rank))
-        if len(self.inputs) == 1 and rank > 1:
-            names[1] = self.axes(*self.inputs, 2)[1] if name not in self.inputs else names[1]
+        if rank > 1 and name in self._outputs_of_input_length:
+            names[1] = self.axes(*self.inputs, 2)[1]
         return tuple(names)
+
+    @functools.cached_property
+    def _outputs_of_input_length(self) -> set[str]:
+        """Names of the outputs whose second axis is that of the only input, for two lengths."""
+        if len(self.inputs) > 1 or len(self.model.inputs[0].shape) < 2:
+            return set()
+        (tensor,) = self.model.inputs
+        found = set(self.outputs)
+        for length in (11, 13):
+            shape = (2, tensor.shape[1] or length, *(n or length for n in tensor.shape[2:]))
+            given = keras.KerasTensor(shape, tensor.dtype, name=tensor.name)
+            arranged = keras.tree.pack_sequence_as(self.model.input, [given])
+            try:
+                specs = self._by_name(self.model.compute_output_spec(arranged))
+            except Exception:  # a layer may refuse a size that was made up
+                return set()
+            found &= {name for name, spec in specs.items() if spec.shape[1:2] == shape[1:2]}
+        return found
 
     def limits(self, max_source_length):
         """The lengths that the manifest promises to serve."""
