@@ -34,8 +34,9 @@ from keras_transformer.export import ExportError, export_onnx, probe, verify  # 
 from keras_transformer.export.runtime.artefact import read_artefact  # noqa: E402
 from keras_transformer.export.runtime.session import open_session  # noqa: E402
 
-WRONG = ("wrong", "run failure", "fails on nothing", "crash", "timeout")
-OUTCOMES = ("right", *WRONG, "refused", "not drawn")
+# Cases that end in the exit status 1; and where an empty batch or an empty result is refused.
+WRONG, NOTHING = ("wrong", "run failure", "crash", "timeout"), "fails on nothing"
+OUTCOMES = ("right", *WRONG, NOTHING, "refused", "not drawn")
 
 
 def judge(kind, seed, index, tell):
@@ -79,7 +80,7 @@ def judge(kind, seed, index, tell):
         if wrong := check(expected, found):
             return "wrong", f"{told}: {wrong}"
     if failed:
-        return "fails on nothing", failed
+        return NOTHING, failed
     if any("LSTM" in line for line in case.lines):
         return "right", ""  # documented: ONNX Runtime's LSTM takes no empty batch
     return empty_batch(inputs[-1], session, answer, tell)
@@ -99,7 +100,7 @@ def empty_batch(feed, session, answer, tell):
         answer(feed)
     except Exception:
         return "right", ""
-    return "fails on nothing", failed
+    return NOTHING, failed
 
 
 def plain(case, random):
@@ -234,7 +235,7 @@ def table(records):
     lines += ["", "| refused because | cases |", "| --- | --- |"]
     lines += [f"| {reason} | {cases} |" for reason, cases in reasons.most_common()]
     for record in records:
-        if record["outcome"] in WRONG:
+        if record["outcome"] in (*WRONG, NOTHING):
             lines += ["", *(f"{name}: {value}" for name, value in record.items())]
     return "\n".join(lines)
 

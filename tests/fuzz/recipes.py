@@ -42,7 +42,7 @@ class ByHand(keras.layers.Layer):
             steps = ops.scan(lambda c, e: (c + e, c * 0.5), y[:, 0], ops.swapaxes(y, 0, 1))[1]
             return ops.swapaxes(steps, 0, 1)
         if self.what == "half":
-            return ops.cast(ops.cast(y, "float16") * 3, x.dtype)
+            return ops.cast(ops.cast(ops.round(y * 8), "float16") * 3, x.dtype)
         q, k, v = ops.split(ops.concatenate([y, x, y * 2], axis=-1), 3, axis=-1)
         scores = ops.matmul(q * 0.7, ops.swapaxes(k, -1, -2))
         if self.what == "causal":
