@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import artefacts, runtime_process
 
@@ -50,7 +50,6 @@ lines_of_text = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(lines=lines_of_text, batch_tokens=st.integers(1, 211), read_ahead=st.integers(1, 29))
 def test_every_line_gets_its_own_translation_in_order(
     tokenizer, translator, lines, batch_tokens, read_ahead
