@@ -48,3 +48,11 @@ def test_a_seed_decides_the_pieces(name, tokenizer):
     options = {"sampling_alpha": 0.1, "shuffle": False, "bucket_boundaries": [64]}
     one, same, other = (epoch(name, tokenizer, seed=seed, **options) for seed in (3, 3, 5))
     assert one == same != other
+
+
+def test_a_seed_decides_where_windows_begin(tokenizer):
+    one, same, other = (
+        sorted(row for _, labels in batches for row in labels.numpy().tolist())
+        for batches in (MAKERS["windows"](tokenizer, 211, seed=seed) for seed in (3, 3, 5))
+    )
+    assert one == same != other
