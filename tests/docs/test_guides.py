@@ -3,12 +3,11 @@
 import json
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
-from support import exports, guides
+from support import exports, guides, ports
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Translator
@@ -48,17 +47,6 @@ def run(tmp_path, saved):
     return run_guide
 
 
-def free_ports(count):
-    """Ports that nobody uses, all open at once so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    for opened in sockets:
-        opened.bind(("localhost", 0))
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
-
-
 def test_train(run):
     folder = run("train", {**MODEL, "vocab_size=8000": "vocab_size=300"})
     assert (folder / "model.keras").exists() and (folder / "tokenizer.model").exists()
@@ -69,9 +57,12 @@ def test_data(run):
     assert run("data").is_dir()  # it trains, and leaves nothing
 
 
-def test_several_devices(run):
-    ports = dict(zip(("12345", "12346"), map(str, free_ports(2)), strict=True))
-    folder = run("several_devices", {**MODEL, **ports}, starts_from=["tokenizer.model"])
+def test_several_devices(run, monkeypatch):
+    for name, value in ports.REUSE.items():
+        monkeypatch.setenv(name, value)
+    with ports.reserved(2) as numbers:
+        smaller = {**MODEL, "12345": str(numbers[0]), "12346": str(numbers[1])}
+        folder = run("several_devices", smaller, starts_from=["tokenizer.model"])
     assert (folder / "model.keras").exists() and (folder / "from_workers.keras").exists()
 
 

@@ -7,13 +7,12 @@ their own: this file, called as a script, trains what its argument says and prin
 import functools
 import json
 import os
-import socket
 import sys
 import tempfile
 
 import numpy as np
 import pytest
-from support import processes
+from support import ports, processes
 
 # 13 sentences; number 5 is padding alone, so that a batch, a replica or both have no token at all.
 LENGTHS = (5, 2, 3, 1, 4, 0, 3, 5, 2, 2, 1, 5, 4)
@@ -227,24 +226,20 @@ def test_schedules_count_updates_and_not_micro_batches(trained):
 
 @pytest.mark.slow
 def test_two_machines_give_the_weights_of_one(trained):
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            ports.append(free.getsockname()[1])
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(2)]
-    workers = [start("workers", TF_CONFIG=json.dumps(task)) for task in tasks]
-    try:
-        for results in list(map(result, workers)):
-            assert_same(trained["clipped 1 1"], results["1"])
-            assert_same(trained["clipped 1 1"], results["2"])
-            assert_same(trained["transformer 1 1"], results["plain fit"])
-            losses = trained["clipped 1 1"]["history"]["val_loss"]
-            np.testing.assert_allclose(results["1"]["history"]["val_loss"], losses, rtol=2e-6)
-    finally:
-        for worker in workers:
-            worker.kill()
+    with ports.reserved(2) as numbers:
+        cluster = {"worker": [f"localhost:{number}" for number in numbers]}
+        tasks = [{"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(2)]
+        workers = [start("workers", TF_CONFIG=json.dumps(task), **ports.REUSE) for task in tasks]
+        try:
+            for results in list(map(result, workers)):
+                assert_same(trained["clipped 1 1"], results["1"])
+                assert_same(trained["clipped 1 1"], results["2"])
+                assert_same(trained["transformer 1 1"], results["plain fit"])
+                losses = trained["clipped 1 1"]["history"]["val_loss"]
+                np.testing.assert_allclose(results["1"]["history"]["val_loss"], losses, rtol=2e-6)
+        finally:
+            for worker in workers:
+                worker.kill()
 
 
 # What needs no devices of its own

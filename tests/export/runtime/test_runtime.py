@@ -276,18 +276,20 @@ def test_eight_threads_share_a_translator(folder):
 
 FIRST = """
 import sys, time
+import numpy, onnxruntime, sentencepiece
+packages = time.process_time()
 from keras_transformer.export.runtime import Translator
 print(Translator(sys.argv[1]).translate(["two dogs run ."])[0])
 assert not any(name in sys.modules and sys.modules[name] for name in %r)
-print(time.process_time())
+print(time.process_time() / packages)
 """
 
 
-def test_the_first_translation_takes_less_than_two_seconds_of_work(folder, tokenizer):
-    """Processor time, which other processes on the machine leave alone."""
-    text, seconds = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
+def test_the_first_translation_is_little_work_beside_importing_the_packages(folder, tokenizer):
+    """Processor time, which other processes leave alone, by the same on this machine."""
+    text, ratio = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
     assert text == expected(tokenizer, "two dogs run .").text
-    assert float(seconds) < 2.0
+    assert float(ratio) < 3
 
 
 def test_artefact_files_have_the_names_of_the_signature(folder):

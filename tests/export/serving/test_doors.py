@@ -89,16 +89,20 @@ def test_json_and_binary_data_say_the_same(running):
 @pytest.mark.parametrize("cut", [0, 20])
 def test_nothing_waits_for_an_acknowledgement(running, cut):
     """Requests and answers come in two parts; where one waits for the other, that is 40 ms."""
-    request, seconds = b"GET /v2/models/en-de HTTP/1.1\r\nHost: x\r\n\r\n", []
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
-        for _ in range(21):
+    request = b"GET /v2/models/en-de HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as opened:
+
+        def seconds():
             begun, found = time.perf_counter(), b""
             for part in filter(None, (request[:cut], request[cut:])):
                 opened.sendall(part)
             while not found.endswith(b"}"):
                 found += opened.recv(2**16)
-            seconds.append(time.perf_counter() - begun)
-    assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once in any case
+            return time.perf_counter() - begun
+
+        for _ in range(5):  # the first ones are acknowledged at once in any case
+            seconds()
+        assert any(seconds() < 0.03 for _ in range(200)), "each waits, however idle the machine is"
 
 
 def test_grpc_contents_are_answered_with_contents(running):

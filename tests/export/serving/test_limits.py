@@ -90,7 +90,7 @@ def grpc_infer(**fields):
 
 
 def wait_for(holds):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -307,7 +307,7 @@ def raw(running, data, then=b"", pause=0.0):
         time.sleep(pause)
         if then:
             opened.sendall(then)
-        opened.settimeout(10)
+        opened.settimeout(60)
         return opened.recv(65536)
 
 
