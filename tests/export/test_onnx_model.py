@@ -128,6 +128,7 @@ def batches(draw):
     return ids
 
 
+@pytest.mark.full
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     beam_width=st.integers(1, 7),

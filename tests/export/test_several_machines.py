@@ -8,7 +8,7 @@ import time
 import pytest
 from support import archives, artefacts, hosts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 LINES = archives.lines(3000)
 TOKENIZER = artefacts.tokenizer()
 ASK = """

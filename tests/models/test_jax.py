@@ -10,6 +10,8 @@ import xml.etree.ElementTree
 import keras
 import pytest
 
+pytestmark = pytest.mark.full
+
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
 FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments", "ssru")

@@ -269,6 +269,7 @@ def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, t
     assert results == [expected(tokenizer, line) for line in lines]
 
 
+@pytest.mark.full
 def test_eight_threads_share_a_translator(folder):
     lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
     runtime_process.check_sharing(folder, lines, most=17)

@@ -40,10 +40,12 @@ def test_the_runtime_says_what_keras_finds(exported):
     np.testing.assert_allclose(scores, found.scores.numpy(), atol=1e-4)
 
 
+@pytest.mark.full
 def test_eight_threads_find_what_one_finds(exported):
     runtime_process.check_sharing(exported[-1], LINES, most=3)
 
 
+@pytest.mark.full
 def test_node_finds_the_same_tokens(exported, node_folder):
     translator = Translator(exported[-1], threads=1)
     batches = [node.padded(translator, LINES[:count]) for count in (1, 5, 15)]

@@ -1,9 +1,12 @@
 """An artefact outside Python: Node.js with ONNX Runtime's WebAssembly build."""
 
 import numpy as np
+import pytest
 from support import artefacts, node
 
 from keras_transformer.export.runtime import Translator
+
+pytestmark = pytest.mark.full
 
 
 def test_node_gives_the_same_tokens_as_python(node_folder, tmp_path):

@@ -123,17 +123,20 @@ def listening(pids):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_nothing_listens_beyond_this_machine(served):
     found = listening(served[1].family())
     assert found <= {"0100007F", "0000000000000000FFFF00000100007F"} and found
 
 
+@pytest.mark.full
 def test_it_answers_as_translator(served):
     folder, service = served
     assert service.lines(LINES) == Translator(folder).translate(LINES)
 
 
+@pytest.mark.full
 def test_a_replica_that_dies_loses_nothing_and_is_back(served):
     folder, service = served
     expected, stop, answers = Translator(folder).translate(LINES), threading.Event(), []
@@ -158,6 +161,7 @@ def test_a_replica_that_dies_loses_nothing_and_is_back(served):
     assert len(answers) > 10 and all(found == expected for found in answers)
 
 
+@pytest.mark.full
 def test_an_artefact_that_is_replaced_is_taken_up(served, tokenizer, tmp_path):
     folder, service = served
     before = service.version()
@@ -177,6 +181,7 @@ def short_limits():
     return {"source_length": 60, "target_length": None, "extra_length": 0}
 
 
+@pytest.mark.full
 def test_sigterm_answers_what_was_taken_in(served):
     _, service = served
     lines = LINES * 400
