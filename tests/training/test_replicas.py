@@ -158,7 +158,7 @@ CASES = {
     "filled": "filled",  # no model of ours, no `prepare`
 }
 TRAINED = [(case, replicas) for case in CASES for replicas in (2, 4)[: 1 + (case == "again")]]
-QUICK = [("again", 2)]
+QUICK = [("norm", 2)]
 
 
 def continue_from_files(strategy, folder):
@@ -362,6 +362,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.full
 def test_another_backend_trains_with_the_step_of_keras():
     pytest.importorskip("jax", reason="JAX, the second backend, is missing")
     done = subprocess.run(

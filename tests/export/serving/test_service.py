@@ -96,13 +96,24 @@ def wait_for(holds, seconds=240):
 
 
 @pytest.fixture(scope="module")
-def served(tokenizer, tmp_path_factory):
-    """A copy of an artefact that is replaced, and the service of it."""
-    aside = tmp_path_factory.mktemp("service")
+def running_service(tokenizer, tmp_path_factory):
+    """A function: a copy of an artefact that is replaced, and a running service of it."""
+    aside, started = tmp_path_factory.mktemp("service"), []
     folder = artefacts.write(aside / "out", tokenizer)
-    service = Process(folder, aside)
-    yield folder, service
-    service.process.kill()
+
+    def running():
+        if not started or started[-1].process.poll() is not None:
+            started.append(Process(folder, aside))
+        return folder, started[-1]
+
+    yield running
+    for service in started:
+        service.process.kill()
+
+
+@pytest.fixture
+def served(running_service):
+    return running_service()
 
 
 def listening(pids):
@@ -172,9 +183,11 @@ def test_an_artefact_that_is_replaced_is_taken_up(served, tokenizer, tmp_path):
         assert service.lines(LINES[:1]) == Translator(swapped).translate(LINES[:1])
     assert service.version() == Translator(swapped).manifest["checksum"][:12]
     # A folder that is none changes nothing.
+    manifest = (folder / "artefact.json").read_bytes()
     (folder / "artefact.json").write_text("{}")
     time.sleep(2)  # for what must not happen
     assert service.lines(LINES) == Translator(swapped).translate(LINES)
+    (folder / "artefact.json").write_bytes(manifest)
 
 
 def short_limits():
