@@ -43,8 +43,11 @@ def batches_of_two(monkeypatch):
 class Bounded:
     """The search as it was exported, with its largest number of tokens."""
 
+    def __init__(self, max_length=7):
+        self.max_length = max_length
+
     def __call__(self, model, source_ids):
-        return exports.BEAM(model, source_ids, max_length=7)
+        return exports.BEAM(model, source_ids, self.max_length)
 
 
 def test_keras_and_the_artefact_agree(exported, batches_of_two):
@@ -89,11 +92,13 @@ print([name for name in {apart.FRAMEWORKS!r} if sys.modules.get(name)])
     assert report["token_ids"][0] == report["token_ids"][2]
 
 
-def test_without_a_text_model_tokens_alone_are_compared(exported, tmp_path):
-    model, _ = exported
-    folder = tmp_path / "onnx"
-    export_onnx(model, folder, exports.tokenizer(), exports.BEAM, max_length=7, verbose=False)
-    found = compare_with_keras(model, exports.tokenizer(), Bounded(), folder, LINES[:3])
+def test_without_a_text_model_tokens_alone_are_compared():
+    model, folder, search = (
+        exports.shared_model(),
+        exports.shared_artefact(),
+        Bounded(exports.MAX_LENGTH),
+    )
+    found = compare_with_keras(model, exports.tokenizer(), search, folder, LINES[:3])
     assert found.same_texts is None and found.text_seconds is None and found.same_tokens == 3
     assert "strings" not in str(found)
 

@@ -50,12 +50,17 @@ def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
     return ids
 
 
-@functools.cache
 def session(path):
+    """A session of an artefact's folder or a file, opened anew where it was replaced."""
+    path = path / signature.MODEL_FILE if path.is_dir() else path
+    return _session(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _session(path, changed):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    path = path / signature.MODEL_FILE if path.is_dir() else path
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
