@@ -28,7 +28,7 @@ def test_training_and_search_hold_with_optimized_graphs_and_four_threads():
         cwd=TESTS.parent,
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=840,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -62,7 +62,7 @@ class Python:
         self._process = FORKS.Process(target=_run, args=task, daemon=True)
         self._process.start()
 
-    def wait(self, timeout=580):
+    def wait(self, timeout=840):
         """Its end, as `subprocess.CompletedProcess`; one that takes longer is killed."""
         self._process.join(timeout)
         self._process.kill()

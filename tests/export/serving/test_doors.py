@@ -198,7 +198,8 @@ def test_libretranslate_refuses_to_detect_and_other_content(running):
 
 
 def test_curl_streams_lines(running, expected):
-    assert shutil.which("curl")
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
     address = f"http://127.0.0.1:{running.port}/lines/en-de"
     data = "".join(f"{line}\n" for line in LINES).encode()
     command = ["curl", "--silent", "--fail", "-T", "-", address]
