@@ -87,3 +87,9 @@ def test_a_row_of_table_3_has_its_number_of_parameters(row):
     assert abs(count - printed * 1e6) <= 0.07 * printed * 1e6
     positions = 2 * 512 * 512 if "positions" in changes else 0
     assert round((count - positions) / 1e6, 1) == formula
+
+
+def test_the_defaults_are_the_base_model_of_the_paper():
+    config = Transformer(7).get_config()
+    base = {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048, "dropout": 0.1}
+    assert {name: config[name] for name in base} == base and config["epsilon"] == 1e-5
