@@ -17,6 +17,7 @@ CASES = {
 
 
 @pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="optimizes its graphs")
 def test_training_and_search_hold_with_optimized_graphs_and_four_threads():
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
