@@ -33,8 +33,8 @@ DATA_SET_SKIP = "data set "
 SHORT = pathlib.Path(__file__).parent / "data"  # many files, each of little time
 CASES = pytest.StashKey[tuple[int, int]]()  # how many cases run, of how many
 
-# Of Hypothesis' examples every run draws the same, so that a failure can be repeated. To search for
-# new ones: --hypothesis-profile=search
+# Every run draws the same examples, so that a failure can be repeated. The option
+# `--hypothesis-profile=search` draws new ones.
 for name, examples, derandomize in (
     ("quick", 20, True),
     ("full", 150, True),
