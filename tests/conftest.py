@@ -1,35 +1,65 @@
-"""Settings that every test shares: backend, threads, seeds, data sets, a report of missing data.
+"""Settings that every test shares: backend, threads, seeds, tiers, data sets, time limits.
 
-`KERAS_BACKEND` chooses the backend (default tensorflow). `KERAS_TRANSFORMER_DATA` names the folder
-of data sets; tests that need one ask for it by the `data_set` fixture and are skipped where it is
-missing.
+`python -m pytest` runs the quick tests, `python -m pytest --full` all of them. A file that is named
+on the command line runs whole.
+
+Environment variables:
+    KERAS_BACKEND: Keras' backend. Defaults to tensorflow.
+    KERAS_TRANSFORMER_DATA: folder of the data sets. Tests that need one ask for it by the fixture
+        `data_set` and are skipped where it is missing.
+    KT_TEST_OPTIMIZE: if set, TensorFlow optimizes graphs and uses four threads, as in users'
+        programs. The tests otherwise skip the optimization, which takes longer than it saves.
 """
 
 import gc
 import os
+import pathlib
+import signal
+import sys
 
 # Before any framework is imported: one thread is fastest at these sizes, and the log is readable.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+    os.environ.setdefault(name, "4" if "KT_TEST_OPTIMIZE" in os.environ else "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import pathlib  # noqa: E402
-
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
-from support import processes  # noqa: E402
+from support import processes, shared  # noqa: E402
 
 DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
 DATA_SET_SKIP = "data set "
 SHORT = pathlib.Path(__file__).parent / "data"  # many files, each of little time
+CASES = pytest.StashKey[tuple[int, int]]()  # how many cases run, of how many
+
+# Every run draws the same examples, so that a failure can be repeated. The option
+# `--hypothesis-profile=search` draws new ones.
+for name, examples, derandomize in (
+    ("quick", 20, True),
+    ("full", 150, True),
+    ("search", 1000, False),
+):
+    hypothesis.settings.register_profile(
+        name, max_examples=examples, derandomize=derandomize, deadline=None
+    )
+
+# A shell that starts tests in the background ignores SIGINT, and every process they start would.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run all tests, not only the quick ones")
 
 
 def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # graphs are many small objects: a seventh of the time
-    config.addinivalue_line(
-        "markers", "numeric: compares numbers with a reference; runs on every Keras backend"
-    )
+    if not hasattr(config, "workerinput"):  # pytest-xdist hands the options to its workers
+        paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
+        config.option.full |= any(path.is_file() for path in paths)
+    if not config.getoption("--hypothesis-profile"):
+        hypothesis.settings.load_profile("full" if config.option.full else "quick")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,21 +76,45 @@ def pytest_xdist_auto_num_workers():
     return workers if workers > cores else None
 
 
-def pytest_collection_modifyitems(items):
-    """Files with slow tests first, many short files last: then all workers end together."""
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config, items):
+    """Leave out what only `--full` runs. Files with slow tests first, many short files last."""
+    found, left_out = len(items), []
+    if not config.option.full:
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path.is_relative_to(SHORT)))
+    config.stash[CASES] = len(items), found
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["cases"] = config.stash[CASES]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Workers of pytest-xdist all collect the same."""
+    if cases := getattr(node, "workeroutput", {}).get("cases"):
+        node.config.stash[CASES] = cases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory):
+    """Where `support.shared` keeps files for all workers of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    shared.folder = folder / "shared"
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test draws the same numbers, alone or in company."""
-    try:
-        import keras
-    except ImportError:  # the tests of the framework-free parts run without it
+    keras = sys.modules.get("keras")
+    if keras is None:  # no file that was collected imports it
         return
     keras.utils.set_random_seed(20170612)
-    if keras.backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow" and "KT_TEST_OPTIMIZE" not in os.environ:
         processes.skip_graph_optimizers()
 
 
@@ -87,8 +141,10 @@ def forked_proofs():
         yield
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say which data sets were skipped for want of files, and by how many tests."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter, config):
+    """Say last which data sets were missing, and how many of all cases ran."""
+    result = yield
     missing = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -100,3 +156,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"{reason} ({len(tests)} skipped, first {tests[0]})")
     if not missing:
         terminalreporter.write_line("none")
+    ran, found = config.stash.get(CASES, (0, 0))
+    hint = "" if ran == found else "; `python -m pytest --full` runs all"
+    terminalreporter.write_line(f"{ran:,} of {found:,} cases were chosen{hint}")
+    return result

@@ -1,8 +1,7 @@
 """The benchmarks' scripts: what they import is there, each explains itself, names are their own."""
 
 import ast
-import collections
-import importlib
+import importlib.util
 import pathlib
 
 import pytest
@@ -27,8 +26,6 @@ COMMANDS = {
     "serving",
     "training",
 }
-
-every_script = pytest.mark.parametrize("name", SCRIPTS)
 
 
 def imports(name):
@@ -61,39 +58,45 @@ def test_the_commands_are_there():
     assert COMMANDS <= SCRIPTS.keys()
 
 
-@every_script
-def test_what_a_script_imports_from_the_package_is_there(name):
+def test_what_scripts_import_from_the_package_is_there():
     pytest.importorskip("tensorflow")
-    for module, imported in imports(name):
-        if module.partition(".")[0] == "keras_transformer":
-            found = importlib.import_module(module)
-            if imported and not hasattr(found, imported):
-                importlib.import_module(f"{module}.{imported}")
+    missing = []
+    for name in SCRIPTS:
+        for module, imported in imports(name):
+            if module.partition(".")[0] == "keras_transformer":
+                found = importlib.import_module(module)
+                if imported and not hasattr(found, imported):
+                    if importlib.util.find_spec(f"{module}.{imported}") is None:
+                        missing.append(f"{name}: {module}.{imported}")
+    assert missing == []
 
 
-@every_script
-def test_what_a_script_imports_from_its_neighbours_is_there(name):
-    for module, imported in imports(name):
-        if module in SCRIPTS and imported:
-            assert imported in defined(module), f"{name} imports {imported} from {module}"
+def test_what_scripts_import_from_their_neighbours_is_there():
+    missing = [
+        f"{name}: {module}.{imported}"
+        for name in SCRIPTS
+        for module, imported in imports(name)
+        if module in SCRIPTS and imported and imported not in defined(module)
+    ]
+    assert missing == []
 
 
-@every_script
-def test_what_a_script_uses_of_its_neighbours_is_there(name):
-    neighbours = {module for module, imported in imports(name) if not imported} & SCRIPTS.keys()
-    for node in ast.walk(TREES[name]):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in neighbours:
-                assert node.attr in defined(node.value.id), f"{node.value.id}.{node.attr}"
+def test_what_scripts_use_of_their_neighbours_is_there():
+    missing = []
+    for name, tree in TREES.items():
+        neighbours = {module for module, imported in imports(name) if not imported} & SCRIPTS.keys()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = node.value.id
+                if module in neighbours and node.attr not in defined(module):
+                    missing.append(f"{name}: {module}.{node.attr}")
+    assert missing == []
 
 
-@every_script
-def test_a_script_explains_itself_and_has_one_subject(name):
-    assert ast.get_docstring(TREES[name])
-    assert len(SCRIPTS[name].read_text("utf-8").splitlines()) <= 280
+def test_every_script_explains_itself():
+    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
-def test_no_two_files_of_tests_and_benchmarks_have_one_name():
-    paths = [*(ROOT / "tests").rglob("*.py"), *SCRIPTS.values()]
-    names = collections.Counter(path.name for path in paths)
-    assert {name for name, count in names.items() if count > 1} <= {"conftest.py", "__init__.py"}
+def test_every_script_has_one_subject():
+    lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in SCRIPTS.items()}
+    assert [name for name, count in lines.items() if count > 280] == []

@@ -15,6 +15,8 @@ import kinds  # noqa: E402
 import kinds_checks  # noqa: E402
 import kinds_rows  # noqa: E402
 
+pytestmark = [pytest.mark.slow, pytest.mark.full]
+
 ROWS = kinds.all_rows()
 # What must be there, as words of the rows' names.
 KINDS = (

@@ -7,10 +7,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import onnxruntime
+import pytest
 from keras import layers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from plain import in_turn, plain_file  # noqa: E402
+
+pytestmark = pytest.mark.full
 
 
 def test_plain_file_computes_the_model_and_is_timed(tmp_path):

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import processes
 
@@ -188,7 +188,6 @@ class TestBatches:
         )
         assert equal(from_files, translation_batches(SOURCE, TARGET, tokenizer, 97))
 
-    @settings(max_examples=60, deadline=None)
     @given(
         lengths=st.lists(
             st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=97

@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.texts import LINES, ODD, any_text
 
@@ -27,7 +27,6 @@ def test_gives_the_same_ids_and_text(tokenizer, tf):
     assert [line.decode() for line in decoded] == lines
 
 
-@settings(max_examples=30, deadline=None)
 @given(lines=st.lists(any_text, min_size=1, max_size=31))
 def test_gives_the_same_for_any_text(tokenizer, tf, lines):
     ids = tokenizer.tf_encode(tf.constant([line.encode() for line in lines]))
@@ -35,7 +34,6 @@ def test_gives_the_same_for_any_text(tokenizer, tf, lines):
     assert [line.decode() for line in tokenizer.tf_decode(ids).numpy()] == lines
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_decodes_whatever_a_model_may_emit_alike(tokenizer, tf, data):
     # Bytes are left out: when they form no UTF-8, both sides write U+FFFD, each its own number.

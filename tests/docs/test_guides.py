@@ -3,12 +3,11 @@
 import json
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
-from support import exports, guides
+from support import exports, guides, ports
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Translator
@@ -48,17 +47,7 @@ def run(tmp_path, saved):
     return run_guide
 
 
-def free_ports(count):
-    """Ports that nobody uses, all open at once so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    for opened in sockets:
-        opened.bind(("localhost", 0))
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
-
-
+@pytest.mark.full
 def test_train(run):
     folder = run("train", {**MODEL, "vocab_size=8000": "vocab_size=300"})
     assert (folder / "model.keras").exists() and (folder / "tokenizer.model").exists()
@@ -69,12 +58,17 @@ def test_data(run):
     assert run("data").is_dir()  # it trains, and leaves nothing
 
 
-def test_several_devices(run):
-    ports = dict(zip(("12345", "12346"), map(str, free_ports(2)), strict=True))
-    folder = run("several_devices", {**MODEL, **ports}, starts_from=["tokenizer.model"])
+@pytest.mark.full
+def test_several_devices(run, monkeypatch):
+    for name, value in ports.REUSE.items():
+        monkeypatch.setenv(name, value)
+    with ports.reserved(2) as numbers:
+        smaller = {**MODEL, "12345": str(numbers[0]), "12346": str(numbers[1])}
+        folder = run("several_devices", smaller, starts_from=["tokenizer.model"])
     assert (folder / "model.keras").exists() and (folder / "from_workers.keras").exists()
 
 
+@pytest.mark.full
 def test_export(run):
     folder = run("export", starts_from=["model.keras", "tokenizer.model"])
     written = {path.parent.name for path in folder.glob("out/*/artefact.json")}
@@ -84,25 +78,30 @@ def test_export(run):
     assert (folder / "out/marian/model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_encoders(run):
     assert (run("encoders") / "out/listener/artefact.json").exists()
 
 
+@pytest.mark.full
 def test_grammars(run):
     assert (run("grammars") / "out/dates/artefact.json").exists()
 
 
+@pytest.mark.full
 def test_serve(run):
     folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
 
 
+@pytest.mark.full
 def test_browser(run):
     folder = run("browser", starts_from=["model.keras", "tokenizer.model"])
     written = {path.parent.name for path in folder.glob("site/models/*/artefact.json")}
     assert written == {"en-de", "en-de-attention"}
 
 
+@pytest.mark.full
 def test_service(run, saved):
     """What a client says on the page, beside the service of the page in this process."""
     from support import local_service
@@ -116,23 +115,27 @@ def test_service(run, saved):
     assert done.stdout == f"{translator.translate(['one hundred', 'two'])}\n"
 
 
+@pytest.mark.full
 def test_cuda(run):
     folder = run("cuda", blocked=FRAMEWORKS, starts_from=["out/onnx"])
     report = json.loads((folder / "check.json").read_text("utf-8"))
     assert report["status"] in (0, 1) and report["artefact"]["task"] == "translate"
 
 
+@pytest.mark.full
 def test_archive(run):
     folder = run("archive", blocked=FRAMEWORKS, starts_from=["out/onnx"])
     assert len(list((folder / "out/archive").glob("part-*.parquet"))) == 1
 
 
+@pytest.mark.full
 def test_triton(run):
     folder = run("triton", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
     configs = {path.parent.name for path in folder.glob("repository/*/config.pbtxt")}
     assert configs == {"translator", "translator-text"}
 
 
+@pytest.mark.full
 def test_heads(run):
     folder = run("heads", starts_from=["tokenizer.model"])
     tasks = {"sentiment", "names", "answers", "vectors", "story", "digits"}
@@ -145,6 +148,7 @@ def test_layers(run):
     assert (run("layers") / "classifier.keras").exists()
 
 
+@pytest.mark.full
 def test_weights_from_elsewhere(run):
     assert (run("weights_from_elsewhere") / "from_elsewhere.keras").exists()
 

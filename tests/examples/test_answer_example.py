@@ -17,6 +17,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_the_score_stands_beside_a_baseline(folder):
     report = json.loads((folder / "score.json").read_text("utf-8"))
     assert report["questions"] == 40 and report["data"] == "made calendars"
@@ -24,10 +25,12 @@ def test_the_score_stands_beside_a_baseline(folder):
     assert 0.2 < report["baseline"]["most words in common, kind given"] < 0.8
 
 
+@pytest.mark.full
 def test_the_picture_is_there(folder):
     assert (folder / "answer.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_artefact_answers_from_the_passage(folder):
     passage = "Anna reads a novel in Rome."
     (answer,) = Predictor(folder / "onnx").predict([("Where is Anna on 3/5?", passage)])

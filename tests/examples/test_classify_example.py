@@ -19,6 +19,7 @@ def output(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_it_leaves_a_score(output):
     report = json.loads((output / "score.json").read_text("utf-8"))
     assert 0 <= report["score"]["accuracy"] <= 1
@@ -27,11 +28,13 @@ def test_it_leaves_a_score(output):
     assert report["data"] == "opinions made of a few words"
 
 
+@pytest.mark.full
 def test_it_leaves_pictures(output):
     for name in ("words.png", "confusion.png"):
         assert (output / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_its_artefact_answers(output):
     (result,) = Predictor(output / "onnx").predict(["the film was not good"])
     assert {*result.labels} == {"negative", "positive"} and result.error is None

@@ -21,6 +21,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_the_score_stands_beside_simpler_forecasts(run):
     report = json.loads((run / "score.json").read_text("utf-8"))
     assert sorted(report["score"]) == ["mae", "mse"] and report["data"] == "made"
@@ -30,6 +31,7 @@ def test_the_score_stands_beside_simpler_forecasts(run):
     assert (run / "forecast.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_score_is_the_artefacts(run):
     from keras_transformer.data.sets.series import made_series
     from keras_transformer.export.runtime import Predictor

@@ -18,6 +18,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_the_score_and_pictures_are_there(run):
     report = json.loads((run / "score.json").read_text("utf-8"))
     assert 0 <= report["score"]["accuracy"] <= 1 and report["epochs"] == 1
@@ -26,6 +27,7 @@ def test_the_score_and_pictures_are_there(run):
         assert (run / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_artefact_answers(run):
     from keras_transformer.data.sets.pictures import made_pictures
     from keras_transformer.export.runtime import Predictor

@@ -19,6 +19,7 @@ def output(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_it_leaves_a_score_and_a_picture(output):
     report = json.loads((output / "score.json").read_text("utf-8"))
     assert 0.5 < report["score"]["loss in nats a character"] < 4
@@ -26,6 +27,7 @@ def test_it_leaves_a_score_and_a_picture(output):
     assert (output / "learning.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_its_artefact_goes_on_with_a_prompt(output):
     generator = Generator(output / "onnx")
     (text,) = generator.generate(["the old "], seed=3)

@@ -22,6 +22,7 @@ def output(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_it_leaves_a_score(output):
     report = json.loads((output / "score.json").read_text("utf-8"))
     score = report["score"]
@@ -32,6 +33,7 @@ def test_it_leaves_a_score(output):
     assert 0.1 < report["baseline"]["f1 of one bracket a sentence"] < 0.9
 
 
+@pytest.mark.full
 def test_its_artefact_answers_with_trees(output):
     sentence = "Anna sees the garden ."
     (result,) = Translator(output / "onnx").n_best([sentence])

@@ -7,7 +7,7 @@ import pytest
 
 from keras_transformer.export.runtime import Translator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "pretrained.py"
 
 

@@ -17,6 +17,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_the_score_is_of_both_directions(folder):
     report = json.loads((folder / "score.json").read_text("utf-8"))
     assert sorted(report["score"]) == [
@@ -27,10 +28,12 @@ def test_the_score_is_of_both_directions(folder):
     assert len(report["baseline"]) == 2 and report["artefact_bytes"] > 0
 
 
+@pytest.mark.full
 def test_the_picture_is_there(folder):
     assert (folder / "similarity.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_artefact_gives_vectors_of_length_one(folder):
     first, second = Predictor(folder / "onnx").predict(["one", "zwei"])
     assert first.vector.shape == (16,)

@@ -17,6 +17,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_the_score_and_the_picture_are_there(run):
     report = json.loads((run / "score.json").read_text("utf-8"))
     digits, joined = report["score"].values()
@@ -25,6 +26,7 @@ def test_the_score_and_the_picture_are_there(run):
     assert (run / "spectrogram.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_artefact_takes_sound_and_gives_text(run):
     from keras_transformer.data.sets.sound import log_bands
     from keras_transformer.data.sets.spoken_digits import WORDS, dialled_digits

@@ -23,6 +23,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_the_score_stands_beside_leads(folder):
     report = json.loads((folder / "score.json").read_text("utf-8"))
     assert sorted(report["score"]) == ["rouge1", "rouge2", "rougeL"]
@@ -30,15 +31,18 @@ def test_the_score_stands_beside_leads(folder):
     assert report["texts"] == 16 and report["data"] == "made calendars"
 
 
+@pytest.mark.full
 def test_the_picture_is_there(folder):
     assert (folder / "summarise.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_artefact_writes(folder):
     (result,) = Translator(folder / "onnx").n_best(["Anna reads a novel in Rome."])
     assert result.error is None and len(result.texts) == 1
 
 
+@pytest.mark.full
 def test_it_starts_from_a_published_translator(tmp_path, monkeypatch):
     start = bergamot_model.write_folder(tmp_path / "pt-en")
     lines = bergamot_model.LINES  # all that its vocabulary can spell
@@ -67,6 +71,7 @@ def test_a_translator_of_two_vocabularies_is_refused(tmp_path, monkeypatch):
         script.main(options)
 
 
+@pytest.mark.full
 def test_lines_that_say_nothing_are_drawn(folder):
     script = scripts.load("summarise")
     model = keras.models.load_model(folder / "model.keras")

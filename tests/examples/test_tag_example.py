@@ -19,6 +19,7 @@ def output(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_it_leaves_a_score_and_a_picture(output):
     report = json.loads((output / "score.json").read_text("utf-8"))
     assert 0 <= report["score"]["accuracy"] <= 1
@@ -26,6 +27,7 @@ def test_it_leaves_a_score_and_a_picture(output):
     assert (output / "confusion.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_its_artefact_answers(output):
     (result,) = Predictor(output / "onnx").predict(["Anna sees the garden"])
     assert result.words == ("Anna", "sees", "the", "garden")

@@ -135,6 +135,7 @@ def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     assert translator.translate(sources[:7]) == found
 
 
+@pytest.mark.full
 def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
     script, done, tmp_path, monkeypatch, capsys
 ):
@@ -164,6 +165,7 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
         np.testing.assert_allclose(*curves, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_a_run_stopped_within_its_first_epoch_says_so(script, tmp_path, monkeypatch, capsys):
     def stopped(*args):
         raise KeyboardInterrupt
@@ -175,6 +177,7 @@ def test_a_run_stopped_within_its_first_epoch_says_so(script, tmp_path, monkeypa
     assert "No epoch is finished. The same command goes on" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_one_stopped_after_training_has_a_model(script, done, monkeypatch, capsys):
     def stopped(*args, **options):
         raise KeyboardInterrupt
@@ -189,6 +192,7 @@ def test_one_stopped_after_training_has_a_model(script, done, monkeypatch, capsy
     assert keras.models.load_model(done / "model.keras").count_params() == before["parameters"]
 
 
+@pytest.mark.full
 def test_evaluation_trains_nothing(script, done, capsys):
     weights = {path: path.read_bytes() for path in (done / "weights").iterdir()}
     before = read_metrics(done)
@@ -241,6 +245,7 @@ def test_arguments_of_its_own_are_checked(script, arguments, capsys):
     assert arguments.split()[0] in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_replicas_of_a_cpu_train_together_and_libraries_keep_quiet(tmp_path):
     command = [sys.executable, "-c", SMALL_SCRIPT]
     command += [*"--limit 23 --vocab-size 310 --epochs 1".split()]

@@ -23,6 +23,7 @@ def folder(script, tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_each_kind_of_layer_is_measured(script, folder):
     report = json.loads((folder / "score.json").read_text("utf-8"))
     assert list(report["score"]) == [f"recall over 31, {kind}" for kind in script.KINDS]
@@ -32,6 +33,7 @@ def test_each_kind_of_layer_is_measured(script, folder):
     assert all(time > 0 for times in report["milliseconds"].values() for time in times)
 
 
+@pytest.mark.full
 def test_without_the_scale_the_gradient_of_large_keys_vanishes(folder):
     slopes = json.loads((folder / "score.json").read_text("utf-8"))["slopes"]
     scaled, plain, additive = slopes.values()
@@ -49,10 +51,12 @@ def test_restricted_attention_sees_its_block_and_the_one_before(script):
     np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(16, 48))
 
 
+@pytest.mark.full
 def test_the_page_of_plots_is_there(folder):
     assert (folder / "why_self_attention.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_the_artefact_answers(folder):
     (result,) = Predictor(folder / "onnx").predict(np.ones((1, 32), "int32"))
     assert result.error is None and result.label in map(str, range(16))

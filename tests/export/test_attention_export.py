@@ -37,6 +37,7 @@ def test_padding_of_the_source_is_not_attended_to(folder):
     np.testing.assert_allclose(weights[..., 3:], 0, atol=1e-6)
 
 
+@pytest.mark.full
 def test_the_package_for_browsers_gives_it_too(folder, node_folder):
     request = {"translator": str(exports.shared_artefact()), "attention": str(folder)}
     found = node.run(node_folder, "attention.js", {**request, "line": exports.LINES[0]})

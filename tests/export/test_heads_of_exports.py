@@ -212,6 +212,7 @@ def same_in_threads(answer, lines):
         return sum(map(list.__eq__, serial, pool.map(answer, requests)))
 
 
+@pytest.mark.full
 def test_eight_threads_share_a_generator(sampler):
     generator = sampler[-1]
     assert same_in_threads(lambda lines: generator.n_best(lines, seed=31), LINES) == 500

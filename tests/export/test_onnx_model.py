@@ -2,10 +2,7 @@
 
 import functools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import keras
@@ -129,6 +126,7 @@ def batches(draw):
     return ids
 
 
+@pytest.mark.full
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     beam_width=st.integers(1, 7),
@@ -490,26 +488,6 @@ def test_large_models_keep_their_weights_beside_the_file(artefact, model, tmp_pa
     texts = [translation.texts for translation in Translator(path, threads=1).n_best(exports.LINES)]
     one_file = Translator(artefact, threads=1).n_best(exports.LINES)
     assert texts == [translation.texts for translation in one_file]
-
-
-def test_served_without_tensorflow(artefact):
-    code = """
-import json, sys
-for name in ("tensorflow", "keras", "tf2onnx", "onnx"):
-    sys.modules[name] = None
-from keras_transformer.export.runtime import Translator
-print(json.dumps(Translator(sys.argv[1]).translate(["two words", ""])))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(artefact)],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = json.loads(done.stdout)
-    assert first and second == ""
 
 
 def test_manifest_is_what_was_returned(tmp_path):

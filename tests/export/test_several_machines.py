@@ -8,7 +8,7 @@ import time
 import pytest
 from support import archives, artefacts, hosts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 LINES = archives.lines(3000)
 TOKENIZER = artefacts.tokenizer()
 ASK = """
@@ -89,10 +89,8 @@ def test_a_service_and_a_job_go_on_where_a_machine_is_lost(cluster, folder, tmp_
             second.unplug()
             there = len(archives.parts(out))
             assert there < 600
-            begun = time.monotonic()
             for _ in range(8):  # one of them asks the replica that is lost
                 assert first.run(*ask).splitlines() == translated(LINES[:50])
-            assert 5 < time.monotonic() - begun < 90
             assert archive.wait(200) == 0, done.read_text()
         serving.terminate()
         assert serving.wait(60) == 0, served.read_text()

@@ -9,7 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import exports, hub_tasks
+from support import exports, hub_tasks, tiers
 from support.hub_tasks import LINES, NEW, hub
 
 import keras_transformer as kt
@@ -61,7 +61,7 @@ def origins(tmp_path_factory):
     return functools.cache(lambda name: Origin(name, folder / name))
 
 
-@pytest.fixture(params=SERVED)
+@pytest.fixture(params=tiers.quick(SERVED, "gpt2"))
 def origin(request, origins):
     return origins(request.param)
 
@@ -112,7 +112,7 @@ def test_texts_are_those_of_the_task(origin):
 SEARCHES = {"bart": kt.BeamSearch(3), "gemma": kt.Sampling(seed=3, num_samples=2)}
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", tiers.quick(SEARCHES))
 def test_scores_of_other_searches_are_those_of_the_forward_pass(name, origins):
     """A second way, without a cache: each hypothesis has its own past, reordered with it."""
     origin, search = origins(name), SEARCHES[name]
@@ -141,6 +141,7 @@ def tuned(name):
     return task
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", POLICIES)
 def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     task, before = tuned(name), hub_tasks.drawn(getattr(hub_tasks, name))
@@ -165,6 +166,7 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     assert 1e-5 < rounding < 0.2  # a number has 8 or 11 bits in Keras
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):

@@ -90,6 +90,7 @@ def test_translations_are_those_of_transformers_in_keras_and_in_the_text_file(
     assert written["texts"][:, 0].tolist() == list(Translator(artefact).translate(more))
 
 
+@pytest.mark.full
 def test_node_gives_the_same_tokens(loaded, artefact, pytestconfig):
     folder = node.installed(pytestconfig.cache.mkdir("node"))
     rows = pad_rows([[*loaded[1][0].encode(text), 3] for text in TEXTS])

@@ -209,17 +209,25 @@ def test_the_causal_argument_is_the_causal_mask():
 
 
 @pytest.mark.numeric
+@pytest.mark.parametrize("masked", ["value", "key"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_the_keras_mask_of_value_is_the_explicit_mask(side):
-    ids = source_ids(side)
-    query, layer = normal(B, T, D), attention.MultiHeadAttention(H, K)
+@pytest.mark.parametrize("layer", [attention.MultiHeadAttention(H, K), AdditiveAttention(A)])
+def test_the_keras_mask_of_value_or_key_is_the_explicit_mask(layer, side, masked):
+    layer, ids = layer.from_config(layer.get_config()), source_ids(side)
+    query, plain = normal(B, T, D), normal(B, S, F, seed=1)
     embedding = keras.layers.Embedding(11, E, mask_zero=True)
-    ends = keras.Input((T, D)), keras.Input((S,), dtype="int32")
-    model = keras.Model(ends, layer(ends[0], embedding(ends[1])))
-    explicit = layer(query, ops.take(embedding.embeddings, ids, 0), attention_mask=ids != 0)
-    assert_close(model([query, ids]), numpy64(explicit), 1e-6)
-    unmasked = layer(query, ops.take(embedding.embeddings, ids, 0))
-    assert largest_difference(unmasked, numpy64(explicit)) > 1e-3  # the mask does something
+    ends = keras.Input((T, D)), keras.Input((S,), dtype="int32"), keras.Input((S, F))
+
+    def attend(query, embedded, plain, **mask):
+        value, key = (embedded, plain) if masked == "value" else (plain, embedded)
+        return layer(query, value, key, **mask)
+
+    model = keras.Model(ends, attend(ends[0], embedding(ends[1]), ends[2]))
+    embedded = ops.take(embedding.embeddings, ids, 0)
+    explicit = numpy64(attend(query, embedded, plain, attention_mask=ids != 0))
+    assert_close(model([query, ids, plain]), explicit, 1e-6)
+    unmasked = attend(query, embedded, plain)
+    assert largest_difference(unmasked, explicit) > 1e-3  # the mask does something
 
 
 @pytest.mark.numeric
@@ -328,16 +336,6 @@ def test_additive_attention_gives_zeros_where_all_is_masked():
     mask[1, 3] = False
     output = AdditiveAttention(A)(normal(B, T, D), normal(B, S, E), attention_mask=mask)
     assert not numpy64(output)[1, 3].any() and numpy64(output)[1, 2].all()
-
-
-@pytest.mark.numeric
-def test_additive_attention_respects_the_keras_mask_of_value():
-    ids, query, layer = source_ids("right"), normal(B, T, D), AdditiveAttention(A)
-    embedding = keras.layers.Embedding(11, E, mask_zero=True)
-    ends = keras.Input((T, D)), keras.Input((S,), dtype="int32")
-    model = keras.Model(ends, layer(ends[0], embedding(ends[1])))
-    explicit = layer(query, ops.take(embedding.embeddings, ids, 0), attention_mask=ids != 0)
-    assert_close(model([query, ids]), numpy64(explicit), 1e-6)
 
 
 # Promises and errors

@@ -53,6 +53,17 @@ def decoder_block(seed=0, **options):
     return randomise(block, seed)
 
 
+@pytest.mark.parametrize("block", [encoder_block, decoder_block])
+def test_the_epsilon_of_layer_norms_is_documented(block):
+    made = block()
+    norms = [
+        layer.epsilon
+        for layer in made._flatten_layers()
+        if isinstance(layer, keras.layers.LayerNormalization)
+    ]
+    assert len(norms) >= 2 and set(norms) == {1e-5}
+
+
 def arguments(options):
     names = ("norm_first", "activation", "positions")
     return {"num_heads": H, **{name: options[name] for name in names if name in options}}

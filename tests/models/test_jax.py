@@ -10,6 +10,8 @@ import xml.etree.ElementTree
 import keras
 import pytest
 
+pytestmark = pytest.mark.full
+
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
 FILES += ("class_token", "frames", "lost_masks", "patches", "pooling", "segments", "ssru")
@@ -34,7 +36,7 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
     command += [*(str(*TESTS.rglob(f"{name}.py")) for name in names)]
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": COMPILE_QUICKLY}
     result = subprocess.run(
-        command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=900
+        command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=840
     )
     # Not its exit status: JAX was seen to crash while a process ended that had passed all tests.
     told = result.stdout[-5000:] + result.stderr[-2000:]

@@ -10,6 +10,8 @@ import pytest
 
 import keras_transformer as kt
 
+pytestmark = pytest.mark.full
+
 LOAD = """
 import sys
 import keras, numpy as np

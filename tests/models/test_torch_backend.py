@@ -11,6 +11,8 @@ import pytest
 
 from keras_transformer.models import CausalTransformer, Transformer
 
+pytestmark = pytest.mark.full
+
 LOAD = """
 import sys
 import keras, numpy as np

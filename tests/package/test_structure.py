@@ -8,8 +8,6 @@ import ast
 import pathlib
 import sys
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parents[2]
 if __name__ == "__main__":  # pytest knows the folder of the helpers by its settings
     sys.path.insert(0, str(ROOT / "tests"))
@@ -94,7 +92,9 @@ KERAS_METHODS = {
 }
 
 
-every_module = pytest.mark.parametrize("name", MODULES)
+def among(places):
+    """Names of the modules within some places."""
+    return [name for name in MODULES if within(name, places)]
 
 
 def floor(name):
@@ -124,58 +124,63 @@ def test_every_folder_and_every_floor_is_in_use():
     assert places == {within(name, places) for name in MODULES}
 
 
-@every_module
-def test_imports_point_down_only(name):
-    imported = own(MODULES[name].anywhere)
-    for page in run_by(name, MODULES[name]) - imported:  # not asked for, but it runs
-        imported |= own(MODULES[page].at_import)
-    higher = {other for other in imported if floor(other) > floor(name)}
-    assert not higher, f"{name} imports {higher} of a higher floor"
+def test_imports_point_down_only():
+    upwards = []
+    for name, module in MODULES.items():
+        imported = own(module.anywhere)
+        for page in run_by(name, module) - imported:  # not asked for, but it runs
+            imported |= own(MODULES[page].at_import)
+        upwards += [f"{name} -> {other}" for other in imported if floor(other) > floor(name)]
+    assert upwards == []
 
 
 def test_imports_make_no_circle():
     assert circle({name: run_by(name, module) for name, module in MODULES.items()}) is None
 
 
-@every_module
-def test_what_is_imported_can_be_read(name):
-    """No computed names, no star, and no script: whatever it holds is for its own command."""
-    module = MODULES[name]
-    calls = {ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
+def test_what_is_imported_can_be_read():
+    """No computed names, no star, and no script: a script serves its own command alone."""
     computed = {"__import__", "import_module", "importlib.import_module", "eval", "exec"}
-    assert name in DYNAMIC or not calls & computed
-    assert not any(imported.endswith(".*") for imported in module.anywhere)
-    assert not any(imported.endswith("__main__") for imported in own(module.anywhere))
     beside = {"benchmarks", "examples", "export", "support", "tests"}  # folders of the checkout
-    assert not outside(module.anywhere) & beside
+    unreadable = []
+    for name, module in MODULES.items():
+        calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        found = outside(module.anywhere) & beside
+        found |= {each for each in module.anywhere if each.endswith(".*")}
+        found |= {each for each in own(module.anywhere) if each.endswith("__main__")}
+        if name not in DYNAMIC:
+            found |= set(map(ast.unparse, calls)) & computed
+        unreadable += [f"{name} -> {each}" for each in found]
+    assert unreadable == []
 
 
-@every_module
-def test_no_private_keras_is_imported(name):
-    assert not any(
-        imported.startswith(("keras.src", "tensorflow.python")) and "keras" in imported
-        for imported in MODULES[name].anywhere
-    )
+def test_no_private_keras_is_imported():
+    private = [
+        f"{name} -> {imported}"
+        for name, module in MODULES.items()
+        for imported in module.anywhere
+        if imported.startswith(("keras.src", "tensorflow.python")) and "keras" in imported
+    ]
+    assert private == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if within(name, FLOORS[0])])
-def test_the_lowest_floor_needs_numpy_at_most(name):
-    assert outside(MODULES[name].anywhere) <= {"numpy"}
+def test_the_lowest_floor_needs_numpy_at_most():
+    packages = {name: outside(MODULES[name].anywhere) for name in among(FLOORS[0])}
+    assert [name for name, found in packages.items() if not found <= {"numpy"}] == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if within(name, NO_FRAMEWORK)])
-def test_the_bottom_floors_import_no_framework(name):
-    assert not needed({name}) & FRAMEWORKS
+def test_the_bottom_floors_import_no_framework():
+    assert [name for name in among(NO_FRAMEWORK) if needed({name}) & FRAMEWORKS] == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if within(name, KERAS_ONLY)])
-def test_layers_and_models_are_written_in_keras_alone(name):
-    assert outside(MODULES[name].anywhere) <= {"keras"}
-    assert needed({name}) <= {"keras"}
+def test_layers_and_models_are_written_in_keras_alone():
+    names = among(KERAS_ONLY)
+    packages = {name: outside(MODULES[name].anywhere) | needed({name}) for name in names}
+    assert [name for name, found in packages.items() if not found <= {"keras"}] == []
 
 
 def test_serving_needs_what_the_extra_installs_and_no_more():
-    names = {name for name in MODULES if within(name, ["export.runtime"])}
+    names = among(["export.runtime"])
     assert "data.tokenizer" in reached(names)
     assert needed(names) == SERVING
     for name in names:
@@ -183,7 +188,7 @@ def test_serving_needs_what_the_extra_installs_and_no_more():
 
 
 def test_archives_need_what_their_extra_installs_and_ray_only_when_they_run():
-    names = {name for name in MODULES if within(name, ["export.archive"])}
+    names = among(["export.archive"])
     assert needed(names) == SERVING
     assert {package for name in names for package in outside(MODULES[name].anywhere)} == RAY
 
@@ -197,17 +202,19 @@ def public_definitions(tree, prefix=""):
                 yield from public_definitions(node, f"{node.name}.")
 
 
-@every_module
-def test_every_module_has_a_docstring(name):
-    assert ast.get_docstring(MODULES[name].tree)
+def test_every_module_has_a_docstring():
+    assert [name for name, module in MODULES.items() if not ast.get_docstring(module.tree)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if within(name, KERAS_ONLY)])
-def test_every_public_name_of_layers_and_models_has_a_docstring(name):
-    names = dict(public_definitions(MODULES[name].tree))
-    assert names or MODULES[name].path.stem == "__init__"
-    missing = [path for path, node in names.items() if not ast.get_docstring(node)]
-    assert not {path for path in missing if path.rpartition(".")[2] not in KERAS_METHODS}
+def test_every_public_name_of_layers_and_models_has_a_docstring():
+    missing = []
+    for module in among(KERAS_ONLY):
+        names = dict(public_definitions(MODULES[module].tree))
+        assert names or MODULES[module].path.stem == "__init__", module
+        for name, node in names.items():
+            if not ast.get_docstring(node) and name.rpartition(".")[2] not in KERAS_METHODS:
+                missing.append(f"{module}.{name}")
+    assert missing == []
 
 
 def test_every_exported_name_has_a_docstring():
@@ -218,10 +225,11 @@ def test_every_exported_name_has_a_docstring():
         assert (getattr(keras_transformer, name).__doc__ or "").strip(), name
 
 
-@pytest.mark.parametrize("folder", [n for n in MODULES if MODULES[n].path.stem == "__init__"])
-def test_every_folder_says_what_lives_in_it_and_what_it_may_import(folder):
-    page = " ".join(ast.get_docstring(MODULES[folder].tree).split())
-    assert "What lives here" in page and "What may be imported" in page and " new " in page
+def test_every_folder_says_what_lives_in_it_and_what_it_may_import():
+    folders = {name: one.tree for name, one in MODULES.items() if one.path.stem == "__init__"}
+    pages = {name: " ".join(ast.get_docstring(tree).split()) for name, tree in folders.items()}
+    said = ("What lives here", "What may be imported", " new ")
+    assert [name for name, page in pages.items() if not all(one in page for one in said)] == []
 
 
 def test_no_two_files_of_tests_and_benchmarks_have_one_name():

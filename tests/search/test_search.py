@@ -464,6 +464,13 @@ def test_samples_follow_the_distribution(temperature, top_k, top_p):
     assert (np.diff(result.scores[0]) <= 0).all()
 
 
+def test_the_smallest_random_number_draws_the_first_token_that_is_allowed():
+    """For this source and seed the random number of the first token is exactly 0."""
+    search = Sampling(seed=3404342, allow_unknown=False)
+    result = search(FakeModel(211), np.array([[5, 7]], "int32"), max_length=1)
+    assert result.ids.numpy().tolist() == [[[END]]]  # the ids below are forbidden
+
+
 def test_sample_of_one_candidate_is_greedy():
     model = FakeModel(13, end_bias=1.0)
     source = sentences(5, 3, 13)

@@ -3,17 +3,15 @@
 Sizes are distinct primes where the layers allow it, so that no swapped axis hides.
 """
 
-import atexit
 import collections
 import functools
-import pathlib
-import tempfile
 
 import keras
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from support import shared
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export import export_onnx
@@ -52,12 +50,17 @@ def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
     return ids
 
 
-@functools.cache
 def session(path):
+    """A session of an artefact's folder or a file, opened anew where it was replaced."""
+    path = path / signature.MODEL_FILE if path.is_dir() else path
+    return _session(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _session(path, changed):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    path = path / signature.MODEL_FILE if path.is_dir() else path
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
@@ -123,14 +126,13 @@ def shared_model():
     return tiny()
 
 
-@functools.cache
-def shared_artefact(search=BEAM):
-    """The folder that `export_onnx` writes for the model, with a search and the tokenizer."""
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    path = pathlib.Path(folder.name) / "beam"
-    export_onnx(shared_model(), path, tokenizer(), search, max_length=MAX_LENGTH, verbose=False)
-    return path
+def shared_artefact():
+    """The folder that `export_onnx` writes for the model with `BEAM` and the tokenizer."""
+
+    def write(path):
+        export_onnx(shared_model(), path, tokenizer(), BEAM, max_length=MAX_LENGTH, verbose=False)
+
+    return shared.once("beam", write)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 The packages from npm are installed once, into a folder of pytest's cache.
 """
 
-import contextlib
 import json
 import pathlib
 import shutil
@@ -11,6 +10,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from support import shared
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "export" / "web"
@@ -38,7 +38,7 @@ def installed(folder):
     version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
     if tuple(map(int, version.removeprefix("v").split(".")[:2])) < OLDEST_NODE:
         pytest.skip(f"node {version} is older than {'.'.join(map(str, OLDEST_NODE))}")
-    with _alone(folder):
+    with shared.alone(folder):
         shutil.copytree(PACKAGE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*MADE))
         shutil.copytree(DRIVERS, folder / "drivers", dirs_exist_ok=True)
         lock, done = (PACKAGE / "package-lock.json").read_bytes(), folder / "installed.json"
@@ -48,17 +48,6 @@ def installed(folder):
         if not (folder / "vendor" / "runtime.js").exists():
             _npm(folder, "run", "vendor")
     return folder
-
-
-@contextlib.contextmanager
-def _alone(folder):
-    """Keeps pytest's other workers from installing at the same time."""
-    with open(folder.parent / f"{folder.name}.lock", "w") as file:
-        with contextlib.suppress(ImportError):  # on Windows
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _npm(folder, *arguments):

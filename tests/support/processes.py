@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ class Python:
         self._process = FORKS.Process(target=_run, args=task, daemon=True)
         self._process.start()
 
-    def wait(self, timeout=900):
+    def wait(self, timeout=840):
         """Its end, as `subprocess.CompletedProcess`; one that takes longer is killed."""
         self._process.join(timeout)
         self._process.kill()
@@ -116,7 +117,9 @@ def _run(arguments, cwd, env, optimize, stdout, stderr):
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    if not optimize:
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and children would
+    if not optimize and "KT_TEST_OPTIMIZE" not in env:
         skip_graph_optimizers()
     try:
         if arguments[0] == "-m":

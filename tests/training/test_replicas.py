@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import processes
+from support import processes, tiers
 
 # 14 sentences, one of them padding alone, in batches of 6, 7 and 1 rows: fewer than replicas.
 LENGTHS = (5, 2, 3, 1, 4, 0, 3, 5, 2, 2, 1, 5, 4, 3)
@@ -158,6 +158,7 @@ CASES = {
     "filled": "filled",  # no model of ours, no `prepare`
 }
 TRAINED = [(case, replicas) for case in CASES for replicas in (2, 4)[: 1 + (case == "again")]]
+QUICK = [("norm", 2)]
 
 
 def continue_from_files(strategy, folder):
@@ -250,7 +251,7 @@ def own_train_step(strategy):
     return Counting.calls
 
 
-def main(folder):
+def main(folder, suite):
     import keras
     import tensorflow as tf
 
@@ -267,23 +268,33 @@ def main(folder):
         else tf.distribute.get_strategy()
         for n in (1, 2, 4)
     )
-    folder = pathlib.Path(folder)
-    results = {(case, 1): train(one, case, kind) for case, kind in CASES.items()}
-    for case, replicas in TRAINED:
+    folder, results = pathlib.Path(folder), {}
+    for case, replicas in TRAINED if suite == "full" else QUICK:
+        if (case, 1) not in results:
+            results[case, 1] = train(one, case, CASES[case])
         results[case, replicas] = train(two if replicas == 2 else four, case, CASES[case])
+    if suite == "full":
+        results |= others(two, folder)
+    (folder / "results").write_bytes(pickle.dumps(results))
+
+
+def others(two, folder):
+    """Results of other tests on two replicas."""
+    results = {}
     results["files"] = continue_from_files(two, folder)
     first = make_model(CASES["scaled"]).get_weights()
     results["first"] = np.concatenate([np.ravel(w) for w in first])
     results["refusals"], results["calls"] = refusals(two), own_train_step(two)
-    (folder / "results").write_bytes(pickle.dumps(results))
+    return results
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("replicas")
     # Replicas wait for each other within TensorFlow's pools: each one needs a thread, or all hang.
     threads = {"TF_NUM_INTEROP_THREADS": "8", "TF_NUM_INTRAOP_THREADS": "4"}
-    done = processes.run(__file__, folder, env={**os.environ, **threads})
+    suite = "full" if request.config.option.full else "quick"
+    done = processes.run(__file__, folder, suite, env={**os.environ, **threads})
     assert done.returncode == 0, done.stderr[-5000:]
     return pickle.loads((folder / "results").read_bytes())
 
@@ -300,11 +311,12 @@ def assert_same(one, other, tolerance=1e-6):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "replicas"), TRAINED)
+@pytest.mark.parametrize("case, replicas", tiers.quick(TRAINED, *QUICK))
 def test_replicas_give_weights_and_logs_of_one(trained, case, replicas):
     assert_same(trained[case, 1], trained[case, replicas])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_frozen_embeddings_stay_and_the_rest_learns(trained):
     first, last = trained["first"], trained["scaled", 2]["weights"]
@@ -312,6 +324,7 @@ def test_frozen_embeddings_stay_and_the_rest_learns(trained):
     assert np.linalg.norm(last - first) > 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_model_saved_while_training_on_replicas_trains_on(trained):
     files = trained["files"]
@@ -319,6 +332,7 @@ def test_a_model_saved_while_training_on_replicas_trains_on(trained):
     assert files["later loss"] < files["loss"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_errors_name_the_cure(trained):
     said = trained["refusals"]
@@ -328,6 +342,7 @@ def test_errors_name_the_cure(trained):
     assert "training.prepare(model, accumulate=2)" in said["accumulation"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_train_step_of_its_own_is_kept(trained):
     assert trained["calls"] > 0
@@ -347,6 +362,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.full
 def test_another_backend_trains_with_the_step_of_keras():
     pytest.importorskip("jax", reason="JAX, the second backend, is missing")
     done = subprocess.run(
@@ -361,4 +377,4 @@ def test_another_backend_trains_with_the_step_of_keras():
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -7,13 +7,12 @@ their own: this file, called as a script, trains what its argument says and prin
 import functools
 import json
 import os
-import socket
 import sys
 import tempfile
 
 import numpy as np
 import pytest
-from support import processes
+from support import ports, processes, tiers
 
 # 13 sentences; number 5 is padding alone, so that a batch, a replica or both have no token at all.
 LENGTHS = (5, 2, 3, 1, 4, 0, 3, 5, 2, 2, 1, 5, 4)
@@ -113,8 +112,10 @@ def train_twice(strategy):
             return train(strategy, "plain", 1, folder)
 
 
-# (kind, replicas, accumulate)
-CASES = [
+# (kind, replicas, accumulate) of the quick tests, and of the others.
+QUICK = [("plain", 1, 0), ("plain", 1, 2), ("plain", 2, 1), ("transformer", 1, 1)]
+QUICK += [("transformer", 2, 2)]  # the last one, see `main`
+FULL = [
     *(("plain", r, k) for r, k in ((1, 0), (1, 1), (1, 2), (2, 1), (4, 1), (4, 2))),
     *((kind, r, r) for kind in ("clipped", "averaged", "float16", "transformer") for r in (1, 2)),
 ]
@@ -135,7 +136,7 @@ def main(job):
             cpu, [tf.config.LogicalDeviceConfiguration()] * 4
         )
         results = {}
-        for kind, replicas, accumulate in CASES:
+        for kind, replicas, accumulate in FULL if job == "full" else QUICK:
             strategy = tf.distribute.get_strategy()
             if replicas > 1:
                 # TensorFlow's collectives confuse several strategies of one process. One may
@@ -145,7 +146,7 @@ def main(job):
                 strategy = tf.distribute.MirroredStrategy(names, cross_device_ops=simple)
             name = f"{kind} {replicas} {accumulate}"
             results[name] = train(strategy, kind, accumulate)
-            if name == "plain 2 1":
+            if job == "full" and name == "plain 2 1":
                 results["resumed 2 1"] = train_twice(strategy)
     print("RESULT " + json.dumps(results))
 
@@ -164,8 +165,8 @@ def result(process):
 
 
 @pytest.fixture(scope="module")
-def trained():
-    return result(start("replicas"))
+def trained(request):
+    return result(start("full" if request.config.option.full else "quick"))
 
 
 def assert_same(one, other, tolerance=1e-6):
@@ -175,18 +176,24 @@ def assert_same(one, other, tolerance=1e-6):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["plain 1 1", "plain 1 2", "plain 2 1", "plain 4 1", "plain 4 2"])
+@pytest.mark.parametrize(
+    "case",
+    tiers.quick(
+        ["plain 1 1", "plain 1 2", "plain 2 1", "plain 4 1", "plain 4 2"], "plain 1 2", "plain 2 1"
+    ),
+)
 def test_replicas_and_micro_batches_give_the_weights_of_one_large_batch(trained, case):
     assert_same(trained["plain 1 0"], trained[case])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["plain 1 1", "plain 2 1", "plain 4 1"])
+@pytest.mark.parametrize("case", tiers.quick(["plain 1 1", "plain 2 1", "plain 4 1"], "plain 2 1"))
 def test_replicas_report_the_loss_and_metrics_of_one_device(trained, case):
     for name, values in trained["plain 1 0"]["history"].items():
         np.testing.assert_allclose(trained[case]["history"][name], values, rtol=2e-6, err_msg=name)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_on_replicas_that_broke_off_goes_on(trained):
     whole, resumed = trained["plain 2 1"], trained["resumed 2 1"]
@@ -196,24 +203,26 @@ def test_a_run_on_replicas_that_broke_off_goes_on(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["plain 1 2", "plain 4 2"])
+@pytest.mark.parametrize("case", tiers.quick(["plain 1 2", "plain 4 2"], "plain 1 2"))
 def test_micro_batches_report_the_loss_of_one_large_batch(trained, case):
     losses = trained["plain 1 0"]["history"]["loss"]
     np.testing.assert_allclose(trained[case]["history"]["loss"], losses, rtol=2e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["clipped", "averaged", "transformer"])
+@pytest.mark.parametrize("kind", tiers.quick(["clipped", "averaged", "transformer"], "transformer"))
 def test_clipping_moving_averages_and_adam_are_exact(trained, kind):
     assert_same(trained[f"{kind} 1 1"], trained[f"{kind} 2 2"])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_clipping_changes_the_weights(trained):
     plain, clipped = (np.array(trained[f"{k} 1 1"]["weights"]) for k in ("plain", "clipped"))
     assert np.linalg.norm(plain - clipped) > 0.01 * np.linalg.norm(plain)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_mixed_precision_is_as_exact_as_float16(trained):
     assert_same(trained["float16 1 1"], trained["float16 2 2"], tolerance=2e-3)
@@ -225,26 +234,23 @@ def test_schedules_count_updates_and_not_micro_batches(trained):
     assert trained["plain 1 2"]["updates"] == 4
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_two_machines_give_the_weights_of_one(trained):
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            ports.append(free.getsockname()[1])
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(2)]
-    workers = [start("workers", TF_CONFIG=json.dumps(task)) for task in tasks]
-    try:
-        for results in list(map(result, workers)):
-            assert_same(trained["clipped 1 1"], results["1"])
-            assert_same(trained["clipped 1 1"], results["2"])
-            assert_same(trained["transformer 1 1"], results["plain fit"])
-            losses = trained["clipped 1 1"]["history"]["val_loss"]
-            np.testing.assert_allclose(results["1"]["history"]["val_loss"], losses, rtol=2e-6)
-    finally:
-        for worker in workers:
-            worker.kill()
+    with ports.reserved(2) as numbers:
+        cluster = {"worker": [f"localhost:{number}" for number in numbers]}
+        tasks = [{"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(2)]
+        workers = [start("workers", TF_CONFIG=json.dumps(task), **ports.REUSE) for task in tasks]
+        try:
+            for results in list(map(result, workers)):
+                assert_same(trained["clipped 1 1"], results["1"])
+                assert_same(trained["clipped 1 1"], results["2"])
+                assert_same(trained["transformer 1 1"], results["plain fit"])
+                losses = trained["clipped 1 1"]["history"]["val_loss"]
+                np.testing.assert_allclose(results["1"]["history"]["val_loss"], losses, rtol=2e-6)
+        finally:
+            for worker in workers:
+                worker.kill()
 
 
 # What needs no devices of its own

@@ -39,6 +39,7 @@ def wait_for(condition, process):
         time.sleep(0.02)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path):

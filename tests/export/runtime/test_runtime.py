@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import artefacts, runtime_process
 
@@ -50,7 +50,6 @@ lines_of_text = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(lines=lines_of_text, batch_tokens=st.integers(1, 211), read_ahead=st.integers(1, 29))
 def test_every_line_gets_its_own_translation_in_order(
     tokenizer, translator, lines, batch_tokens, read_ahead
@@ -270,6 +269,7 @@ def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, t
     assert results == [expected(tokenizer, line) for line in lines]
 
 
+@pytest.mark.full
 def test_eight_threads_share_a_translator(folder):
     lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
     runtime_process.check_sharing(folder, lines, most=17)
@@ -277,18 +277,20 @@ def test_eight_threads_share_a_translator(folder):
 
 FIRST = """
 import sys, time
+import numpy, onnxruntime, sentencepiece
+packages = time.process_time()
 from keras_transformer.export.runtime import Translator
 print(Translator(sys.argv[1]).translate(["two dogs run ."])[0])
 assert not any(name in sys.modules and sys.modules[name] for name in %r)
-print(time.process_time())
+print(time.process_time() / packages)
 """
 
 
-def test_the_first_translation_takes_less_than_two_seconds_of_work(folder, tokenizer):
-    """Processor time, which other processes on the machine leave alone."""
-    text, seconds = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
+def test_the_first_translation_is_little_work_beside_importing_the_packages(folder, tokenizer):
+    """Processor time, which other processes leave alone, by the same on this machine."""
+    text, ratio = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
     assert text == expected(tokenizer, "two dogs run .").text
-    assert float(seconds) < 2.0
+    assert float(ratio) < 3
 
 
 def test_artefact_files_have_the_names_of_the_signature(folder):

@@ -1,9 +1,9 @@
-"""A real model, exported: Keras, the runtime, eight threads and Node.js give one answer."""
+"""A real model, exported: Keras and the runtime give one answer."""
 
 import keras
 import numpy as np
 import pytest
-from support import artefacts, node, runtime_process
+from support import artefacts, node
 
 import keras_transformer
 from keras_transformer import export
@@ -38,17 +38,3 @@ def test_the_runtime_says_what_keras_finds(exported):
     assert len({result.text for result in results}) > len(LINES) // 2
     scores = np.array([result.scores for result in results])
     np.testing.assert_allclose(scores, found.scores.numpy(), atol=1e-4)
-
-
-def test_eight_threads_find_what_one_finds(exported):
-    runtime_process.check_sharing(exported[-1], LINES, most=3)
-
-
-def test_node_finds_the_same_tokens(exported, node_folder):
-    translator = Translator(exported[-1], threads=1)
-    batches = [node.padded(translator, LINES[:count]) for count in (1, 5, 15)]
-    results = node.run_in_node(node_folder, exported[-1] / "model.onnx", batches)
-    for batch, result in zip(batches, results, strict=True):
-        tokens, scores = translator.session.run(["token_ids", "scores"], {"source_ids": batch})
-        np.testing.assert_array_equal(result["token_ids"], tokens)
-        np.testing.assert_allclose(result["scores"], scores, atol=1e-4)

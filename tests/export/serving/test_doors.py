@@ -97,8 +97,11 @@ def test_nothing_waits_for_an_acknowledgement(running, cut):
                 opened.sendall(part)
             while not found.endswith(b"}"):
                 found += opened.recv(2**16)
-            seconds.append(time.perf_counter() - begun)
-    assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once in any case
+            return time.perf_counter() - begun
+
+        for _ in range(5):  # the first ones are acknowledged at once in any case
+            seconds()
+        assert any(seconds() < 0.03 for _ in range(200)), "each waits, however idle the machine is"
 
 
 def test_grpc_contents_are_answered_with_contents(running):
@@ -194,7 +197,8 @@ def test_libretranslate_refuses_to_detect_and_other_content(running):
 
 
 def test_curl_streams_lines(running, expected):
-    assert shutil.which("curl")
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
     address = f"http://127.0.0.1:{running.port}/lines/en-de"
     data = "".join(f"{line}\n" for line in LINES).encode()
     command = ["curl", "--silent", "--fail", "-T", "-", address]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 
+import pytest
 from support import artefacts, exports, node, web
 
 from keras_transformer.export.runtime import signature
@@ -29,6 +30,7 @@ def load(node_folder, folders, lines=()):
     return node.run(node_folder, "load.js", request)
 
 
+@pytest.mark.full
 def test_sentences_are_translated_as_in_python_and_again_without_a_network(node_folder, tmp_path):
     artefact, lines = exports.shared_artefact(), web.sentences(500)
     site = web.site(tmp_path, node_folder, artefact)
@@ -42,6 +44,7 @@ def test_sentences_are_translated_as_in_python_and_again_without_a_network(node_
     assert loaded[-1] == found["progress"][-1]["total"] > 14e6  # the runtime, too
 
 
+@pytest.mark.full
 def test_odd_lines_are_answered_as_in_python(node_folder, tmp_path):
     tokenizer = artefacts.tokenizer()
     largest = sorted(max(tokenizer.encode(line)) for line in artefacts.LINES)
@@ -68,6 +71,7 @@ def test_odd_lines_are_answered_as_in_python(node_folder, tmp_path):
     assert 0 < sum(error is None for error in errors) < 5  # companions of a bad line are answered
 
 
+@pytest.mark.full
 def test_a_second_tokenizer_writes_the_translations(node_folder, tmp_path):
     tokenizer, other = artefacts.tokenizer(), exports.tokenizer()
     sizes = {"source": tokenizer.vocab_size, "target": other.vocab_size}
@@ -153,6 +157,7 @@ def artefacts_of(folder, **fields):
     return artefacts.write(folder, artefacts.tokenizer(), **fields)
 
 
+@pytest.mark.full
 def test_what_it_does_not_serve_is_refused_by_name(node_folder, tmp_path):
     folders = [make(tmp_path / str(i) / "made") for i, make in enumerate(REFUSED.values())]
     found = load(node_folder, folders)
@@ -161,6 +166,7 @@ def test_what_it_does_not_serve_is_refused_by_name(node_folder, tmp_path):
         assert part in error["message"]
 
 
+@pytest.mark.full
 def test_numbers_and_letters_of_a_manifest_are_sealed_as_they_are_written(node_folder, tmp_path):
     config = {
         "length_penalty": 1.0,
@@ -174,6 +180,7 @@ def test_numbers_and_letters_of_a_manifest_are_sealed_as_they_are_written(node_f
     assert results[0]["texts"]
 
 
+@pytest.mark.full
 def test_calls_abortion_and_cache(node_folder, tmp_path):
     folder = artefacts_of(tmp_path)
     done = subprocess.run(
@@ -188,6 +195,7 @@ def test_calls_abortion_and_cache(node_folder, tmp_path):
     assert "# pass 11" in done.stdout
 
 
+@pytest.mark.full
 def test_types_hold_and_are_written(node_folder):
     tsc = node_folder / "node_modules" / "typescript" / "bin" / "tsc"
     for arguments in ([], ["-p", "tsconfig.types.json"]):

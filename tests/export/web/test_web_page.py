@@ -9,6 +9,8 @@ from support import exports, node, web
 
 from keras_transformer.export import export_attention
 
+pytestmark = pytest.mark.full
+
 LINES = web.sentences(500)
 
 

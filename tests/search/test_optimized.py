@@ -1,0 +1,35 @@
+"""Training and search as users run them: TensorFlow optimizes graphs and has four threads."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+TESTS = pathlib.Path(__file__).parents[1]
+CASES = {
+    "search/test_search.py": "beam or cached_search or samples or saved_model_gives",
+    "training/test_training.py": "one_replica or train_on_batch or padding_alone",
+    "models/test_models.py": "learns_to_copy or steps_with_a_cache or transformer_is_the_formula",
+}
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="optimizes its graphs")
+def test_training_and_search_hold_with_optimized_graphs_and_four_threads():
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+    command += ["-k", " or ".join(CASES.values()), *(str(TESTS / name) for name in CASES)]
+    threads = dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "4")
+    done = subprocess.run(
+        command,
+        env={**os.environ, **threads, "KT_TEST_OPTIMIZE": "1"},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        timeout=840,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout

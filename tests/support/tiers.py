@@ -1,0 +1,20 @@
+"""Which cases of a table are quick; `--full` runs all of them."""
+
+from collections.abc import Iterable
+
+import pytest
+
+
+def quick(cases: Iterable, *chosen: object) -> list:
+    """Parameters of a test: the chosen cases in both suites, the others in the full one.
+
+    A tuple holds the values of several arguments.
+    """
+    cases = list(cases)
+    assert all(case in cases for case in chosen)
+
+    def parameter(case: object) -> object:
+        values = case if isinstance(case, tuple) else (case,)
+        return pytest.param(*values, marks=() if case in chosen else pytest.mark.full)
+
+    return [parameter(case) for case in cases]
