@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import given
 from support.texts import CORPUS, LINES, ODD, any_text
 
 from keras_transformer.data.tokenizer import FEW, Tokenizer

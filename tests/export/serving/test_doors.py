@@ -97,11 +97,8 @@ def test_nothing_waits_for_an_acknowledgement(running, cut):
                 opened.sendall(part)
             while not found.endswith(b"}"):
                 found += opened.recv(2**16)
-            return time.perf_counter() - begun
-
-        for _ in range(5):  # the first ones are acknowledged at once in any case
-            seconds()
-        assert any(seconds() < 0.03 for _ in range(200)), "each waits, however idle the machine is"
+            seconds.append(time.perf_counter() - begun)
+    assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once in any case
 
 
 def test_grpc_contents_are_answered_with_contents(running):
@@ -197,8 +194,7 @@ def test_libretranslate_refuses_to_detect_and_other_content(running):
 
 
 def test_curl_streams_lines(running, expected):
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+    assert shutil.which("curl")
     address = f"http://127.0.0.1:{running.port}/lines/en-de"
     data = "".join(f"{line}\n" for line in LINES).encode()
     command = ["curl", "--silent", "--fail", "-T", "-", address]
