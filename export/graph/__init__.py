@@ -2,9 +2,11 @@
 
 What lives here, in the order of an export; in brackets the nodes of a beam search with two layers:
 
-- `conversion`: a Keras function to a graph of ONNX's operators [1,006];
-- `simplify`: repeats the passes that change no number, which are `folding` (constants), `no_ops`
-  (reshapes and nodes that do nothing) and `loops` (what a step need not do) [588];
+- `conversion`: a Keras function to a graph of ONNX's operators [1,006]; `operators` and
+  `integer_operators` write those that tf2onnx converts wrongly or not at all, with `lowering`;
+- `simplify`: writes sums as products of matrices (`einsums`), then repeats the passes that change
+  no number, which are `folding` (constants), `no_ops` (reshapes and nodes that do nothing) and
+  `loops` (what a step need not do) [588];
 - `fuse`: blocks into single operators, by the rules of `fuse_attention`, `fuse_norms`,
   `fuse_projections` and `fuse_selections` [322]; where there are convolutions, `channels_first` and
   `fuse_convolutions`;

@@ -94,7 +94,7 @@ def _floor_divide(add, x, y):
         return add("Floor", add("Div", x, y))
     y = _not_zero(add, y)
     cut = add("Div", x, y)
-    if _is_count(add.context.get_node_by_output(x)):
+    if _is_count(add.context, x):
         return cut
     exact = add("Equal", add("Add", add("Mul", cut, y), add("Mod", x, y)), x)
     return add("Sub", cut, add("Cast", add("Not", exact), to=add.dtype(x)))
@@ -129,11 +129,13 @@ def _not_zero(add, y):
     return add("Add", y, add("Gather", add.like(y, [0]), is_zero))
 
 
-def _is_count(node):
-    """Whether a node gives integers that are never below 0: a size, or a place."""
+def _is_count(context, value):
+    """Whether integers are never below 0: sizes, or places."""
+    node = context.get_node_by_output(value)
     while node is not None and node.type in MOVES:
-        node = node.inputs[0]
-    return node is not None and node.type in COUNTS
+        value, node = node.input[0], node.inputs[0]
+    values = node is not None and node.type == "TopK" and value == node.output[0]
+    return node is not None and node.type in COUNTS and not values
 
 
 def _sorted_place(op):
@@ -168,8 +170,7 @@ def _bitwise_and(add, x, y):
     (x,) = bits.input
     zero = add.like(x, 0)
     negative = add("Or", add("Less", x, zero), add("Less", add("Reciprocal", x), zero))
-    sign = add("Mul", add("Cast", negative, to=TensorProto.INT32), np.int32(-(2**31)))
-    return sign
+    return add("Mul", add("Cast", negative, to=TensorProto.INT32), np.int32(-(2**31)))
 
 
 def _invert(add, x):
