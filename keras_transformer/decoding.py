@@ -26,7 +26,7 @@ from keras_transformer.special_ids import BEGIN_ID
 
 
 class Cache(NamedTuple):
-    """What a model keeps between the steps of a search: two nests of tensors, `()` for nothing.
+    """State of a model between search steps: two nests of tensors. `()` means empty.
 
     A search drops sentences that are over and reorders hypotheses. It needs to know only what
     belongs to a sentence and what to a hypothesis.
@@ -41,7 +41,7 @@ class Cache(NamedTuple):
 
 
 class DecoderSlots(NamedTuple):
-    """What the hypotheses of a sentence share in the cache of our decoders.
+    """Cached keys and values that all hypotheses of a sentence share.
 
     Attributes:
         blocks: for each block keys (B, H, t W, K) and values (B, H, t W, U).
@@ -59,7 +59,7 @@ class DecoderSlots(NamedTuple):
 
 
 class States(NamedTuple):
-    """What each hypothesis has of its own in the cache of a decoder of recurrent blocks.
+    """Recurrent state of each hypothesis.
 
     Attributes:
         blocks: for each block its state (B, W, D).
@@ -69,7 +69,7 @@ class States(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What decoder blocks attend to: the encoded source.
+    """The encoded source, projected to keys and values for each decoder block.
 
     Attributes:
         blocks: for each block keys (B, H, S, K) and values (B, H, S, U).
@@ -92,7 +92,7 @@ def encoded(encoder: keras.Model, source: Any) -> Any:
 
 
 class CachedDecoding:
-    """What searches need of a model: the methods `encode`, `initial_cache` and `decode_step`.
+    """Methods that a search calls: `encode`, `initial_cache` and `decode_step`.
 
     Attributes:
         encoder: functional model that computes the memory, or `None`.

@@ -80,18 +80,17 @@ class TransformerModel(DistributedModel):
         self.positions = keras.saving.serialize_keras_object(arguments["positions"])
         self.max_length = position_encoding(arguments["positions"]).max_length
         self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
-        self._sublayers = kwargs.pop("sublayers", None)
+        if self._policy.quantization_mode is not None:
+            raise ValueError(
+                f"dtype={self._policy.name!r} is quantized, but models are made in floating point. "
+                "Quantize a model after training: model.quantize('int8')."
+            )
         check_known(self, kwargs, "name", "trainable")  # Keras ignores unknown arguments
 
     def _connect(self, inputs, outputs, **kwargs):
         """Makes this the functional model from inputs to outputs."""
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.dtype_policy = self._policy
-        if self._sublayers:
-            restore_sublayers(self, self._sublayers)
-        for side in (self.encoder, self.decoder):  # they share their layers with this model
-            if side is not None and side.weights and not any(w.trainable for w in side.weights):
-                side.trainable = False
 
     def _embedding(self, name, vocab_size, **options):
         return TokenEmbedding(vocab_size, self.d_model, dtype=self._policy, name=name, **options)
@@ -126,7 +125,7 @@ class TransformerModel(DistributedModel):
         segments = None
         if num_segments is not None:
             segments = SegmentEmbedding(num_segments, dtype=dtype, name="segment_embedding")
-        identity = layers.Identity(dtype=dtype.name, name=f"{side}_norm")
+        identity = layers.Identity(dtype=dtype.compute_dtype, name=f"{side}_norm")
         return Stack(
             embedding=embedding,
             positions=positions,
@@ -154,8 +153,13 @@ class TransformerModel(DistributedModel):
                 networks) and "hidden".
 
         Raises:
-            ValueError: no layer has one of the names, or LoRA is already enabled.
+            ValueError: `rank` is not positive, no layer has one of the names, or LoRA is already
+                enabled.
+            TypeError: `names` is one string.
         """
+        check_positive(rank=rank)
+        if isinstance(names, str):
+            raise TypeError(f"names must be a list of names, but {names!r} was passed.")
         chosen = [
             layer
             for layer in self._flatten_layers(include_self=False)
@@ -163,6 +167,8 @@ class TransformerModel(DistributedModel):
         ]
         if not chosen:
             raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
+        if any(layer.lora_enabled for layer in chosen):
+            raise ValueError("LoRA is already enabled. Save and load the model, or make it anew.")
         for layer in self._flatten_layers(include_self=False):
             layer.trainable = False
         for layer in chosen:
@@ -183,10 +189,19 @@ class TransformerModel(DistributedModel):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
+        config = dict(config)
         if config.get("encoder") is not None:
             encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
-            config = {**config, "encoder": encoder}
-        return cls(**config)
+            config["encoder"] = encoder
+        settings = config.pop("sublayers", None)
+        model = cls(**config)
+        if settings:
+            restore_sublayers(model, settings)
+        sides = [model.decoder, model.encoder if model.encoder_stack is not None else None]
+        for side in filter(None, sides):  # they share their layers with this model
+            if not any(weight.trainable for weight in side.weights):
+                side.trainable = False
+        return model
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -235,8 +250,8 @@ class Transformer(CachedDecoding, TransformerModel):
             inputs by their own names stand in the place of "source_ids".
 
     Returns:
-        (B, T, V) float32 logits. Padding, on either side, is attended to by nobody;
-        logits at padded target positions mean nothing.
+        (B, T, V) float32 logits. Padding is masked out on both sides. Ignore logits at padded
+        target positions.
 
     Raises:
         ValueError: a size is not positive, `num_heads` does not divide `d_model` while

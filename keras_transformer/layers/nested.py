@@ -11,7 +11,7 @@ from keras import layers
 
 
 def sublayer_settings(layer: layers.Layer) -> dict[str, Any]:
-    """The settings of all layers inside `layer` that are not those of new layers.
+    """Returns the settings of sublayers that differ from a new layer's.
 
     Args:
         layer: a built layer or model.
@@ -36,8 +36,13 @@ def sublayer_settings(layer: layers.Layer) -> dict[str, Any]:
 
 
 def restore_sublayers(layer: layers.Layer, settings: dict[str, Any]) -> None:
-    """Applies what `sublayer_settings` returned to the layers inside a built layer or model."""
+    """Applies the result of `sublayer_settings` to the layers inside a built layer or model."""
     inner = _by_path(layer)
+    if missing := {*settings.get("dtype", {}), *settings.get("lora", {})} - set(inner):
+        raise ValueError(
+            f"The saved settings of {sorted(missing)} fit no layer of {layer.name!r}, which has "
+            f"{sorted(inner)}. Load the file with the code that saved it."
+        )
     if "frozen" in settings:
         frozen = set(settings["frozen"])
         for path, part in inner.items():  # outer layers come first: they set those inside
@@ -50,15 +55,19 @@ def restore_sublayers(layer: layers.Layer, settings: dict[str, Any]) -> None:
 
 def _by_path(layer: layers.Layer) -> dict[str, layers.Layer]:
     """The layers inside a layer by their path below it, each after the layers around it."""
-    prefix = "" if isinstance(layer, keras.Model) else f"{layer.path}/"
-    return {part.path.removeprefix(prefix): part for part in _inner(layer) if part.path}
+    return {
+        top.name + part.path.removeprefix(top.path): part
+        for top in layer._layers
+        for part in _with_inner(top)
+        if part.path and top.path
+    }
 
 
-def _inner(layer):
-    for part in layer._layers:
-        if not isinstance(part, keras.Model):  # Keras saves the settings of a model's layers
-            yield part
-            yield from _inner(part)
+def _with_inner(layer):
+    if not isinstance(layer, keras.Model):  # Keras saves the settings of a model's layers
+        yield layer
+        for part in layer._layers:
+            yield from _with_inner(part)
 
 
 class NestedLayer(layers.Layer):

@@ -173,3 +173,76 @@ def test_logits_are_float32_under_mixed_precision():
     assert np.mean(logits == rounded) < 0.1
     top = np.sort(logits, axis=-1)
     assert (top[..., -1] > top[..., -2]).all()  # no two largest logits are equal
+
+
+class WithHead(kt.Transformer):
+    """A subclass that makes a layer of its own after ours."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.head = keras.layers.Dense(3, name="head")
+        self.head.build((None, 12))
+
+
+def test_layers_of_a_subclass_keep_their_settings(tmp_path):
+    model = WithHead(V, **SIZES)
+    model.head.trainable = False
+    model.save(tmp_path / "model.keras")
+    options = {"custom_objects": {"WithHead": WithHead}}
+    again = keras.models.load_model(tmp_path / "model.keras", **options)
+    assert flags(again) == flags(model) and not again.head.trainable
+    model.head.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", **options)
+    assert again.head.quantization_mode == "int8"
+
+
+def test_a_model_that_was_made_in_a_name_scope_keeps_its_settings(tmp_path):
+    with keras.name_scope("generator"):
+        model = kt.CausalTransformer(V, **SIZES)
+    model.get_layer("decoder_block_0").feed_forward.trainable = False
+    again = loaded(model, tmp_path)
+    assert sum(flags(again).values()) == sum(flags(model).values()) == len(model.weights) - 4
+
+
+def test_an_encoder_of_the_callers_is_left_as_it_is():
+    frames = keras.Input((None, 5), name="frames")
+    x = keras.layers.Dense(12, name="first")(frames)
+    encoder = keras.Model(frames, keras.layers.Dense(12, name="second")(x))
+    for layer in encoder.layers:
+        layer.trainable = False
+    model = kt.Transformer(V, **SIZES, encoder=encoder)
+    assert encoder.trainable
+    encoder.get_layer("second").trainable = True  # unfrozen layer by layer
+    assert {w.path for w in model.trainable_weights} >= {"second/kernel", "second/bias"}
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"rank": 0}, ValueError, "rank must be at least 1"),
+        ({"rank": 2, "names": "query"}, TypeError, "list of names"),
+    ],
+)
+def test_arguments_of_lora_that_fit_nothing_change_nothing(options, error, message):
+    model = kt.CausalTransformer(V, **SIZES)
+    with pytest.raises(error, match=message):
+        model.enable_lora(**options)
+    assert all(flags(model).values())
+    model.enable_lora(2)
+    before = flags(model)
+    with pytest.raises(ValueError, match="already enabled"):
+        model.enable_lora(2)
+    assert flags(model) == before
+
+
+def test_a_map_of_dtype_policies_makes_a_model():
+    policy = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
+    model = kt.CausalTransformer(V, **SIZES, dtype=policy)
+    assert model.get_layer("decoder_block_0").compute_dtype == "bfloat16"
+    assert np.isfinite(np.asarray(model(IDS))).all()
+
+
+def test_a_quantized_policy_is_refused_with_the_way_to_quantize():
+    with pytest.raises(ValueError, match="model.quantize"):
+        kt.CausalTransformer(V, **SIZES, dtype="int8_from_float32")
