@@ -4,18 +4,15 @@ No Triton runs here. `backend_problems` is the rule by which its backend refuses
 when it loads a model (`onnxruntime_backend`, `ValidateInputs` and `ValidateOutputs`).
 """
 
-import pathlib
-
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support import artefacts, head_artefacts, runtime_process, seeded_artefact
+from support import artefacts, exports, head_artefacts, runtime_process, seeded_artefact
 
 from keras_transformer.export import ExportError, export_triton, triton
 from keras_transformer.export.runtime import ArtefactError, signature
 
-SAVED = pathlib.Path(__file__).parents[1] / "package" / "saved" / "onnx"
 TEXT = {
     "inputs": [artefacts.described("text", "string")],
     "outputs": [artefacts.described("texts", "string"), artefacts.described("scores", "float32")],
@@ -78,10 +75,10 @@ def backend_problems(config, opened):
     return problems
 
 
-@pytest.mark.parametrize("made", ["saved", "hand", "classify", "embed"])
+@pytest.mark.parametrize("made", ["exported", "hand", "classify", "embed"])
 def test_the_backend_loads_the_model_with_the_configuration(made, tokenizer, tmp_path):
-    if made == "saved":
-        folder = SAVED
+    if made == "exported":
+        folder = exports.shared_artefact()
     elif made == "hand":
         folder = artefacts.write(tmp_path / made, tokenizer)
     else:
