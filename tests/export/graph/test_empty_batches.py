@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from keras import layers, ops
@@ -76,6 +77,37 @@ def test_an_exported_file_serves_an_empty_batch(tmp_path):
     empty = np.ones((0, 3, 4), "float32")
     y, z = session(tmp_path / "out").run(["y", "z"], {"x": empty})
     assert y.shape == (0, 3, 4) and z.shape == (0, 6, 4)
+
+
+def lstms(x):
+    """Stacked, in both directions, with states given and returned."""
+    one, hidden, cell = layers.LSTM(3, return_state=True, return_sequences=True)(x)
+    two = layers.LSTM(3)(one, initial_state=[hidden, cell])
+    both = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(one)
+    return {"hidden": hidden, "cell": cell, "two": two, "both": both}
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_recurrent_layers_serve_an_empty_batch(tmp_path, fuse):
+    x = keras.Input((None, 4), name="x")
+    model = keras.Model(x, lstms(x))
+    export_onnx(model, tmp_path / "out", fuse=fuse, verbose=False)
+    array = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    expected = model(array)
+    for batch in (3, 1, 0):  # Keras itself computes no empty batch
+        found = session(tmp_path / "out").run(list(expected), {"x": array[:batch]})
+        for name, one in zip(expected, found, strict=True):
+            rows = expected[name][:batch]
+            assert one.shape == rows.shape
+            np.testing.assert_allclose(one, rows, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
+    """Zeros as initial states are left out, and took more nodes than an empty batch takes."""
+    x = keras.Input((None, 4), name="x")
+    export_onnx(keras.Model(x, layers.LSTM(3)(x)), tmp_path / "out", verbose=False)
+    found = counts(onnx.load(tmp_path / "out" / "model.onnx").graph)
+    assert found["LSTM"] == 1 and found["Expand"] == 0 and found.total() <= 10
 
 
 def test_steps_of_a_sampling_serve_an_empty_batch(tmp_path):
