@@ -35,8 +35,42 @@ def positive_axes(graph, known):
             node.replace_input_with(1, add_initializer(graph, f"{node.name}/axes", axes))
 
 
-def fill_empty_batches(graph):
-    """Lets every LSTM read one row where there is none, and removes that row behind it.
+def serve_empty_batches(graph):
+    """Rewrites the operators that ONNX Runtime cannot compute for a batch of no rows.
+
+    Args:
+        graph: the outer `onnx_ir.Graph` of a model, as it is to be written.
+    """
+    known = Known(graph)
+    for node in all_nodes(graph):
+        dims = [known.dims.get(value) for value in node.inputs]
+        if node.op_type == "LSTM" and not (dims[0] and isinstance(dims[0][1], int)):
+            _fill(graph, node)
+        if node.op_type == "MatMul" and all(dims) and len(dims[0]) > 2 == len(dims[1]):
+            _keep_apart(graph, node, [0] * (len(dims[0]) - 1) + [dims[1][0]])
+
+
+def _keep_apart(graph, node, target):
+    """Keeps ONNX Runtime from making one operator of a Transpose and a product with a matrix.
+
+    That operator fails where there are no rows.
+
+    before   y = MatMul(Transpose(x, [0, 2, 1]), w)                            x (B, D, T), w (D, H)
+    after    y = MatMul(Reshape(Transpose(x, [0, 2, 1]), [0, 0, D]), w)
+    """
+    turned = node.inputs[0].producer()
+    order = None if turned is None else attribute(turned, "perm", None)
+    if order is None or order[-1] == len(target) - 1 or not isinstance(target[-1], int):
+        return
+    target = add_initializer(graph, f"{node.name}/target", np.array(target))
+    apart = ir.Node("", "Reshape", [node.inputs[0], target])
+    apart.outputs[0].type = node.inputs[0].type
+    node.prepend(apart)
+    node.replace_input_with(0, apart.outputs[0])
+
+
+def _fill(graph, node):
+    """Lets an LSTM read one row where there is none, and removes that row behind it.
 
     ONNX Runtime ends the process where LSTM reads an empty batch. Initial states of zeros are left
     out, because an LSTM without any starts from zeros.
@@ -44,15 +78,6 @@ def fill_empty_batches(graph):
     before   y = LSTM(x, w, r, b, h0=h)                        x (T, B, D), y (T, R, B, H)
     after    more = Max(1 - B, 0); y = LSTM(Pad(x, more), w, r, b, h0=Pad(h, more))[:, :, :B]
     """
-    known = Known(graph)
-    for node in all_nodes(graph):
-        dims = known.dims.get(node.inputs[0]) if node.op_type == "LSTM" else (0, 1)
-        if dims is None or not isinstance(dims[1], int):
-            _fill(graph, node)
-
-
-def _fill(graph, node):
-    """Writes these nodes around one LSTM."""
 
     def integers(*items):
         return add_initializer(graph, f"{node.name}/rows", np.array(items, np.int64))

@@ -199,6 +199,7 @@ RULES = {
     "Conv": window.conv,
     "Einsum": einsum,
     "Expand": layout.expand,
+    "Flatten": layout.flatten,
     "FusedMatMul": fused_matmul,
     "Gather": gather,
     "GatherElements": gather_elements,

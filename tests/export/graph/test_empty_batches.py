@@ -33,6 +33,7 @@ MODELS = {
     "repeat": lambda x: ops.repeat(x, 2, axis=1),
     "upsampling": layers.UpSampling1D(2),
     "reshape": layers.Reshape((-1, 2)),
+    "flatten": lambda x: ops.quantile(layers.Flatten()(x), 0.3, axis=-1),
     "masking": lambda x: kt.EncoderBlock(2, 11)(layers.Masking()(x)),
     "decoder": decoder,
     "additive": lambda x: kt.AdditiveAttention(7)(x, x),
@@ -100,6 +101,16 @@ def test_recurrent_layers_serve_an_empty_batch(tmp_path, fuse):
             rows = expected[name][:batch]
             assert one.shape == rows.shape
             np.testing.assert_allclose(one, rows, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_product_behind_a_transpose_serves_an_empty_batch(tmp_path):
+    x = keras.Input((7, 4), name="x")
+    model = keras.Model(x, {"y": layers.Dense(3)(ops.swapaxes(x, 1, 2))})
+    export_onnx(model, tmp_path / "out", verbose=False)
+    for batch in (2, 0):
+        array = np.random.default_rng(0).normal(size=(batch, 7, 4)).astype("float32")
+        (found,) = session(tmp_path / "out").run(["y"], {"x": array})
+        np.testing.assert_allclose(found, model(array)["y"], rtol=1e-4, atol=1e-5)
 
 
 def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
