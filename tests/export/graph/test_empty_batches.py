@@ -38,6 +38,7 @@ MODELS = {
     "decoder": decoder,
     "additive": lambda x: kt.AdditiveAttention(7)(x, x),
     "mean": lambda x: ops.mean(x, axis=-1),
+    "angles": lambda x: ops.sum(ops.arctan(ops.round(ops.arcsinh(ops.tanh(x)))), axis=-1),
 }
 
 
