@@ -14,7 +14,7 @@ from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.session import open_session
-from keras_transformer.search import Sampling
+from keras_transformer.search import BeamSearch, Sampling
 
 
 def attention(x, value_dim=None, causal=True):
@@ -122,13 +122,12 @@ def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
     assert found["LSTM"] == 1 and found["Expand"] == 0 and found.total() <= 10
 
 
-def test_steps_of_a_sampling_serve_an_empty_batch(tmp_path):
-    model = tiny("generate", num_layers=1)
-    export_onnx(
-        model, tmp_path / "out", search=Sampling(), max_length=5, layout="steps", verbose=False
-    )
+@pytest.mark.parametrize("search", [Sampling(), BeamSearch(2)])
+def test_steps_serve_an_empty_batch(tmp_path, search):
+    kind = "generate" if isinstance(search, Sampling) else "translate"
+    model = tiny(kind, num_layers=1)
+    export_onnx(model, tmp_path / "out", search=search, max_length=5, layout="steps", verbose=False)
     opened = open_session(read_artefact(tmp_path / "out"))
-    ids, scores = opened.run(
-        None, {"source_ids": np.zeros((0, 4), "int32"), "seed": np.array(3, "int32")}
-    )
+    seed = {"seed": np.array(3, "int32")} if isinstance(search, Sampling) else {}
+    ids, scores = opened.run(None, {"source_ids": np.zeros((0, 4), "int32"), **seed})
     assert ids.shape[0] == 0 and scores.shape[0] == 0
