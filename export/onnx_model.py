@@ -20,11 +20,12 @@ from keras_transformer.export.arguments import (
 )
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
+from keras_transformer.export.graph.empty_batches import serve_empty_batches
 from keras_transformer.export.graph.flat_rows import flatten_networks
 from keras_transformer.export.graph.fuse import fuse_blocks, optional
 from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
-from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.manifest import digest, seal
@@ -235,6 +236,8 @@ def _make_graph(task, precision, fuse, keep_float, tell):
         with tell(f"converting to {precision}"):
             reduced = quantize.reduce_precision(model, precision, keep_float)
         precision = precision if reduced else "float32"
+    serve_empty_batches(model.graph)
+    clean(model)
     restore_outputs(model.graph, names)
     return model, precision
 

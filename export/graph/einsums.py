@@ -104,9 +104,11 @@ class _Axes:
         columns = "".join(letter for letter in output if letter not in x)
         inner = "".join(letter for letter in x if letter not in output)
         if not inner:
-            one = self.order(one, x, batch + rows + " " * len(columns))
-            two = self.order(two, y, batch + " " * len(rows) + columns)
-            return self.make.op("Mul", [one, two]), batch + rows + columns
+            one, two = (
+                self.order(value, axes, "".join(c if c in axes else " " for c in output))
+                for value, axes in ((one, x), (two, y))
+            )
+            return self.make.op("Mul", [one, two]), output
         one = self.order(one, x, batch + (rows or " ") + inner)
         two = self.order(two, y, batch + inner + (columns or " "))
         first = len(batch)

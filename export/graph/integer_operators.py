@@ -5,6 +5,7 @@ compares and sorts integers as float32, which knows 24 bits of them.
 """
 
 import numpy as np
+import tf2onnx
 from onnx import TensorProto
 from tf2onnx.onnx_opset import reduction
 
@@ -138,6 +139,51 @@ def _is_count(context, value):
     return node is not None and node.type in COUNTS and not values
 
 
+def product(add, x, axes, keepdims=0):
+    """The product of all numbers along axes.
+
+    ONNX Runtime 1.31 multiplies integers as floats. A Loop multiplies them one after another, and
+    they overflow as TensorFlow's do. Sizes are too small for either.
+
+    before   y = Prod(x, 1)                                                  x (B, T) of integers
+    after    y = Loop(T, 1 - 0 * ReduceSum(x, 1)) { y = Mul(y, Gather(x, step, 1)) }       y (B,)
+    """
+    dtype = add.dtype(x)
+    if dtype in FLOATS or _is_count(add.context, x):
+        return add("ReduceProd", x, axes=axes, keepdims=keepdims)
+    x = add.cast(x, TensorProto.INT64)
+    for axis in sorted(axes, reverse=True):
+        steps = add("Squeeze", add("Slice", add("Shape", x), [axis], [axis + 1]))
+        nothing = add("Mul", add("ReduceSum", x, [axis], keepdims=0), np.int64(0))
+        x = _multiply_steps(add, x, axis, steps, add("Sub", np.int64(1), nothing))
+    x = add.cast(x, dtype)
+    return add("Unsqueeze", x, sorted(axes)) if keepdims else x
+
+
+def _multiply_steps(add, x, axis, steps, start):
+    """The Loop of `product` along one axis; `start` is the product of no numbers."""
+    sizes = [size for i, size in enumerate(add.shape(x)) if i != axis]
+    whole, body = (TensorProto.INT64, sizes), add.body()
+    kinds = {"step": (TensorProto.INT64, []), "more": (TensorProto.BOOL, []), "so_far": whole}
+    names = [tf2onnx.utils.make_name(f"{add.node.name}_{name}") for name in kinds]
+    for name, kind in zip(names, kinds.values(), strict=True):
+        body.add_graph_input(name, *kind)
+    here = body.make_node("Gather", [x, names[0]], attr={"axis": axis}).output[0]
+    more = body.make_node("Identity", [names[1]]).output[0]
+    body.add_graph_output(more, *kinds["more"])
+    body.add_graph_output(body.make_node("Mul", [names[2], here]).output[0], *whole)
+    inputs = [steps, add.constant(np.bool_(True)), start]
+    shared = {"branches": {"body": body}, "dtypes": [TensorProto.INT64], "shapes": [sizes]}
+    return add.context.make_node("Loop", inputs, **shared).output[0]
+
+
+def _product(add, x, axes):
+    """`product` along constant axes."""
+    rank, axes = add.rank(x), add.context.get_node_by_output(axes).get_tensor_value()
+    axes = [axis % rank for axis in np.ravel(axes).tolist()]
+    return product(add, x, axes, keepdims=add.node.get_attr_value("keep_dims", 0))
+
+
 def _sorted_place(op):
     """Where a value would stand among sorted ones: how many of them are smaller, or as large."""
 
@@ -168,9 +214,40 @@ def _bitwise_and(add, x, y):
     if not (bits.type == "Bitcast" and mask.is_const() and mask.get_tensor_value() == -(2**31)):
         return add("BitwiseAnd", x, y)  # no operator of opset 17, so that it is refused by name
     (x,) = bits.input
+    negative = add("Cast", is_negative(add, x), to=TensorProto.INT32)
+    return add("Mul", negative, np.int32(-(2**31)))
+
+
+def is_negative(add, x):
+    """Whether the sign bit of each float is set; -0 has one."""
     zero = add.like(x, 0)
-    negative = add("Or", add("Less", x, zero), add("Less", add("Reciprocal", x), zero))
-    return add("Mul", add("Cast", negative, to=TensorProto.INT32), np.int32(-(2**31)))
+    return add("Or", add("Less", x, zero), add("Less", add("Reciprocal", x), zero))
+
+
+def _shift(direction):
+    """All bits of integers moved by a count; those that are moved in are 0, or the sign's.
+
+    BitShift takes unsigned integers only. To the right, the bits of a negative number are turned
+    around before and after, so that 0 is moved in.
+
+    before   y = RightShift(x, n)
+    after    m = Max(x, ~x); s = BitShift(m, n); y = Where(x < 0, ~s, s)         ~x = -1 - x
+    """
+
+    def write(add, x, count):
+        dtype, zero = add.dtype(x), np.int64(0)
+        last = 8 * add.like(x, 0).itemsize - 1  # TensorFlow moves at most as far
+        count = add("Min", add("Max", add.cast(count, TensorProto.INT64), zero), np.int64(last))
+        count, value = add.cast(count, TensorProto.UINT64), add.cast(x, TensorProto.INT64)
+        both = value if direction == "LEFT" else add("Max", value, add("Sub", np.int64(-1), value))
+        moved = add("BitShift", add.cast(both, TensorProto.UINT64), count, direction=direction)
+        moved = add.cast(moved, TensorProto.INT64)
+        if direction == "RIGHT":
+            turned = add("Sub", np.int64(-1), moved)
+            moved = add("Where", add("Less", value, zero), turned, moved)
+        return add.cast(moved, dtype)
+
+    return lowered(write)
 
 
 def _invert(add, x):
@@ -189,8 +266,11 @@ HANDLERS = {
     "Greater": _compare("Greater"),
     "Invert": lowered(_invert),
     "Less": _compare("Less"),
+    "LeftShift": _shift("LEFT"),
     "LowerBound": _sorted_place("Less"),
     "OneHot": lowered(_one_hot),
+    "Prod": lowered(_product),
+    "RightShift": _shift("RIGHT"),
     "TopKV2": lowered(_top_k),
     "UpperBound": _sorted_place("LessOrEqual"),
 }

@@ -35,6 +35,12 @@ def reshape(known, node):
     return tuple(target)
 
 
+def flatten(known, node):
+    """(B, T, D) becomes (B, T D): the axes before `axis` are one, and so are those from it on."""
+    dims, axis = known.dims.get(node.inputs[0]), attribute(node, "axis", 1)
+    return None if dims is None else (product(dims[:axis]), product(dims[axis:]))
+
+
 def transpose(known, node):
     """The axes in the order of `perm`, or turned around."""
     dims = known.dims.get(node.inputs[0])

@@ -36,6 +36,12 @@ class Writer:
         """Adds an operator of several outputs and returns their names."""
         return self.context.make_node(op, list(inputs), output_count=count).output
 
+    def body(self):
+        """An empty graph that a node of this graph can hold, such as the body of a Scan."""
+        graph = self.context.create_new_graph_with_same_config()
+        graph.parent_graph = self.context
+        return graph
+
     def like(self, value: str, number):
         """A number, or several, of the dtype that a value has."""
         kind = tf2onnx.utils.map_onnx_to_numpy_type(self.dtype(value))

@@ -96,28 +96,6 @@ def _computed_target(graph, node, value, dims, shape):
     return target
 
 
-def positive_axes(graph, known):
-    """Counts the axes of every reduction from the front.
-
-    ONNX Runtime 1.31 does not reduce an empty array along axes that are counted from the end.
-
-    before   y = ReduceSum(x, [-1])     x of rank 4
-    after    y = ReduceSum(x, [3])
-    """
-    for node in all_nodes(graph):
-        dims = known.dims.get(node.inputs[0]) if node.op_type.startswith("Reduce") else None
-        if not dims:
-            continue
-        axes = attribute(node, "axes", None)
-        if axes is not None:
-            node.attributes["axes"] = ir.AttrInt64s("axes", [axis % len(dims) for axis in axes])
-            continue
-        axes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-        if axes and min(axes) < 0:
-            axes = np.array([axis % len(dims) for axis in axes])
-            node.replace_input_with(1, add_initializer(graph, f"{node.name}/axes", axes))
-
-
 def remove_no_ops(graph, known):
     """Steps over nodes that pass on their input: same type, same shape, same order.
 

@@ -8,7 +8,8 @@ from onnx import TensorProto
 from tf2onnx.onnx_opset import nn
 
 from keras_transformer.export.graph import integer_operators
-from keras_transformer.export.graph.lowering import lowered
+from keras_transformer.export.graph.layout_rules import ENDLESS
+from keras_transformer.export.graph.lowering import Writer, lowered
 
 # As TensorFlow and as ONNX name them.
 KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
@@ -21,21 +22,68 @@ def _erfc(add, x):
     return add("Sub", add.like(x, 1), add("Erf", x))
 
 
-def _max_pool(context, node, name, arguments):
-    """Names the kind of padding, as TensorFlow does, instead of counting it.
+def _pool(context, node, name, arguments):
+    """Names the kind of padding, as TensorFlow does, and gives short inputs no rows.
 
     ONNX Runtime 1.31 moves a Pad of zeros into the MaxPool behind it. That pads with -inf, so where
     all numbers of a border are below 0 the results are wrong. A MaxPool with `auto_pad` it leaves
-    alone.
+    alone. It also gives one row where a free axis is shorter than the window. The Slice removes
+    that row, and keeps all rows of a longer axis.
 
-    before   y = MaxPool(Pad(x), pads=[0, 0, 0, 0])
-    after    y = MaxPool(Pad(x), auto_pad="VALID")
+    before   y = MaxPool(Pad(x), pads=[0, 0, 0, 0])                         x (B, C, T, 4)
+    after    y = MaxPool(Pad(x), auto_pad="VALID")[:, :, :T - window + 1]
     """
     padding = node.get_attr_str("padding")
     nn.PoolOp.version_11(context, node, tf_op=arguments[0])
-    if padding in KINDS_OF_PADDING:
+    if node.type == "MaxPool" and padding in KINDS_OF_PADDING:
         node.attr.pop("pads", None)
         node.set_attr("auto_pad", KINDS_OF_PADDING[padding])
+    sizes = (context.get_shape(node.input[0]) or ())[2:]
+    window, strides = (node.get_attr_value(name) for name in ("kernel_shape", "strides"))
+    free = [axis for axis, size in enumerate(sizes) if size == -1]
+    free = [axis + 2 for axis in free if window[axis] > 1 and strides[axis] > 1]
+    if padding == "VALID" and free:
+        add = Writer(context, node)
+        lengths = add("Gather", add("Shape", node.input[0]), free)
+        ends = add("Sub", lengths, [window[axis - 2] - 1 for axis in free])
+        bounds = [add.constant([0] * len(free)), ends, add.constant(free)]
+        output = node.output[0]
+        cut = context.insert_new_node_on_output("Slice", output, inputs=[output, *bounds])
+        context.copy_dtype(output, cut.output[0])
+        context.copy_shape(output, cut.output[0])
+
+
+def _roll(add, x, shifts, axes):
+    """Moves numbers along axes; those that leave at one end come in at the other.
+
+    before   y = Roll(x, 1, 1)                                               x (B, T)
+    after    start = -1 mod max(T, 1); y = Concat(x[:, start:], x[:, :start])
+    """
+    axes = np.ravel(add.context.get_node_by_output(axes).get_tensor_value()) % add.rank(x)
+    shifts = add("Neg", add("Reshape", add.cast(shifts, TensorProto.INT64), [-1]))
+    for i, axis in enumerate(axes.tolist()):
+        length = add("Max", add("Slice", add("Shape", x), [axis], [axis + 1]), [1])
+        start = add("Mod", add("Slice", shifts, [i], [i + 1]), length)
+        ends = [add("Slice", x, start, [ENDLESS], [axis]), add("Slice", x, [0], start, [axis])]
+        x = add("Concat", *ends, axis=axis)
+    return x
+
+
+def _arctan2(add, y, x):
+    """The angle of a point, computed in the quadrant above 0 and mirrored by the signs.
+
+    tf2onnx does not know the sign of -0, which decides between pi and -pi.
+
+    before   a = Atan2(y, x)
+    after    a = Atan(|y| / |x|); a = x < 0 ? pi - a : a; a = y < 0 ? -a : a
+    """
+    rise, run = add("Abs", y), add("Abs", x)
+    # Equal sizes include 0 and infinity, which cannot be divided.
+    slope = add("Where", add("Equal", rise, run), add("Sign", rise), add("Div", rise, run))
+    angle = add("Atan", slope)
+    turned = add("Sub", add.like(x, np.pi), angle)
+    angle = add("Where", integer_operators.is_negative(add, x), turned, angle)
+    return add("Where", integer_operators.is_negative(add, y), add("Neg", angle), angle)
 
 
 def _pad(context, node, name, arguments):
@@ -113,7 +161,7 @@ def _cumulative_product(add, x, axis):
         one, two = two, one
     op = "Greater" if add.node.get_attr_value("exclusive") else "GreaterOrEqual"
     seen = add("Where", add(op, one, two), add("Unsqueeze", x, [axis]), add.like(x, 1))
-    return add("ReduceProd", seen, axes=[axis + 1], keepdims=0)
+    return integer_operators.product(add, seen, [axis + 1])
 
 
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
@@ -125,5 +173,8 @@ HANDLERS = {
     "Log1p": lowered(_log_of_more),
     "PadV2": (_pad, ["Pad"]),
     "XlaDynamicUpdateSlice": lowered(_update_slice),
-    **{op: (_max_pool, ["MaxPool", op]) for op in ("MaxPool", "MaxPoolV2", "MaxPool3D")},
+    "Atan2": lowered(_arctan2),
+    "Roll": lowered(_roll),
+    **{op: (_pool, ["AveragePool", op]) for op in ("AvgPool", "AvgPool3D")},
+    **{op: (_pool, ["MaxPool", op]) for op in ("MaxPool", "MaxPoolV2", "MaxPool3D")},
 }

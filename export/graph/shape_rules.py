@@ -171,14 +171,16 @@ def recurrent(known, node):
 
 
 _ELEMENTWISE = (
-    "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min",
-    "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
+    "Add", "And", "BitShift", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+    "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
 _SAME_SHAPE = (
-    "Abs", "BatchNormalization", "Cast", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Floor",
-    "HardSigmoid", "Identity", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax",
-    "Neg", "Not", "Reciprocal", "Relu", "ReverseSequence", "ScatterND", "Selu", "Sigmoid", "Sign",
-    "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Trilu",
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization",
+    "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "CumSum", "Elu", "Erf", "Exp", "Floor",
+    "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu",
+    "Log", "LogSoftmax", "Neg", "Not", "PRelu", "Reciprocal", "Relu", "ReverseSequence", "Round",
+    "ScatterND", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus",
+    "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
 )  # fmt: skip
 _REDUCE = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
@@ -199,6 +201,7 @@ RULES = {
     "Conv": window.conv,
     "Einsum": einsum,
     "Expand": layout.expand,
+    "Flatten": layout.flatten,
     "FusedMatMul": fused_matmul,
     "Gather": gather,
     "GatherElements": gather_elements,

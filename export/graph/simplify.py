@@ -14,13 +14,10 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_transformer.export.graph.einsums import multiply_matrices
+from keras_transformer.export.graph.empty_batches import positive_axes
 from keras_transformer.export.graph.folding import fold_constants
 from keras_transformer.export.graph.loops import hoist, hoist_rows, keep_loop_state
-from keras_transformer.export.graph.no_ops import (
-    plain_reshapes,
-    positive_axes,
-    remove_no_ops,
-)
+from keras_transformer.export.graph.no_ops import plain_reshapes, remove_no_ops
 from keras_transformer.export.graph.nodes import RANDOM, has_graphs
 from keras_transformer.export.graph.shapes import Known
 

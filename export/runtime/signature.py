@@ -4,8 +4,7 @@ Plain Python without a framework, so that a server can import it. `manifest` des
 that lists them all.
 
 Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary. `S` is at
-least 1, and `B` may be 0: no texts have no translations. The exception is an ONNX artefact with
-`keras.layers.LSTM`: ONNX Runtime 1.31 ends the process where `LSTM` reads an empty batch.
+least 1, and `B` may be 0: no texts have no translations.
 """
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID

@@ -99,7 +99,7 @@ class StepsTask:
         options = {**search._options(task.sources, inputs, task.max_length), **seed}
         memory, plan, state = search._begun(self.model, options)
         batch_size = tf.shape(plan.limit)[0]
-        length = tf.maximum(tf.reduce_max(plan.limit + plan.start_length) - 1, 1)  # L
+        length = tf.maximum(tf.reduce_max(plan.limit + plan.start_length), 2) - 1  # L
         state = state._replace(
             history=tf.zeros([batch_size, search._history_rows, length], tf.int32)
         )

@@ -2,6 +2,8 @@
 
 A recipe is drawn line by line. Each line is run at once, and a line that Keras refuses is dropped.
 So the printed lines alone rebuild a failing model. To add an operator, add a line to `models.txt`.
+An operator that jumps reads rounded values, as TensorFlow and ONNX Runtime differ in last bits.
+One that tells 0 from -0 reads 0 only, because neither keeps the sign of zeros in `max` and `where`.
 
 Placeholders of a template: `{f}` a float tensor, `{s}` one of rank 3, `{v}` of rank 2, `{g}` of
 rank 4, `{i}` integers, `{ids}` ids below 11, `{b}` booleans, `{t}` any tensor, `{same}` the one

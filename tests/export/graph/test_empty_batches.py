@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from keras import layers, ops
@@ -13,7 +14,7 @@ from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.session import open_session
-from keras_transformer.search import Sampling
+from keras_transformer.search import BeamSearch, Sampling
 
 
 def attention(x, value_dim=None, causal=True):
@@ -32,10 +33,12 @@ MODELS = {
     "repeat": lambda x: ops.repeat(x, 2, axis=1),
     "upsampling": layers.UpSampling1D(2),
     "reshape": layers.Reshape((-1, 2)),
+    "flatten": lambda x: ops.quantile(layers.Flatten()(x), 0.3, axis=-1),
     "masking": lambda x: kt.EncoderBlock(2, 11)(layers.Masking()(x)),
     "decoder": decoder,
     "additive": lambda x: kt.AdditiveAttention(7)(x, x),
     "mean": lambda x: ops.mean(x, axis=-1),
+    "angles": lambda x: ops.sum(ops.arctan(ops.round(ops.arcsinh(ops.tanh(x)))), axis=-1),
 }
 
 
@@ -78,13 +81,53 @@ def test_an_exported_file_serves_an_empty_batch(tmp_path):
     assert y.shape == (0, 3, 4) and z.shape == (0, 6, 4)
 
 
-def test_steps_of_a_sampling_serve_an_empty_batch(tmp_path):
-    model = tiny("generate", num_layers=1)
-    export_onnx(
-        model, tmp_path / "out", search=Sampling(), max_length=5, layout="steps", verbose=False
-    )
+def lstms(x):
+    """Stacked, in both directions, with states given and returned."""
+    one, hidden, cell = layers.LSTM(3, return_state=True, return_sequences=True)(x)
+    two = layers.LSTM(3)(one, initial_state=[hidden, cell])
+    both = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(one)
+    return {"hidden": hidden, "cell": cell, "two": two, "both": both}
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_recurrent_layers_serve_an_empty_batch(tmp_path, fuse):
+    x = keras.Input((None, 4), name="x")
+    model = keras.Model(x, lstms(x))
+    export_onnx(model, tmp_path / "out", fuse=fuse, verbose=False)
+    array = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    expected = model(array)
+    for batch in (3, 1, 0):  # Keras itself computes no empty batch
+        found = session(tmp_path / "out").run(list(expected), {"x": array[:batch]})
+        for name, one in zip(expected, found, strict=True):
+            rows = expected[name][:batch]
+            assert one.shape == rows.shape
+            np.testing.assert_allclose(one, rows, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_product_behind_a_transpose_serves_an_empty_batch(tmp_path):
+    x = keras.Input((7, 4), name="x")
+    model = keras.Model(x, {"y": layers.Dense(3)(ops.swapaxes(x, 1, 2))})
+    export_onnx(model, tmp_path / "out", verbose=False)
+    for batch in (2, 0):
+        array = np.random.default_rng(0).normal(size=(batch, 7, 4)).astype("float32")
+        (found,) = session(tmp_path / "out").run(["y"], {"x": array})
+        np.testing.assert_allclose(found, model(array)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
+    """Zeros as initial states are left out, and took more nodes than an empty batch takes."""
+    x = keras.Input((None, 4), name="x")
+    export_onnx(keras.Model(x, layers.LSTM(3)(x)), tmp_path / "out", verbose=False)
+    found = counts(onnx.load(tmp_path / "out" / "model.onnx").graph)
+    assert found["LSTM"] == 1 and found["Expand"] == 0 and found.total() <= 10
+
+
+@pytest.mark.parametrize("search", [Sampling(), BeamSearch(2)])
+def test_steps_serve_an_empty_batch(tmp_path, search):
+    kind = "generate" if isinstance(search, Sampling) else "translate"
+    model = tiny(kind, num_layers=1)
+    export_onnx(model, tmp_path / "out", search=search, max_length=5, layout="steps", verbose=False)
     opened = open_session(read_artefact(tmp_path / "out"))
-    ids, scores = opened.run(
-        None, {"source_ids": np.zeros((0, 4), "int32"), "seed": np.array(3, "int32")}
-    )
+    seed = {"seed": np.array(3, "int32")} if isinstance(search, Sampling) else {}
+    ids, scores = opened.run(None, {"source_ids": np.zeros((0, 4), "int32"), **seed})
     assert ids.shape[0] == 0 and scores.shape[0] == 0

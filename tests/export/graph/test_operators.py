@@ -128,6 +128,55 @@ def test_small_numbers_are_not_lost():
     holds(functions, UNIT, -0.0 * np.abs(UNIT))
 
 
+def test_an_angle_has_the_sign_of_zero():
+    signs = np.array([[-0.0, 0.0, -0.0, 0.0, 3.0, -3.0, 0.25, -0.25]], "float32")
+    array = np.concatenate([signs, signs[:, ::-1], np.float32([[np.inf, -np.inf] * 4])])
+    angles = [lambda x, n=n: ops.arctan2(x, ops.roll(x, n, axis=1)) for n in range(8)]
+    angles += [lambda x, y=y: ops.arctan2(x, y) for y in (-0.1, 0.1)]
+    holds(angles, array)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_bits_are_moved_as_in_tensorflow(dtype):
+    counts = [ops.cast(count, dtype) for count in (0, 1, 5, 31, 70)]
+    functions = [lambda x, n=n: ops.right_shift(x, n) for n in counts]
+    functions += [lambda x, n=n: ops.left_shift(x, n) for n in counts[:3]]
+    functions.append(lambda x: ops.right_shift(x, x))
+    factor = 1_000_003 if dtype == "int64" else 1
+    holds(functions, (INTEGERS.astype("int64") * factor).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_products_of_integers_are_exact(dtype):
+    functions = [lambda x, axis=axis: ops.prod(x, axis=axis) for axis in (1, 2, (1, 2), None)]
+    functions.append(lambda x: ops.prod(x, axis=-1, keepdims=True))
+    functions.append(lambda x: ops.cumprod(x, axis=1))
+    array = np.stack([INTEGERS, INTEGERS[::-1] + 1]).astype(dtype)
+    holds(functions, array, array[:, :0], array[:0], free=True)
+
+
+def test_an_axis_shorter_than_the_window_has_no_places():
+    array = np.random.default_rng(0).normal(size=(3, 11, 4)).astype("float32")
+    pools = [layers.MaxPooling1D, layers.AveragePooling1D]
+    functions = [
+        pool(size, strides, padding)
+        for pool in pools
+        for size, strides, padding in (
+            (2, 2, "valid"), (2, 3, "valid"), (3, 2, "valid"), (3, 2, "same"),
+        )
+    ]  # fmt: skip
+    made = holds(functions, *(array[:, :length] for length in (11, 7, 6, 3)), free=True)
+    shapes = [found.shape for found in run(made, x=array[:, :1])]  # TensorFlow ends the process
+    assert shapes == ([(3, 0, 4)] * 3 + [(3, 1, 4)]) * 2
+
+
+def test_rolling_serves_an_empty_axis():
+    array = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    functions = [lambda x, axis=axis: ops.roll(x, -7, axis=axis) for axis in (0, 1, -1)]
+    functions.append(lambda x: ops.roll(x, (2, -1), axis=(0, 1)))
+    holds(functions, array, array[:1], array[:, :1], array[:0], array[:, :0], free=True)
+
+
 def test_products_up_to_each_number():
     array = np.random.default_rng(0).normal(size=(3, 5, 2)).astype("float32")
     functions = [lambda x, axis=axis: ops.cumprod(x, axis=axis) for axis in (1, 2, -1)]
