@@ -229,13 +229,17 @@ def stable_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def assign(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], path: object):
+def assign(
+    variables: Mapping[str, keras.Variable],
+    arrays: Mapping[str, np.ndarray],
+    path: str | os.PathLike,
+):
     """Gives variables the values of the arrays with the same names.
 
     Args:
         variables: from `keyed`.
         arrays: one for each variable.
-        path: path of the arrays' file, for the error.
+        path: where the arrays come from, for the error.
 
     Raises:
         ValueError: a name is missing on one side, or shapes differ.
