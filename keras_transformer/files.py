@@ -45,6 +45,7 @@ def whole_file(path: str | os.PathLike, sync: bool = False) -> Iterator[pathlib.
     """Yields a path to write a file to, which is moved to `path` when the block ends.
 
     An existing file is replaced. After an error it stays as it is, and what was written is removed.
+    A symbolic link stays: the file that it names is written.
 
     Args:
         path: str or path. Its folder must exist.
@@ -62,9 +63,10 @@ def whole_file(path: str | os.PathLike, sync: bool = False) -> Iterator[pathlib.
     >>> with whole_file("metrics.json") as aside:  # doctest: +SKIP
     ...     aside.write_text("{}", "utf-8")
     """
-    path = checked_path(path)
+    name = checked_path(path).name
+    path = _target(path)
     with _folder_beside(path) as folder:
-        aside = folder / path.name
+        aside = folder / name
         yield aside
         if sync:
             _flush(aside, os.O_RDWR)
@@ -81,7 +83,8 @@ def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     or the file system cannot swap (only Linux can), it is moved away before the new one is moved
     there; a process that is killed between these two steps leaves nothing at `path`, and the
     existing folder as `old` in the `.partial` folder beside it. After an error the existing folder
-    stays as it is, and the new one is removed. Missing folders above `path` are made.
+    stays as it is, and the new one is removed. Missing folders above `path` are made. A symbolic
+    link stays: the folder that it names is replaced.
 
     Args:
         path: str or path.
@@ -92,7 +95,7 @@ def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     Raises:
         OSError: nothing can be written beside `path`, or the folder cannot be moved there.
     """
-    path = checked_path(path)
+    path = _target(path)
     missing = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +108,12 @@ def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         for folder in missing:
             with contextlib.suppress(OSError):  # it is not empty: the new folder is in it
                 folder.rmdir()
+
+
+def _target(path: str | os.PathLike) -> pathlib.Path:
+    """The checked path; the place that a symbolic link names."""
+    path = checked_path(path)
+    return path.resolve() if path.is_symlink() else path
 
 
 @contextlib.contextmanager

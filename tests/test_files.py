@@ -166,6 +166,21 @@ def test_file_in_the_place_of_the_folder_stays(tmp_path):
     assert names(tmp_path) == ["out"] and (tmp_path / "out").read_text() == "mine"
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_symbolic_link_stays_and_its_target_is_written(path, exists):
+    target = path.parent / "other" / "target"
+    target.parent.mkdir()
+    if exists:
+        target.touch() if path.suffix else target.mkdir()
+    path.symlink_to(target)
+    with aside_of(path) as aside:
+        assert aside.suffix == path.suffix
+        (aside if path.suffix else aside / "a.txt").write_text("new")
+    assert path.is_symlink() and not target.is_symlink()
+    assert content(path) == "new"
+    assert names(target.parent) == ["target"]
+
+
 def test_block_that_wrote_no_file_is_an_error(tmp_path):
     write(tmp_path / "a.txt", "earlier")
     with pytest.raises(FileNotFoundError), whole_file(tmp_path / "a.txt"):

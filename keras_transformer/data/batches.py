@@ -115,6 +115,10 @@ class TokenBatches:
         self._static = batching.static_shapes
         self._shuffle = batching.shuffle
         self._seed = batching.seed
+        self.settings = {
+            name: int(getattr(batching, name))
+            for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed")
+        }
         self._resample = resample
         self._longest = batching.longest
         lengths = examples.lengths

@@ -111,6 +111,7 @@ class Batches:
         report: what was kept and left out, in numbers; `str(report)` says it in a sentence.
         batches_per_epoch: int, the same for every epoch.
         epoch: int, epoch of the next pass over the dataset.
+        settings: dict of what tells these batches from others, as far as JSON can hold it.
         labels: list of str, the names of the classes in the order of their ids; None where the
             labels are no classes.
     """
@@ -118,6 +119,11 @@ class Batches:
     def __init__(self, plan, report, initial_epoch=0, prefetch=2, labels=None):
         self.report = report
         self.batches_per_epoch = plan.batches_per_epoch
+        self.settings = {
+            "batches": int(plan.batches_per_epoch),
+            **plan.settings,
+            "tokens": {side: int(count) for side, count in report.tokens.items()},
+        }
         self.labels = labels
         self._plan = plan
         self._prefetch = prefetch

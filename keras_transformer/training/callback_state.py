@@ -21,7 +21,9 @@ def attributes(callback: keras.callbacks.Callback) -> dict[str, object]:
 def progress(
     callbacks: Sequence[keras.callbacks.Callback], fresh: Sequence[Mapping[str, object]]
 ) -> tuple[list[tuple[str, dict[str, object]]], dict[str, np.ndarray]]:
-    """What training has changed in callbacks. All else is a setting, which may be given anew.
+    """Returns the attributes that training has changed.
+
+    Other attributes are settings; the new run's values are used.
 
     Args:
         callbacks: the callbacks.
@@ -46,10 +48,21 @@ def restore(
     callbacks: Sequence[keras.callbacks.Callback],
     states: Sequence[tuple[str, Mapping[str, object]]],
     arrays: Mapping[str, np.ndarray],
+    go_on: bool = False,
 ):
-    """Gives callbacks of the same classes what `progress` returned."""
+    """Gives callbacks of the same classes what `progress` returned.
+
+    Args:
+        callbacks: the callbacks.
+        states: from `progress`.
+        arrays: from `progress`.
+        go_on: whether training goes on after a callback has stopped it. The patience that is used
+            up (`wait`) and the epoch of the stop (`stopped_epoch`) are then left out.
+    """
+    left_out = {"wait", "stopped_epoch"} if go_on else set()
     for number, (callback, (_, state)) in enumerate(zip(callbacks, states, strict=True)):
         lists: dict[str, list[np.ndarray]] = {}
         for name, array in arrays_of(arrays, f"callbacks/{number}").items():
             lists.setdefault(name.partition("/")[0], []).append(array)
-        vars(callback).update(state, **lists)
+        kept = {name: value for name, value in state.items() if name not in left_out}
+        vars(callback).update(kept, **lists)

@@ -8,6 +8,7 @@ Arrays are stored under the paths of their variables, such as `weights/token_emb
 """
 
 import json
+import logging
 import os
 import pathlib
 import re
@@ -19,6 +20,8 @@ import keras
 import numpy as np
 
 from keras_transformer.files import checked_path, make_folder, whole_file
+
+_log = logging.getLogger(__name__)
 
 _CORRUPT = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
@@ -70,6 +73,15 @@ def read_checkpoint(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], obj
     return arrays, note["info"]
 
 
+def read_if_whole(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+    """The arrays of a checkpoint; `None` if it is missing or damaged, which is logged."""
+    try:
+        return read_checkpoint(path)[0]
+    except (FileNotFoundError, ValueError) as error:
+        _log.warning("%s", error)
+        return None
+
+
 def keep_newest(path: pathlib.Path, keep: int):
     """Removes all but `keep` numbered files like `path`, which is the newest.
 
@@ -79,7 +91,8 @@ def keep_newest(path: pathlib.Path, keep: int):
         path: the file just written, such as "weights-00003.npz".
         keep: number of files to keep, with `path`.
     """
-    files = {*path.parent.glob(f"{path.name.partition('-')[0]}-*.npz")}
+    found = path.parent.glob(f"{path.name.partition('-')[0]}-*.npz")
+    files = {file for file in found if file.is_file()}
     older = sorted(file for file in files if file.name <= path.name)
     for file in files - {*older[-keep:]}:
         file.unlink()
@@ -175,7 +188,7 @@ def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Var
     for group, variables in groups.items():
         for variable in variables:
             path = variable.path.split("/")
-            # The rest of an optimizer's path is that of a weight, joined by "_".
+            # An optimizer variable's path ends with its weight's path, joined by "_".
             parts.update(path[:1] if group == "optimizer" else path)
     stable = stable_names(parts)
     names = "|".join(map(re.escape, sorted(stable, key=len, reverse=True)))
@@ -189,6 +202,13 @@ def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Var
                 key += "+"
             found[key] = variable
     return found
+
+
+def state_of(model: keras.Model) -> dict[str, keras.Variable]:
+    """All variables that the rest of training depends on, except those of metrics."""
+    known = {id(v) for v in model.weights}
+    seeds = [v for v in model.variables if id(v) not in known]  # of dropout
+    return keyed({"weights": model.weights, "seeds": seeds, "optimizer": model.optimizer.variables})
 
 
 def stable_names(names: Iterable[str]) -> dict[str, str]:
@@ -210,7 +230,9 @@ def stable_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def assign(
-    variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], path: pathlib.Path
+    variables: Mapping[str, keras.Variable],
+    arrays: Mapping[str, np.ndarray],
+    path: str | os.PathLike,
 ):
     """Gives variables the values of the arrays with the same names.
 

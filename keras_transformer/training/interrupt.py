@@ -1,5 +1,6 @@
 """Ctrl-C that waits until training can stop without a loss."""
 
+import inspect
 import signal
 import threading
 import weakref
@@ -23,18 +24,19 @@ class Interrupt:
         self._handlers = {}
 
     def catch(self, model: keras.Model):
-        """Begins to note signals. An ignored signal stays ignored.
+        """Begins to note signals, if `fit` of the model is running. An ignored one stays ignored.
 
         Args:
             model: the model in whose `fit` this is called.
         """
         self.release()
         self.caught = False
-        history = getattr(model, "history", None)
-        if history is None:  # it is no call of `fit`
+        if (history := getattr(model, "history", None)) is None:
             return
         # Each call of `fit` gives the model a new `History`.
         self._model, self._history = weakref.ref(model), weakref.ref(history)
+        if not self._in_fit(inspect.currentframe()):  # but in `evaluate` or `predict`
+            return
         if threading.current_thread() is threading.main_thread():  # others may not set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's

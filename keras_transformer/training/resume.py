@@ -17,28 +17,39 @@ from keras_transformer.training.checkpoints import (
     keep_newest,
     keyed,
     read_checkpoint,
+    read_if_whole,
+    state_of,
     values_of,
     write_checkpoint,
     write_weights,
 )
 from keras_transformer.training.distribution import build_optimizer
 from keras_transformer.training.interrupt import Interrupt
-from keras_transformer.training.settings import rate_changes, settings_of
+from keras_transformer.training.position import FirstEpoch, PassedOver
+from keras_transformer.training.settings import (
+    configured_settings,
+    note_rate,
+    rate_changes,
+    refuse_other_data,
+)
 
 _log = logging.getLogger(__name__)
+
+_NOTE = {"epoch", "batch", "epochs", "finished", "callbacks", "settings", "data"}
 
 
 class TrainingCheckpoint(keras.callbacks.Callback):
     """Saves the whole state of training; the same call of `fit` continues from it.
 
     However the process ended, start the script again: `fit` goes on from the newest whole
-    checkpoint, and the final weights equal those of a run without interruption. Saved are the
-    weights, the optimizer (moments, averages, number of updates, loss scale), the seeds of
-    dropout, the position in the data and, within an epoch, the metrics.
+    checkpoint, and the final weights equal those of a run without interruption. The checkpoint
+    holds the weights, the optimizer state (moments, averages, number of updates, loss scale), the
+    seeds of dropout, the position in the data and, within an epoch, the metrics.
 
     One line of output says where `fit` continues. A run that is finished, by its last epoch or by
     an early stop, is not trained any further: the model gets the weights that it had at the end,
-    and the line says so. Ask for more epochs to go on after that.
+    and the line says so. Ask for more epochs to go on after that; patience then begins anew. A
+    run that a callback stops within an epoch goes on at the next batch.
 
     The model, the optimizer and the loss must be configured as before. Only the learning rate may
     change: `fit` then goes on with the new one, and the line names both.
@@ -46,13 +57,14 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     The order of the data must depend on the epoch alone. That is so for this package's datasets,
     such as `translation_batches` makes: pass it as `data`, and `fit` starts in the middle of an
     epoch at no cost. Other datasets are read up to the position; one that shuffles must give the
-    same order in the same epoch.
+    same order in the same epoch. Other data is refused within an epoch.
 
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
 
     Put it last in the list of callbacks, so that it saves the others' decisions. On several
-    machines only the first one writes, and all of them read: share the folder.
+    machines only the first one writes, and all of them read: share the folder. Only the TensorFlow
+    backend can resume exactly.
 
     Args:
         folder: str or path of the folder to write. It holds one run.
@@ -66,8 +78,9 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             patience and its best weights) and `BleuCallback` (its best score) here.
 
     Raises:
-        ValueError: `every` or `keep` below 1; a checkpoint of another model, of other settings or
-            of other `stateful` callbacks; weights to be saved that are not finite.
+        ValueError: `every` or `keep` below 1; another backend than TensorFlow; a model that is not
+            built; a checkpoint of another model, of other settings, of other `stateful` callbacks
+            or, within an epoch, of other data; weights to be saved that are not finite.
 
     Example:
 
@@ -104,16 +117,32 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         model = self.model
-        self._settings = settings_of(model)
+        if (backend := keras.backend.backend()) != "tensorflow":
+            raise ValueError(
+                f"TrainingCheckpoint needs the TensorFlow backend, but Keras runs on {backend}. "
+                "Set KERAS_BACKEND=tensorflow, or use keras.callbacks.BackupAndRestore."
+            )
+        if not model.built:
+            raise ValueError(
+                f"The model {model.name!r} is not built, so its weights cannot be read back. Call "
+                "it once on a batch before fit, or begin it with a keras.Input."
+            )
+        self._settings = configured_settings(model)
+        # What tells one dataset from another.
+        self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
-        self._to_pass, self._rest = 0, None  # batches to pass over, and an iterator over the others
+        self._passed = None  # the first steps of the epoch, if it was begun before
         self._epochs = 0  # that are done
         model._initial_epoch = None
         build_optimizer(model)
         newest = self.newest()
         if newest is not None:
             self._continue(*newest)
+        elif is_chief(model):
+            for path in (self.folder / "final").glob("weights-*.npz"):
+                path.unlink()  # of an earlier run
+        note_rate(model)
 
     def newest(self) -> tuple[pathlib.Path, dict[str, np.ndarray], dict] | None:
         """Path, arrays and note of the newest whole checkpoint, or `None`."""
@@ -121,13 +150,18 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             _log.info("%s was not finished and is not used", partial)
         for path in sorted(self.folder.glob("checkpoint-*.npz"), reverse=True):
             try:
-                return path, *read_checkpoint(path)
+                arrays, info = read_checkpoint(path)
+                if isinstance(info, dict) and info.keys() >= _NOTE:
+                    return path, arrays, info
+                raise ValueError(f"{path} is no checkpoint of TrainingCheckpoint.")
             except ValueError as error:
                 _log.warning("%s The checkpoint before it is used.", error)
         return None
 
     def _continue(self, path, arrays, info):
         changed = rate_changes(info["settings"], self._settings, path)
+        if info["batch"]:
+            refuse_other_data(info["data"], self._data, path)
         classes = [type(callback).__name__ for callback in self.stateful]
         if classes != (saved := [name for name, _ in info["callbacks"]]):
             raise ValueError(
@@ -139,7 +173,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         others = ("metrics/", "callbacks/")
         variables, saved = (
             {n: v for n, v in found.items() if not (n.startswith(others) or n.endswith(ends))}
-            for found in (_state(self.model), arrays)
+            for found in (state_of(self.model), arrays)
         )
         with self.model.distribute_strategy.scope():
             assign(variables, saved, path)
@@ -159,84 +193,46 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         if is_chief(self.model):
             print(" ".join([text, *changed]), flush=True)
         # Keras reads this after `on_train_begin`, for callbacks like this one.
-        self.model._initial_epoch = asked if done else self._epochs
+        self.model._initial_epoch = FirstEpoch(asked if done else self._epochs, self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._saved_at = epoch, 0
+        self._epoch, self._batch, self._saved_at = epoch, 0, 0
         self.model._initial_epoch = None  # `fit` has read it
+        note_rate(self.model)
         if self._fresh is None:
             self._fresh = [attributes(callback) for callback in self.stateful]
         pending, self._pending = self._pending, None
         if pending is not None:
-            restore(self.stateful, pending[1]["callbacks"], pending[0])
-            if pending[1]["batch"]:
-                self._start_at(pending[1]["batch"], pending[0])
+            arrays, info = pending
+            restore(self.stateful, info["callbacks"], arrays, go_on=info["finished"])
+            if batch := info["batch"]:
+                self._saved_at = batch
+                self._passed = PassedOver(self.model, epoch, batch, arrays, self._batches)
         if self._batches is not None:
             self._batches.seek(epoch)
 
-    def _start_at(self, batch, arrays):
-        """Passes over the first steps of this epoch: no training, and no reading if avoidable.
-
-        `fit` still counts these steps, so that their number and the progress bar are right.
-        """
-        self._saved_at = self._to_pass = batch
-        self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
-        if self._batches is not None:
-            self._build_metrics(next(iter(self._batches.rest(self._epoch, 0))))
-            dataset = self._batches.rest(self._epoch, batch)
-            strategy = self.model.distribute_strategy
-            self._rest = iter(strategy.experimental_distribute_dataset(dataset))
-
     def on_train_batch_begin(self, batch, logs=None):
-        if not self._to_pass and self._rest is None:
-            return
-        model, step = self.model, self.model.train_function
-        history = model.history  # of this call of `fit`
-
-        def train_function(iterator):
-            # For one batch only: if `fit` ends by an error, nothing is left in the model.
-            model.train_function = step
-            if model.history is history and self._to_pass:
-                return self._pass_over(iterator)
-            rest = self._rest if model.history is history else None
-            return step(iterator if rest is None else rest)
-
-        model.train_function = train_function
-
-    def _pass_over(self, iterator):
-        model = self.model
-        batches = min(self._to_pass, model.steps_per_execution)
-        self._to_pass -= batches
-        if self._rest is None:
-            for _ in range(batches):
-                self._build_metrics(next(iterator))
-        with model.distribute_strategy.scope():
-            assign(keyed({"metrics": model.metrics_variables}), self._metrics, self.folder)
-        return model.get_metrics_result()
-
-    def _build_metrics(self, batch):
-        """Metrics get their variables at first use; without a strategy that is the first step."""
-        model = self.model
-        if len(model.metrics_variables) < len(self._metrics):
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-            y_pred = model(x, training=False)
-            model.compute_loss(x, y, y_pred, weight, training=False)
-            model.compute_metrics(x, y, y_pred, weight)
+        if self._passed is not None:
+            self._passed.before_batch()
 
     # Saving
 
     def on_train_batch_end(self, batch, logs=None):
-        batch += 1  # counted from 0
-        due = self.every is not None and batch - self._saved_at >= self.every
-        if (due or self._interrupt.caught) and batch > self._saved_at:
-            self._save(self._epoch, batch)
-            self._saved_at = batch
+        note_rate(self.model)
+        self._batch = batch + 1  # counted from 0
+        due = self.every is not None and self._batch - self._saved_at >= self.every
+        if due or self._interrupt.caught or self._stops_within_epoch():
+            self._save_within_epoch()
         self._stop_if_asked()
 
     def on_epoch_end(self, epoch, logs=None):
-        self._to_pass, self._rest = 0, None
-        self._epochs = epoch + 1
-        self._save(self._epochs, 0)
+        note_rate(self.model)
+        self._passed = None
+        if self._stops_within_epoch():
+            self._save_within_epoch()
+        else:
+            self._epochs = epoch + 1
+            self._save(self._epochs, 0)
         self._stop_if_asked()
 
     def on_train_end(self, logs=None):
@@ -246,16 +242,26 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         model._initial_epoch = None  # for the next call of `fit`
         # Not the weights of the last checkpoint, if the best ones or an average were restored.
         final = self.folder / "final" / f"weights-{self._epochs:05d}.npz"
-        if not trained and final.exists():
+        arrays = None if trained else read_if_whole(final)
+        if arrays is not None:
             with model.distribute_strategy.scope():
-                assign(keyed({"weights": model.weights}), read_checkpoint(final)[0], final)
+                assign(keyed({"weights": model.weights}), arrays, final)
         elif self._epochs:
             write_weights(final, model, {"epoch": self._epochs}, keep=1)
         self._stop_if_asked()
 
+    def _stops_within_epoch(self) -> bool:
+        steps = self.params["steps"]  # `None` if unknown
+        return self.model.stop_training and steps is not None and self._batch < steps
+
+    def _save_within_epoch(self):
+        if self._batch > self._saved_at:
+            self._save(self._epoch, self._batch)
+            self._saved_at = self._batch
+
     def _save(self, epoch, batch):
         model = self.model
-        variables = _state(model)
+        variables = state_of(model)
         if batch:
             variables |= keyed({"metrics": model.metrics_variables})
             if self._batches is not None:  # an update of several batches may end short of its last
@@ -283,6 +289,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             "finished": bool(model.stop_training) and not batch,
             "callbacks": states,
             "settings": self._settings,
+            "data": self._data,
         }
         path = self.folder / f"checkpoint-{epoch:05d}-{batch:08d}.npz"
         write_checkpoint(path, arrays | lists, info)
@@ -291,10 +298,3 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     def _stop_if_asked(self):
         if self._interrupt.caught:
             raise KeyboardInterrupt(f"interrupted; start again to continue from {self.folder}")
-
-
-def _state(model: keras.Model) -> dict[str, keras.Variable]:
-    """All variables that the rest of training depends on, except those of metrics."""
-    known = {id(v) for v in model.weights}
-    seeds = [v for v in model.variables if id(v) not in known]  # of dropout
-    return keyed({"weights": model.weights, "seeds": seeds, "optimizer": model.optimizer.variables})

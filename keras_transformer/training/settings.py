@@ -1,13 +1,17 @@
-"""What a run of training was made with, so that a changed setting is noticed."""
+"""Configuration of a training run, saved to detect changed settings."""
 
 import json
 import pathlib
 import warnings
+import weakref
 from collections.abc import Mapping
 
 import keras
 
 from keras_transformer.training.checkpoints import stable_names
+
+# For each optimizer: its configured learning rate, and the value that training has seen last.
+_rates = weakref.WeakKeyDictionary()
 
 
 def settings_of(model: keras.Model) -> dict[str, object]:
@@ -34,6 +38,52 @@ def settings_of(model: keras.Model) -> dict[str, object]:
     }
 
 
+def configured_settings(model: keras.Model) -> dict[str, object]:
+    """`settings_of`, with the learning rate as it was before callbacks changed it."""
+    settings = settings_of(model)
+    here = {place: value for place, value in settings.items() if "/learning_rate" in place}
+    configured, seen = _rates.get(model.optimizer, (here, None))
+    if seen is not None and configured.keys() == here.keys():
+        if float(seen) == float(model.optimizer.learning_rate):
+            return settings | configured
+    _rates[model.optimizer] = here, None
+    return settings
+
+
+def note_rate(model: keras.Model):
+    """Notes the learning rate during training: a callback may have changed it.
+
+    Call it after `configured_settings`. A schedule cannot be changed and is not noted.
+    """
+    configured, _ = _rates[model.optimizer]
+    if all(place.endswith("/learning_rate") for place in configured):
+        # The value stays on its device: a copy to the host would wait for the update.
+        _rates[model.optimizer] = (
+            configured,
+            keras.ops.copy(model.optimizer.learning_rate),
+        )
+
+
+def refuse_other_data(before: Mapping[str, object], now: Mapping[str, object], path: pathlib.Path):
+    """Raises an error if the data differs from the data of a checkpoint within an epoch.
+
+    Args:
+        before: `settings` of the package's batches that the checkpoint holds; for other datasets a
+            dictionary with the number of batches, "batches".
+        now: the same of the data here.
+        path: the checkpoint, for the error.
+
+    Raises:
+        ValueError: any value differs.
+    """
+    changed = _differences(before, now)
+    if changed:
+        raise ValueError(
+            f"{path} was saved within an epoch of other data: {'; '.join(changed.values())}. "
+            f"Restore the data to go on, or delete {path.parent} to start anew."
+        )
+
+
 def _config(found: object) -> object:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Keras, that a function cannot be read back safely
@@ -51,7 +101,7 @@ def _config(found: object) -> object:
 def rate_changes(
     before: Mapping[str, object], now: Mapping[str, object], path: pathlib.Path
 ) -> list[str]:
-    """Sentences on how the learning rate differs; it is the only setting that may.
+    """Describes changes of the learning rate. Any other change raises an error.
 
     Args:
         before: result of `settings_of` that a checkpoint holds.
@@ -61,11 +111,7 @@ def rate_changes(
     Raises:
         ValueError: any other setting differs.
     """
-    changed = {
-        place: f"{_shown(place)} was {before.get(place)!s:.100}, now {now.get(place)!s:.100}"
-        for place in {**before, **now}
-        if before.get(place) != now.get(place)
-    }
+    changed = _differences(before, now)
     refused = [text for place, text in changed.items() if "/learning_rate" not in place]
     if refused:
         raise ValueError(
@@ -73,6 +119,15 @@ def rate_changes(
             f"all). Restore them to go on, or delete {path.parent} to start anew."
         )
     return [f"{text}." for text in changed.values()]
+
+
+def _differences(before, now):
+    """Dictionary from each place whose value differs to a sentence on it."""
+    return {
+        place: f"{_shown(place)} was {before.get(place)!s:.100}, now {now.get(place)!s:.100}"
+        for place in {**before, **now}
+        if before.get(place) != now.get(place)
+    }
 
 
 def _shown(place):

@@ -125,6 +125,49 @@ def test_ignored_interrupt_stays_ignored(tmp_path):
         signal.signal(signal.SIGINT, handler)
 
 
+@pytest.mark.parametrize("call", ["evaluate", "predict"])
+def test_signals_are_caught_in_fit_only(tmp_path, call):
+    model, saved = make_model(), kt.TrainingCheckpoint(tmp_path)
+    model.fit(dataset(), verbose=0, shuffle=False)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    getattr(model, call)(dataset(), verbose=0, callbacks=[saved])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_resumed_fit_that_breaks_off_at_its_start_leaves_the_next_one_whole(tmp_path):
+    model = make_model()
+    train(model, tmp_path, epochs=2)
+    late = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: crash())
+    callbacks = [kt.TrainingCheckpoint(tmp_path), late]
+    with pytest.raises(Crash):
+        model.fit(dataset(), epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+    assert model.fit(dataset(), epochs=3, verbose=0, shuffle=False).epoch == [0, 1, 2]
+
+
+@pytest.mark.parametrize("validation", [None, dataset()], ids=["plain", "with validation"])
+def test_stop_within_an_epoch_is_continued_there(tmp_path, capsys, validation):
+    def start(model, folder, *callbacks):
+        saved = kt.TrainingCheckpoint(folder)
+        options = {"verbose": 0, "shuffle": False, "validation_data": validation}
+        return model.fit(dataset(), epochs=3, callbacks=[*callbacks, saved], **options).history
+
+    whole, resumed, first = make_model(), make_model(), make_model()
+    expected = start(whole, tmp_path / "whole")
+    start(first, tmp_path / "run", stop_at(1, 2, lambda: setattr(first, "stop_training", True)))
+    capsys.readouterr()
+    found = start(resumed, tmp_path / "run")
+    assert "Continuing at epoch 2, batch 4" in capsys.readouterr().out
+    assert found["loss"] == expected["loss"][1:]
+    assert_equal_weights(whole, resumed)
+
+
+def test_stop_after_the_last_batch_ends_the_run(tmp_path, capsys):
+    model = make_model()
+    train(model, tmp_path, stop_at(1, 4, lambda: setattr(model, "stop_training", True)))
+    assert train(make_model(), tmp_path).epoch == []
+    assert "stopped early after 2 epochs" in capsys.readouterr().out
+
+
 # What a start says
 
 
@@ -154,6 +197,12 @@ def test_run_that_stopped_early_goes_on_if_asked_for_more(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "stopped early after 2 epochs" in text and "more than 5 epochs" in text
     assert train(make_model(), tmp_path, early_stopping(patience=9), epochs=6).epoch == [2, 3, 4, 5]
+
+
+def test_patience_begins_anew_after_an_early_stop(tmp_path):
+    for epochs, expected in ((9, [0, 1, 2]), (10, [3, 4])):
+        stop = early_stopping(patience=2)
+        assert train(make_model(), tmp_path, stop, epochs=epochs, stateful=[stop]).epoch == expected
 
 
 @pytest.mark.parametrize("stateful", [True, False], ids=["stateful", "not stateful"])
@@ -210,6 +259,35 @@ def test_learning_rate_that_training_has_changed_goes_on(tmp_path, capsys):
     assert "learning_rate was" not in capsys.readouterr().out
 
 
+def halving():
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+
+
+def test_learning_rate_that_training_has_changed_is_not_taken_for_a_setting(tmp_path, capsys):
+    whole, model, resumed = make_model(), make_model(), make_model()
+    train(whole, tmp_path / "whole", halving(), epochs=4)
+    with pytest.raises(Crash):
+        train(model, tmp_path / "run", halving(), stop_at(1, 1, crash), epochs=2)
+    for epochs in (2, 3):
+        train(model, tmp_path / "run", halving(), epochs=epochs)
+    train(resumed, tmp_path / "run", halving(), epochs=4)
+    assert "learning_rate was" not in capsys.readouterr().out
+    assert float(resumed.optimizer.learning_rate) == pytest.approx(0.1 / 16)
+    assert_equal_weights(whole, resumed)
+
+
+def test_learning_rate_that_is_set_between_two_fits_is_used_and_said(tmp_path, capsys):
+    model = make_model()
+    train(model, tmp_path, halving(), epochs=1)
+    model.optimizer.learning_rate = 0.02
+    train(model, tmp_path, epochs=2)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.02)
+    assert "learning_rate was 0.1" in capsys.readouterr().out
+    resumed = make_model(rate=0.02)
+    train(resumed, tmp_path, epochs=3)
+    assert "learning_rate was" not in capsys.readouterr().out
+
+
 def test_best_weights_are_those_of_a_run_that_did_not_break_off(tmp_path):
     def start(model, folder, *callbacks):
         stop = early_stopping(patience=9, restore_best_weights=True)
@@ -221,6 +299,62 @@ def test_best_weights_are_those_of_a_run_that_did_not_break_off(tmp_path):
         start(make_model(), tmp_path / "run", stop_at(1, 1, crash))
     start(resumed, tmp_path / "run")
     assert_equal_weights(whole, resumed)  # those of the first epoch
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 3}, "seed was 0, now 3"),
+        ({"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24"),
+        ({"lines": LINES[1:]}, "tokens was"),
+    ],
+)
+def test_other_data_is_refused_within_an_epoch(tmp_path, changed, message):
+    def start(*callbacks, lines=LINES, tokens_per_batch=12, seed=0):
+        data = kt.translation_batches(lines, lines, Letters(), tokens_per_batch, seed=seed)
+        keras.utils.set_random_seed(31)
+        model = kt.Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7)
+        model.compile("adam", kt.SequenceCrossentropy())
+        saved = kt.TrainingCheckpoint(tmp_path, every=1, data=data)
+        return model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[*callbacks, saved])
+
+    with pytest.raises(Crash):
+        start(stop_at(0, 2, crash))
+    with pytest.raises(ValueError, match=rf"other data: .*{message}.*delete .* to start anew"):
+        start(**changed)
+    start()
+    assert start(**changed).epoch == []
+
+
+def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
+    def start(batches, *callbacks, epochs=2):
+        callbacks = [*callbacks, kt.TrainingCheckpoint(tmp_path, every=2)]
+        options = {"verbose": 0, "shuffle": False, "callbacks": callbacks}
+        return make_model().fit(dataset().take(batches), epochs=epochs, **options)
+
+    with pytest.raises(Crash):
+        start(5, stop_at(1, 3, crash))
+    with pytest.raises(ValueError, match=r"other data: batches was 5, now 3"):
+        start(3)
+    assert start(5).epoch == [1]
+    assert start(3, epochs=3).epoch == [2]  # at the beginning of an epoch
+
+
+def test_model_that_is_not_built_is_refused(tmp_path):
+    model = keras.Sequential([keras.layers.Embedding(11, 7), keras.layers.Dense(11)])
+    model.compile("adam", kt.SequenceCrossentropy())
+    with pytest.raises(ValueError, match="not built.*Call it once on a batch"):
+        train(model, tmp_path)
+    model(np.zeros((3, 5), "int32"))
+    assert train(model, tmp_path, epochs=1).epoch == [0]
+
+
+def test_other_backends_are_refused(tmp_path, monkeypatch):
+    model = make_model()
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="Keras runs on jax"):
+        patch.setattr(keras.backend, "backend", lambda: "jax")
+        train(model, tmp_path)
+    assert updates(model) == 0
 
 
 def test_settings_of_a_callback_are_those_of_the_new_start(tmp_path):
@@ -253,6 +387,37 @@ def test_keep_counts_whole_checkpoints(tmp_path):
     assert names(tmp_path) == [older, "checkpoint-00001-00000005.npz"]
     for name in names(tmp_path):
         read_checkpoint(tmp_path / name)
+
+
+def test_damaged_final_weights_are_written_again(tmp_path, caplog):
+    first, again = make_model(), make_model()
+    train(first, tmp_path, epochs=1)
+    final = tmp_path / "final" / "weights-00001.npz"
+    final.write_bytes(b"damaged")
+    assert train(again, tmp_path, epochs=1).epoch == []
+    assert f"{final} is damaged" in caplog.text
+    assert_equal_weights(first, again)
+    read_checkpoint(final)
+
+
+def test_final_weights_of_a_deleted_run_are_not_used(tmp_path):
+    train(make_model(rate=0.5), tmp_path, epochs=1)
+    for path in tmp_path.glob("*.npz"):
+        path.unlink()
+    new, again = make_model(), make_model()
+    late = keras.callbacks.LambdaCallback(on_train_end=lambda logs: crash())
+    with pytest.raises(Crash):
+        train(new, tmp_path, late, epochs=1)
+    train(again, tmp_path, epochs=1)
+    assert_equal_weights(new, again)
+
+
+def test_folder_with_the_name_of_a_checkpoint_stays(tmp_path):
+    folder = tmp_path / "checkpoint-00000-00000003.npz"
+    folder.mkdir()
+    assert train(make_model(), tmp_path, epochs=4).epoch == [0, 1, 2, 3]
+    assert train(make_model(), tmp_path, epochs=5).epoch == [4]
+    assert folder.is_dir()
 
 
 def test_averages_are_of_the_new_run_in_the_folder(tmp_path):
@@ -399,8 +564,16 @@ def test_any_damage_gives_way_to_the_checkpoint_before(tmp_path, kind):
     path.write_bytes(damaged_files()[kind])
     with pytest.raises(ValueError, match="damaged or no checkpoint"):
         read_checkpoint(path)
-    write_checkpoint(tmp_path / "checkpoint-00001-00000000.npz", {}, {"epoch": 1})
-    assert kt.TrainingCheckpoint(tmp_path).newest()[2] == {"epoch": 1}
+    train(make_model(), tmp_path / "run", epochs=1)
+    path.rename(tmp_path / "run" / path.name)
+    assert kt.TrainingCheckpoint(tmp_path / "run").newest()[2]["epoch"] == 1
+
+
+@pytest.mark.parametrize("note", [{"epoch": 7, "batch": 0}, [], "note"])
+def test_checkpoint_of_another_kind_gives_way_to_the_one_before(tmp_path, note):
+    train(make_model(), tmp_path, epochs=1)
+    write_checkpoint(tmp_path / "checkpoint-00007-00000000.npz", {}, note)
+    assert train(make_model(), tmp_path, epochs=2).epoch == [1]
 
 
 @pytest.mark.parametrize(
