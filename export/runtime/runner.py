@@ -11,7 +11,7 @@ import logging
 import os
 
 from keras_transformer.export.runtime.artefact import read_artefact
-from keras_transformer.export.runtime.batching import in_batches, run_rows
+from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
 from keras_transformer.export.runtime.lines import windows
 from keras_transformer.export.runtime.session import check_threads, open_session
 
@@ -36,6 +36,8 @@ class Runner:
     again where it is unpickled.
     """
 
+    # Whether a failure of the machine is raised, or becomes the error of each input.
+    raises_machine_errors = False
     _outputs = None  # all
     _length = staticmethod(len)
     _group = staticmethod(lambda row: ())
@@ -111,7 +113,12 @@ class Runner:
         def run(inputs):
             return self.session.run(self._outputs, {**inputs, **fixed})
 
-        found = run_rows(run, rows, self._stack)
+        try:
+            found = run_rows(run, rows, self._stack)
+        except MachineError as error:
+            if self.raises_machine_errors:
+                raise
+            found = [error] * len(rows)
         return [self._finished(row, outputs) for row, outputs in zip(rows, found, strict=True)]
 
     def _finished(self, row, outputs):
