@@ -65,7 +65,8 @@ def _hide_token() -> None:
             path = pathlib.Path.home() / TOKEN_FILE
             path.parent.mkdir(exist_ok=True)
             path.touch(0o600)  # Ray fills an empty file
-            path.chmod(0o600)
+            if not (path.is_symlink() and path.stat().st_size):  # a token that users share
+                path.chmod(0o600)
 
 
 @contextlib.contextmanager

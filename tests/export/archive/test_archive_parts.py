@@ -265,6 +265,11 @@ def test_a_damaged_plan_and_a_foreign_folder_are_refused(inputs, tmp_path):
         plan.read_plan(folder)
 
 
+def test_input_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ArchiveError, match="a.txt cannot be read: No such file"):
+        plan.make_plan(archives.OPTIONS, [str(tmp_path / "a.txt")])
+
+
 def test_inputs_are_found_once_and_in_order(tmp_path):
     for name in ("b.txt", "a.txt", "c.log"):
         (tmp_path / name).touch()
