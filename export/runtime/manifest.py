@@ -73,9 +73,9 @@ FIELDS = {
     "files": dict,
     "checksum": str,
 }
-# Artefacts of other tasks, and those of earlier releases, do not have these.
+# Other tasks and earlier releases write artefacts without these fields.
 HEAD_FIELDS = {"head": dict, "ignores_padding": bool}
-# How the export was held to Keras. Earlier releases did not write it.
+# The comparison of the export with Keras. Earlier releases did not write this field.
 PROOF_FIELD = "proof"
 PROOF = {
     "date": str,  # year-month-day
@@ -85,7 +85,7 @@ PROOF = {
     "relative_to": str,  # "size": of each number (float32), or "spread": of an output's numbers
     "same_tokens": (list, type(None)),  # lines with Keras' best hypothesis, and all; of a search
 }
-# Artefacts of one file, and those of earlier releases, do not have it.
+# Artefacts of one file and artefacts of earlier releases do not have this field.
 LAYOUT = "layout"
 
 

@@ -128,7 +128,7 @@ def tried(artefact, providers, threads=None, opens=open_session):
 
 
 def _nodes(session, provider):
-    """How many nodes each provider runs; and of which operators those are that fell to the CPU."""
+    """The number of nodes that each provider runs, and the operators that fell to the CPU."""
     nodes, on_cpu = collections.Counter(), collections.Counter()
     for part in session.get_provider_graph_assignment_info():
         operators = [node.op_type for node in part.get_nodes()]
