@@ -119,8 +119,8 @@ def read_artefact(folder):
     >>> read_artefact("out/onnx").manifest["precision"]  # doctest: +SKIP
     'int8'
     """
-    folder = _resolved(folder)  # once: a link may point to another folder at any time
-    manifest = _read_manifest(folder)
+    given, folder = folder, _resolved(folder)  # once: a link may point elsewhere at any time
+    manifest = _read_manifest(folder, given)
     states = {name: _verify(folder / name, entry) for name, entry in manifest["files"].items()}
     tokenizer, target = (
         _read_tokenizer(folder / name, manifest["vocab_size"][side])
@@ -136,7 +136,7 @@ def read_artefact(folder):
 
 def read_task(folder):
     """The task of an artefact, by its manifest alone: what to serve it with. Errors as above."""
-    return _read_manifest(_resolved(folder))["task"]
+    return _read_manifest(_resolved(folder), folder)["task"]
 
 
 def _resolved(folder) -> pathlib.Path:
@@ -170,7 +170,8 @@ def _read_tokenizer(path, known):
     return tokenizer
 
 
-def _read_manifest(folder):
+def _read_manifest(folder: pathlib.Path, given) -> dict:
+    """The manifest in a folder, which errors name as it was given."""
     path = folder / signature.MANIFEST_FILE
     try:
         size, data = _state(path.stat()).bytes, b""
@@ -178,7 +179,7 @@ def _read_manifest(folder):
             with open(path, "rb") as file:
                 data = file.read(size + 1)
     except OSError as error:
-        raise _no_artefact(folder, path, error) from error
+        raise _no_artefact(given, path, error) from error
     if not 0 < len(data) == size:
         raise ArtefactError(
             f"{path} has {size} bytes, and a manifest has from 1 to {MOST_MANIFEST_BYTES}, which "

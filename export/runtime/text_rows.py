@@ -60,13 +60,13 @@ class TextReader:
                 return None
             item = parsed(text)
         if isinstance(item, dict):
+            texts = {name: _texts(item[name], self._counts) for name in self._ids if name in item}
             known = {*self._ids, *self._others}
             if set(item) != known:
                 raise ValueError(
                     f"the model reads a dict of {sorted(known)}, and got "
                     f"{shown(sorted(map(str, item)))}"
                 )
-            texts = {name: _texts(item[name], self._counts) for name in self._ids}
             rest = {name: value for name, value in item.items() if name not in texts}
             others = arrays(rest, self._others, self._most)
         elif self._named:

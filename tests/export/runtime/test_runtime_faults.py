@@ -83,7 +83,7 @@ def test_the_layout_of_the_manifest_counts_too(copy):
         ):
             path.write_bytes(damaged)
             with pytest.raises(ArtefactError):
-                artefact._read_manifest(copy)
+                artefact.read_task(copy)
 
 
 def test_the_shell_names_the_damage_and_gives_status_2(copy):
