@@ -12,15 +12,15 @@ from keras_transformer.startup import SERVES
 
 # Parts are read and written by the workers; only their names pass through Ray's memory.
 OBJECT_STORE_BYTES = 100 * 2**20
-# Ray on this machine alone is gone with the job: nobody reads its metrics, which cost a quarter of
-# what its processes take while the workers answer. Its older autoscaler ends a second late.
-# The third setting lets all of its processes listen on 127.0.0.1 only.
+# A Ray on this machine alone ends with the job. Its metrics have no reader, and they take a quarter
+# of its processor time while the workers answer. Its older autoscaler ends a second late. The third
+# setting makes all its processes listen on 127.0.0.1 only.
 LOCAL_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_autoscaler_v2": "1",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
-# Ray takes its token from these, or from a file that it writes, readable for everyone.
+# Ray reads its token from these variables or from this file, which Ray makes readable for everyone.
 TOKEN_VARIABLES, TOKEN_FILE = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), ".ray/auth_token"
 # Parts whose lines are sorted by length together, so that their batches hold less padding: most
 # parts, and most lines. That is also what a kill costs a worker.
@@ -65,7 +65,8 @@ def _hide_token() -> None:
             path = pathlib.Path.home() / TOKEN_FILE
             path.parent.mkdir(exist_ok=True)
             path.touch(0o600)  # Ray fills an empty file
-            path.chmod(0o600)
+            if not (path.is_symlink() and path.stat().st_size):  # a token that users share
+                path.chmod(0o600)
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ def read(path, start, lines, column):
     elif _is_packed(path):
         try:
             found = _lines(_kept(path, os.stat(path).st_mtime_ns), start, lines)
-        except ValueError:
+        except Exception:
             _kept.cache_clear()
             raise
     else:
@@ -132,8 +132,14 @@ class _Unpacked(gzip.GzipFile):
     """A packed file, whose errors say which file it is."""
 
     def readinto(self, buffer):
+        return self._named(super().readinto, buffer)
+
+    def seek(self, *place):
+        return self._named(super().seek, *place)
+
+    def _named(self, call, *arguments):
         try:
-            return super().readinto(buffer)
+            return call(*arguments)
         except (EOFError, OSError, gzip.zlib.error) as error:
             raise ValueError(f"{self.name} is no whole gzip file: {error}") from error
 

@@ -109,7 +109,7 @@ def run_archive(
     }
     paths = find_inputs(inputs)
     folder.mkdir(parents=True, exist_ok=True)
-    read_plan(folder)  # raises before the lock's file is in a folder of somebody else
+    read_plan(folder)  # raises before a lock file is written into a foreign folder
     with _locked(folder):
         plan = _planned(folder, options, paths, _samples(manifest))
         parts, there = plan.parts(), set(os.listdir(folder))

@@ -121,9 +121,11 @@ def make_plan(options, paths):
     """The `Plan` for input files, which are read through for it, several at a time."""
 
     def source(path):
-        before = os.stat(path)
         try:
+            before = os.stat(path)
             lines, starts = cut(path, options["part_lines"], options["column"])
+        except OSError as error:
+            raise ArchiveError(f"{path} cannot be read: {error.strerror or error}.") from error
         except ValueError as error:
             raise ArchiveError(str(error)) from error
         return Source(path, before.st_size, before.st_mtime_ns, lines, starts)

@@ -6,6 +6,7 @@ and mix-ups; it is no signature against someone who can rewrite all the files.
 """
 
 import errno
+import os
 import pathlib
 import stat
 import time
@@ -23,14 +24,17 @@ class ArtefactError(ValueError):
     """An exported folder is damaged, foreign, of another format version, or unfit for this use."""
 
 
-# The largest `artefact.json`. Most of it are labels.
+# The largest `artefact.json`. Labels take most of its bytes.
 MOST_MANIFEST_BYTES = 2**24
-# Within so many nanoseconds a file system may give two changes of a file the same time.
+# Nanoseconds. A file system may record the same time for two changes that are closer together.
 _COARSEST_TIME = 2 * 10**9
 
 
+_NONE = MappingProxyType({})
+
+
 class FileState(NamedTuple):
-    """Tells a file from another one, and from itself after a change: fields of `os.stat`."""
+    """The fields of `os.stat` that differ between two files, or before and after a change."""
 
     device: int
     inode: int
@@ -43,7 +47,7 @@ class Artefact(NamedTuple):
     """A folder whose files are all as they were written.
 
     Attributes:
-        folder: pathlib.Path.
+        folder: pathlib.Path, absolute, without symbolic links.
         manifest: dict, the content of `artefact.json`; its fields are those of `manifest.FIELDS`.
         tokenizer: Tokenizer, or None where the artefact holds none.
         target_tokenizer: Tokenizer of what the model writes: `tokenizer`, unless the artefact
@@ -55,7 +59,7 @@ class Artefact(NamedTuple):
     manifest: dict
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None = None
-    states: Mapping[str, FileState] = MappingProxyType({})
+    states: Mapping[str, FileState] = _NONE
 
     @property
     def models(self):
@@ -68,23 +72,29 @@ class Artefact(NamedTuple):
         """Path of the ONNX file, or of the first, pathlib.Path."""
         return self.models[0]
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, opened: Mapping[str, os.stat_result] = _NONE) -> None:
         """Raises `ArtefactError` if a file has changed since its checksum was compared.
 
-        Call it once the files are open: then the checksums are of the bytes that were opened.
+        Call it after the files were opened. The checksums then belong to the opened bytes. A file
+        that was replaced and put back in between is found only if it is in `opened`.
+
+        Args:
+            opened: dict from file names to `os.fstat` of the descriptors that were read.
         """
         for name, state in self.states.items():
             path = self.folder / name
             try:
-                same = _state(path) == state
+                found = [_state(path.stat())]
+                found += [_state(opened[name])] if name in opened else []
             except OSError:
-                same = False
-            if not same:
+                found = []
+            # A new mode, owner or hard link also changes `changed_ns`.
+            if {other._replace(changed_ns=state.changed_ns) for other in found} != {state}:
                 raise ArtefactError(
                     f"{path} was written or replaced while it was opened. Open the folder again "
                     "once it is whole, and replace it in one move, as an export does."
                 )
-            if time.time_ns() - state.changed_ns < _COARSEST_TIME:
+            if found[0] != state or time.time_ns() - state.changed_ns < _COARSEST_TIME:
                 _verify(path, self.manifest["files"][name])
 
 
@@ -109,8 +119,8 @@ def read_artefact(folder):
     >>> read_artefact("out/onnx").manifest["precision"]  # doctest: +SKIP
     'int8'
     """
-    folder = pathlib.Path(folder)
-    manifest = _read_manifest(folder)
+    given, folder = folder, _resolved(folder)  # once: a link may point elsewhere at any time
+    manifest = _read_manifest(folder, given)
     states = {name: _verify(folder / name, entry) for name, entry in manifest["files"].items()}
     tokenizer, target = (
         _read_tokenizer(folder / name, manifest["vocab_size"][side])
@@ -126,7 +136,22 @@ def read_artefact(folder):
 
 def read_task(folder):
     """The task of an artefact, by its manifest alone: what to serve it with. Errors as above."""
-    return _read_manifest(pathlib.Path(folder))["task"]
+    return _read_manifest(_resolved(folder), folder)["task"]
+
+
+def _resolved(folder) -> pathlib.Path:
+    try:
+        return pathlib.Path(os.path.realpath(pathlib.Path(folder)))
+    except (OSError, ValueError) as error:  # no working directory; a NUL in the path
+        raise _no_artefact(folder, signature.MANIFEST_FILE, error) from error
+
+
+def _no_artefact(folder, path, error: Exception) -> ArtefactError:
+    return ArtefactError(
+        f"{folder} is not an artefact: {path} cannot be read "
+        f"({getattr(error, 'strerror', error)}). Pass the folder that "
+        "`keras_transformer.export.export_onnx` wrote."
+    )
 
 
 def _read_tokenizer(path, known):
@@ -145,21 +170,20 @@ def _read_tokenizer(path, known):
     return tokenizer
 
 
-def _read_manifest(folder):
+def _read_manifest(folder: pathlib.Path, given) -> dict:
+    """The manifest in a folder, which errors name as it was given."""
     path = folder / signature.MANIFEST_FILE
     try:
-        size = _state(path).bytes
-        data = path.read_bytes() if size <= MOST_MANIFEST_BYTES else b""
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        size, data = _state(path.stat()).bytes, b""
+        if 0 < size <= MOST_MANIFEST_BYTES:  # a file of the kernel says 0 bytes and may never end
+            with open(path, "rb") as file:
+                data = file.read(size + 1)
+    except OSError as error:
+        raise _no_artefact(given, path, error) from error
+    if not 0 < len(data) == size:
         raise ArtefactError(
-            f"{folder} is not an artefact: {path} cannot be read "
-            f"({getattr(error, 'strerror', error)}). Pass the folder that "
-            "`keras_transformer.export.export_onnx` wrote."
-        ) from error
-    if size > MOST_MANIFEST_BYTES:
-        raise ArtefactError(
-            f"{path} has {size} bytes, and no manifest has more than {MOST_MANIFEST_BYTES}. Copy "
-            "the folder again, or export the model again."
+            f"{path} has {size} bytes, and a manifest has from 1 to {MOST_MANIFEST_BYTES}, which "
+            "do not change while they are read. Copy the folder again, or export the model again."
         )
     try:
         return unseal(data)
@@ -167,9 +191,8 @@ def _read_manifest(folder):
         raise ArtefactError(f"{path}: {error}") from error
 
 
-def _state(path: pathlib.Path) -> FileState:
+def _state(found: os.stat_result) -> FileState:
     """The state of a regular file; raises `OSError` for anything else, such as a FIFO."""
-    found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "no regular file")
     return FileState(
@@ -180,7 +203,7 @@ def _state(path: pathlib.Path) -> FileState:
 def _verify(path: pathlib.Path, entry: dict) -> FileState:
     """Raises unless the file at `path` has the size and the SHA-256 that `entry` says."""
     try:
-        state = _state(path)
+        state = _state(path.stat())
         found = digest(path) if state.bytes == entry["bytes"] else {"bytes": state.bytes}
     except OSError as error:
         raise ArtefactError(_unreadable(path, error)) from error

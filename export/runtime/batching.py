@@ -5,9 +5,17 @@ its longest row.
 """
 
 import itertools
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 from keras_transformer.padding import pad_rows
+
+# The machine is at fault if different rows fail alone and alike: at least 3 rows, at most 5 run.
+FEWEST_PROBES, PROBES = 3, 5
+
+
+class MachineError(RuntimeError):
+    """The model fails for different inputs alike: the machine is at fault, not the inputs."""
 
 
 def in_batches(answer, rows, batch_tokens, workers=1, **sizes):
@@ -59,32 +67,57 @@ def batches(rows, batch_tokens, length=len, group=lambda row: ()):
 
 
 def run_rows(run, rows, stack=pad_rows, probed=False):
-    """Outputs of a model for rows: in one call, or where that fails in smaller ones.
+    """Returns the model's outputs for each row, and keeps the faults of rows apart.
 
-    A batch can fail because of one row, or because of its size. Its halves are then run, and so on.
-    A batch can also fail because of the machine, such as a GPU that is gone. Three rows far from
-    each other then fail alone and alike, and no others are run.
+    All rows run in one call. If it fails, because of one row or because of the size, the halves of
+    the rows run, and so on. If the machine fails, such as a GPU that was removed, all calls fail.
+    `run_rows` then runs a few different rows alone and raises an error if they fail alike.
 
     Args:
         run: function of what `stack` returns; returns arrays whose first axis is B.
         rows: list of rows.
         stack: function of a list of rows. Defaults to `pad_rows`, for lists of int: ids (B, S),
             int32, padded on the right.
-        probed: bool, whether three rows were run alone before.
+        probed: bool, whether the few different rows ran alone before.
 
     Returns:
         List with one item a row: a tuple of its part of the arrays, or the exception that `run`
-        raises for this row alone, or for three others.
+        raises for this row alone.
+
+    Raises:
+        MachineError: `FEWEST_PROBES` to `PROBES` different rows fail alone with the same error, and
+            ONNX Runtime does not blame the input.
     """
     try:
         return list(zip(*run(stack(rows)), strict=True))
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         if len(rows) == 1:
             return [error]
+        if not probed and not _is_of_input(error):
+            _check_machine(run, rows, stack)
     half = len(rows) // 2
-    if not probed and len(rows) > 3:
-        probes = [run_rows(run, [rows[place]], stack)[0] for place in (0, half, -1)]
-        if isinstance(probes[0], Exception) and len(set(map(repr, probes))) == 1:
-            return probes[:1] * len(rows)
     halves = rows[:half], rows[half:]
     return [item for some in halves for item in run_rows(run, some, stack, probed=True)]
+
+
+def _is_of_input(error: Exception) -> bool:
+    """Whether ONNX Runtime blames the input, such as an id outside of a table."""
+    return type(error).__name__ == "InvalidArgument"
+
+
+def _check_machine(run, rows, stack) -> None:
+    """Raises `MachineError` if different rows, far from each other, fail alone and alike."""
+    different = list({pickle.dumps(row): row for row in rows}.values())
+    count = min(PROBES, len(different))
+    if count < FEWEST_PROBES:
+        return
+    errors = []
+    for place in range(count):
+        row = different[place * (len(different) - 1) // (count - 1)]
+        (item,) = run_rows(run, [row], stack)
+        if not isinstance(item, Exception) or _is_of_input(item):
+            return
+        errors.append(item)
+        if repr(item) != repr(errors[0]):
+            return
+    raise MachineError(f"{errors[0]} ({count} different inputs failed alike)") from errors[0]

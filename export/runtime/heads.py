@@ -33,6 +33,11 @@ class _Head:
         return self.empty._replace(error=str(reason))
 
 
+def fits_labels(labels, size: int) -> bool:
+    """Whether a last axis of this size has a number for each label, or one for two labels."""
+    return size == len(labels) or (size == 1 and len(labels) == 2)
+
+
 @dataclass(frozen=True)
 class _Classes(_Head):
     labels: tuple[str, ...]
@@ -53,6 +58,11 @@ class _Classes(_Head):
     def _probabilities(self, numbers):
         """(..., C) as float64; (..., 1) is the second of two classes, by a sigmoid."""
         numbers = _checked(numbers).astype(np.float64)
+        if not fits_labels(self.labels, numbers.shape[-1]):
+            raise ValueError(
+                f"the model gave numbers for {numbers.shape[-1]} classes, and the head has "
+                f"{len(self.labels)} labels"
+            )
         if numbers.shape[-1] == 1:
             if self.from_logits:
                 return _softmax(np.concatenate([np.zeros_like(numbers), numbers], axis=-1))

@@ -4,25 +4,26 @@ A bad line never stops the others: it gets a reason in the place of ids. The obj
 artefacts share these functions, so that they treat odd lines alike.
 """
 
+import functools
 import itertools
 import reprlib
 import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-# Bytes of the longest line that is read, so that a file without line ends cannot fill the memory.
+# The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
 
 
 def shown(value: Any) -> str:
-    """What an error says of a value that came: its `repr`, cut to about 100 characters."""
+    """The `repr` of a value, cut to about 100 characters, for an error message."""
     return _SHORT.repr(value)[:100]
 
 
 def checked_lines(lines, call="translate([line])"):
-    """Iterator over `lines`. Raises `TypeError` for what holds no lines, and at what is no line.
+    """Iterator over `lines`. Raises `TypeError` for one string, and at an item that is no string.
 
     `call` shows how to pass one line.
     """
@@ -43,21 +44,36 @@ def _checked_line(number, line):
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yields the lines of a file; of a line that is too long only a beginning, which is too long.
+    """Yields the lines of a file. `check_length` refuses a line that is too long.
 
-    `check_length` refuses such a beginning.
+    All lines that are too long share one stand-in, so that they do not fill the memory.
     """
-    while line := file.readline(MOST_LINE_BYTES + 1):
-        if len(line) > MOST_LINE_BYTES:
-            rest = line
-            while rest and not rest.endswith(b"\n"):
-                rest = file.readline(2**16)
+    # The two bytes are those of the line end.
+    for line in iter(functools.partial(file.readline, MOST_LINE_BYTES + 2), b""):
+        if len(line) > MOST_LINE_BYTES and _is_too_long(line):
+            while line and not line.endswith(b"\n"):
+                line = file.readline(2**16)
+            line = _too_long_line()
         yield line
 
 
+@functools.cache
+def _too_long_line() -> bytes:
+    return bytes(MOST_LINE_BYTES + 1)
+
+
+def _is_too_long(line: bytes) -> bool:
+    return len(line.removesuffix(b"\n").removesuffix(b"\r")) > MOST_LINE_BYTES
+
+
 def check_length(line: str | bytes) -> None:
-    """Raises `ValueError` for a line that is longer than `MOST_LINE_BYTES`."""
-    if len(line) > MOST_LINE_BYTES:
+    """Raises `ValueError` for a line of more than `MOST_LINE_BYTES`, without the line end.
+
+    A string counts as UTF-8.
+    """
+    if 4 * len(line) <= MOST_LINE_BYTES:  # a character has at most 4 bytes
+        return
+    if _is_too_long(line.encode("utf-8", "replace") if isinstance(line, str) else line):
         raise ValueError(f"more than {MOST_LINE_BYTES} bytes in one line; split it")
 
 

@@ -29,7 +29,8 @@ are served, and could not check the seal.
 import hashlib
 import json
 
-from keras_transformer.export.runtime.heads import HEADS
+from keras_transformer.export.runtime.heads import HEADS, fits_labels
+from keras_transformer.export.runtime.lines import shown
 from keras_transformer.export.runtime.signature import (
     DTYPES,
     FILES,
@@ -72,9 +73,9 @@ FIELDS = {
     "files": dict,
     "checksum": str,
 }
-# Artefacts of other tasks, and those of earlier releases, do not have these.
+# Other tasks and earlier releases write artefacts without these fields.
 HEAD_FIELDS = {"head": dict, "ignores_padding": bool}
-# How the export was held to Keras. Earlier releases did not write it.
+# The comparison of the export with Keras. Earlier releases did not write this field.
 PROOF_FIELD = "proof"
 PROOF = {
     "date": str,  # year-month-day
@@ -84,7 +85,7 @@ PROOF = {
     "relative_to": str,  # "size": of each number (float32), or "spread": of an output's numbers
     "same_tokens": (list, type(None)),  # lines with Keras' best hypothesis, and all; of a search
 }
-# Artefacts of one file, and those of earlier releases, do not have it.
+# Artefacts of one file and artefacts of earlier releases do not have this field.
 LAYOUT = "layout"
 
 
@@ -141,8 +142,8 @@ def validate(manifest):
         )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"This artefact has format_version {manifest.get('format_version')!r}, and this "
-            f"release reads {FORMAT_VERSION}. Use the release that wrote it, or export again."
+            f"This artefact has format_version {shown(manifest.get('format_version'))}, and "
+            f"this release reads {FORMAT_VERSION}. Use the release that wrote it, or export again."
         )
     for name, kind in FIELDS.items():
         _check(name in manifest, f"field {name!r} is missing")
@@ -231,9 +232,12 @@ def _check_head(manifest):
     kind = HEADS[head["class_name"]]
     _check(kind.task == manifest["task"], f"head is {head}")
     try:
-        kind(**head["config"])
+        labels = getattr(kind(**head["config"]), "labels", None)
     except (TypeError, ValueError) as error:
         _check(False, f"head is {head}: {error}")
+    size = (manifest["outputs"][0]["axes"] or [None])[-1]
+    if labels is not None and isinstance(size, int):
+        _check(fits_labels(labels, size), f"{len(labels)} labels and an output of {size} classes")
 
 
 def _check_sizes(manifest):

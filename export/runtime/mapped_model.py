@@ -17,6 +17,7 @@ may be a message itself. The numbers below are those of `onnx.proto`.
 """
 
 import mmap
+import os
 
 import numpy as np
 
@@ -35,34 +36,51 @@ _EXTERNAL = 1
 _TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10  # bytes
-# Reading fields in Python takes seconds for as many. A large model has a tenth of them.
+# Python takes seconds to read this number of fields. A large model has a tenth of it.
 MOST_FIELDS = 2**19
 
 
 class MappedModel:
     """The model in the file at `path`, with its large tensors left in the file.
 
-    The file must stay as it is, and be found in the folder that ONNX Runtime is told to find
-    external data in, as long as the model is in use; and so must the arrays.
+    Keep the file in the folder in which ONNX Runtime searches for external data. Do not change the
+    file while the model or the arrays are in use: reading the arrays of a file that was cut off
+    ends the process.
 
     Attributes:
         graph: bytes, the model without them.
-        body_weights: dict from names to arrays, those of loops' bodies.
+        body_weights: dict from names to arrays, the weights in the bodies of loops.
+        opened: `os.stat_result` of the file that was read.
 
     Raises:
-        ValueError: the file is no protocol buffer, or has more than `MOST_FIELDS` fields.
+        ValueError: the file is no protocol buffer, or has more than `MOST_FIELDS` fields, or ends
+            while it is read.
     """
 
     def __init__(self, path):
         self._name, self.body_weights, self._fields_left = path.name, {}, MOST_FIELDS
-        with open(path, "rb") as file:
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.graph = self._rewritten("model", 0, len(self._data))
+        self._mapping = None
+        with open(path, "rb") as self._file:
+            self.opened = os.fstat(self._file.fileno())
+            self.graph = self._rewritten("model", 0, self.opened.st_size)
 
     def release(self):
         """Releases the pages of the mapping; whoever reads them again gets them from the file."""
-        if hasattr(self._data, "madvise"):  # not on Windows
-            self._data.madvise(mmap.MADV_DONTNEED)
+        if self._mapping and hasattr(self._mapping, "madvise"):  # not on Windows
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
+    def _read(self, start: int, end: int) -> bytes:
+        """Bytes of the file, by a read: a mapping of a file that was cut off ends the process."""
+        self._file.seek(start)
+        data = self._file.read(end - start)
+        if len(data) < end - start:
+            raise ValueError(f"the file ends at byte {start + len(data)}: it was cut off.")
+        return data
+
+    def _read_varint(self, start: int, end: int) -> tuple[int, int]:
+        """The number that starts at a byte, and the byte after it."""
+        number, size = _number(self._read(start, min(end, start + _LONGEST_VARINT)), start)
+        return number, start + size
 
     def _rewritten(self, message, start, end, in_body=False):
         parts, copied = [], start
@@ -70,27 +88,30 @@ class MappedModel:
             inner = _MESSAGES.get(message, {}).get(number)
             if inner is None:
                 continue
-            parts.append(self._data[copied:first])
+            parts.append(self._read(copied, first))
             copied = stop
             if inner == "tensor":
                 parts.append(_field(number, self._tensor(value, stop, in_body)))
             else:
                 in_body_too = in_body or inner == "attribute"
                 parts.append(_field(number, self._rewritten(inner, value, stop, in_body_too)))
-        return b"".join([*parts, self._data[copied:end]])
+        return b"".join([*parts, self._read(copied, end)])
 
     def _tensor(self, start, end, in_body):
         fields = list(self._fields(start, end))
         places = {number: (value, stop) for number, _, value, stop in fields}
         value, stop = places.get(_RAW_DATA, (0, 0))
         if stop - value < SMALLEST:
-            return self._data[start:end]
-        dtype = _TYPES.get(_read_varint(self._data, places[_DATA_TYPE][0])[0])
+            return self._read(start, end)
+        dtype = _TYPES.get(self._read_varint(*places[_DATA_TYPE])[0])
         if in_body and dtype:
-            name = self._data[slice(*places[_NAME])].decode()
-            shape = [_read_varint(self._data, item[2])[0] for item in fields if item[0] == _DIMS]
-            self.body_weights[name] = np.ndarray(shape, dtype, self._data, value)
-        parts = [self._data[first:last] for number, first, _, last in fields if number != _RAW_DATA]
+            name = self._read(*places[_NAME]).decode()
+            shape = [self._read_varint(*item[2:])[0] for item in fields if item[0] == _DIMS]
+            if not self._mapping:
+                self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            self.body_weights[name] = np.ndarray(shape, dtype, self._mapping, value)
+        kept = [item for item in fields if item[0] != _RAW_DATA]
+        parts = [self._read(first, last) for _, first, _, last in kept]
         place = {"location": self._name, "offset": value, "length": stop - value}
         for item in place.items():
             entry = b"".join(_field(i, str(text).encode()) for i, text in enumerate(item, 1))
@@ -101,13 +122,13 @@ class MappedModel:
     def _fields(self, start, end):
         """Yields each field's number, and where it and its value begin and where they end."""
         while start < end:
-            key, value = _read_varint(self._data, start)
+            key, value = self._read_varint(start, end)
             kind, stop = key & 7, end + 1
             if kind == _BYTES:
-                size, value = _read_varint(self._data, value)
+                size, value = self._read_varint(value, end)
                 stop = value + size
             elif kind == _VARINT:
-                _, stop = _read_varint(self._data, value)
+                _, stop = self._read_varint(value, end)
             elif kind in (_FIXED64, _FIXED32):
                 stop = value + (8 if kind == _FIXED64 else 4)
             self._fields_left -= 1
@@ -124,12 +145,12 @@ def _field(number, content):
     return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
 
 
-def _read_varint(data, start):
-    """A number in groups of seven bits, the lowest first, and where it ends."""
+def _number(data: bytes, start: int) -> tuple[int, int]:
+    """The number at the beginning of `data`, in groups of 7 bits, lowest first; and its size."""
     number = 0
-    for place in range(start, min(start + _LONGEST_VARINT, len(data))):
-        number |= (data[place] & 0x7F) << 7 * (place - start)
-        if data[place] < 0x80:
+    for place, byte in enumerate(data):
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
             return number, place + 1
     raise ValueError(f"byte {start} begins no number of a protocol buffer.")
 

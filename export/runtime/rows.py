@@ -7,6 +7,7 @@ Shapes: `B` rows of a batch.
 """
 
 import json
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,11 +77,19 @@ class ArrayReader:
 
 
 def parsed(text):
-    """What a line of JSON says; raises `ValueError`."""
+    """The value of a line of JSON; raises `ValueError`, also for an infinite number."""
+    text = text.removeprefix("\ufeff")  # a file may start with it
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{shown(text)} is no finite number")
+    return number
 
 
 def arrays(item: dict, inputs: dict[str, dict], most: int) -> dict[str, np.ndarray]:
@@ -104,6 +113,8 @@ def arrays(item: dict, inputs: dict[str, dict], most: int) -> dict[str, np.ndarr
 def _as_array(item: Any, value: dict, most: int) -> np.ndarray:
     """An array without batch axis, of the dtype and the sizes in a manifest's entry."""
     array, (_, *axes), dtype = np.asarray(item), value["axes"], value["dtype"]
+    if array.dtype == object and array.size and all(type(number) is int for number in array.flat):
+        array = _large_integers(array, value)
     fits = array.ndim == len(axes) and array.size > 0
     fits = fits and all(
         isinstance(axis, str) or axis == size for axis, size in zip(axes, array.shape, strict=True)
@@ -119,14 +130,31 @@ def _as_array(item: Any, value: dict, most: int) -> np.ndarray:
             f"{value['name']!r} has the shape {array.shape}, where this artefact takes lengths up "
             f"to {most}; split the input, or export the model with a larger max_source_length"
         )
+    if np.can_cast(array.dtype, dtype, "safe"):
+        return array.astype(dtype)
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
     held = np.isfinite(cast) == np.isfinite(array) if cast.dtype.kind == "f" else cast == array
     if not held.all():
-        raise ValueError(
-            f"{value['name']!r} holds {shown(array[~held][0].item())}, which {dtype} cannot hold"
-        )
+        raise _not_held(array[~held][0].item(), value)
     return cast
+
+
+def _large_integers(array: np.ndarray, value: dict) -> np.ndarray:
+    """Integers of more than 64 bits, which NumPy leaves as objects, as float64."""
+    largest = max(array.flat, key=abs)
+    if np.dtype(value["dtype"]).kind != "f":
+        raise _not_held(largest, value)
+    try:
+        return array.astype(np.float64)
+    except OverflowError as error:
+        raise _not_held(largest, value) from error
+
+
+def _not_held(number: Any, value: dict) -> ValueError:
+    return ValueError(
+        f"{value['name']!r} holds {shown(number)}, which {value['dtype']} cannot hold"
+    )
 
 
 def stacked(rows, inputs):
@@ -181,14 +209,14 @@ def read_items(reader, items):
 
 
 def row_length(row):
-    """How many tokens a row has for the size of its batch: the first axis of its longest input."""
+    """The length of a row in its batch: the first axis of its longest input."""
     return max(_sizes(part)[0] for part in row.inputs.values())
 
 
 def row_group(row, padded):
-    """Shapes of the inputs that are not to be padded, in the order of their names.
+    """The shapes of the inputs without padding, in the order of their names.
 
-    `padded` says whether rows of ids are.
+    `padded`: whether rows of ids share a batch with padding.
     """
     return tuple(
         _sizes(part)

@@ -8,11 +8,12 @@ Shapes: `B` rows of a batch.
 
 import functools
 import logging
-import os
+from typing import Self
 
-from keras_transformer.export.runtime.artefact import read_artefact
-from keras_transformer.export.runtime.batching import in_batches, run_rows
-from keras_transformer.export.runtime.lines import windows
+from keras_transformer.export.runtime import signature
+from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
+from keras_transformer.export.runtime.lines import shown, windows
 from keras_transformer.export.runtime.session import check_threads, open_session
 
 logger = logging.getLogger("keras_transformer.export")
@@ -32,10 +33,12 @@ class Runner:
     - `_failed(reason)`: the result of an item that has none;
     - `_length(row)` and `_group(row)`, as `batches` takes them.
 
-    Arguments are those of `Translator`. A runner is pickled as its arguments, and opens the folder
-    again where it is unpickled.
+    Arguments are those of `Translator`. `pickle` stores the arguments of a runner, with the path of
+    the folder resolved, and opens the folder again. `copy.copy` shares the session.
     """
 
+    # Whether a failure of the machine is raised, or becomes the error of each input.
+    raises_machine_errors = False
     _outputs = None  # all
     _length = staticmethod(len)
     _group = staticmethod(lambda row: ())
@@ -44,13 +47,19 @@ class Runner:
         self, folder, providers=None, *, threads=None, workers=1, arena=True, spinning=True
     ):
         check_threads("workers", workers)
-        self._arguments = {"folder": os.path.abspath(folder), "providers": providers}
+        artefact = read_artefact(folder)
+        self._arguments = {"folder": str(artefact.folder), "providers": providers}
         self._arguments |= {"threads": threads, "workers": workers}
         self._arguments |= {"arena": arena, "spinning": spinning}
         if threads is None and workers > 1:
             threads = 1
-        artefact = read_artefact(folder)
         self.manifest = artefact.manifest
+        for value in self.manifest["inputs"]:
+            if not value["axes"] and value["name"] != signature.SEED:
+                raise ArtefactError(
+                    f"{artefact.folder} has the input {shown(value['name'])} without a batch axis, "
+                    f"and {type(self).__name__} runs batches. Export a model whose inputs have one."
+                )
         self.tokenizer = artefact.tokenizer
         self._check(artefact)
         self.session = open_session(
@@ -64,6 +73,11 @@ class Runner:
             self.provider,
             self.manifest["precision"],
         )
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def __reduce__(self) -> tuple:
         return functools.partial(type(self), **self._arguments), ()
@@ -111,7 +125,12 @@ class Runner:
         def run(inputs):
             return self.session.run(self._outputs, {**inputs, **fixed})
 
-        found = run_rows(run, rows, self._stack)
+        try:
+            found = run_rows(run, rows, self._stack)
+        except MachineError as error:
+            if self.raises_machine_errors:
+                raise
+            found = [error] * len(rows)
         return [self._finished(row, outputs) for row, outputs in zip(rows, found, strict=True)]
 
     def _finished(self, row, outputs):

@@ -7,6 +7,7 @@ import onnxruntime
 
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import Artefact, ArtefactError
+from keras_transformer.export.runtime.lines import shown
 from keras_transformer.export.runtime.mapped_model import MappedModel
 from keras_transformer.export.runtime.steps import StepsSession
 
@@ -53,14 +54,16 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
-    opened = []
+    opened, read = [], {}
     for path in artefact.models:
         # Threads that spin after the first of two files would be in the way of the steps, and
         # what it computes has another shape in almost every call.
         last = path == artefact.models[-1]
         options = session_options(threads, arena, spinning and last)
         chosen = providers if last else [without_graphs(provider) for provider in providers]
-        opened.append(_opened(artefact, path, options, chosen))
+        session, found = _opened(artefact, path, options, chosen)
+        opened.append(session)
+        read |= {path.name: found} if found else {}
     if len(opened) > 1:
         device = "cuda" if name == CUDA else "cpu"
         session = StepsSession(*opened, device, graphs=any(map(records_graphs, providers)))
@@ -73,28 +76,28 @@ def open_session(artefact, providers=None, *, threads=None, arena=True, spinning
         dtype = _DTYPES.get(value.type, value.type)
         found, expected = (dtype, _sizes(value.shape)), (entry["dtype"], _sizes(entry["axes"]))
         _check_same(artefact, f"input {value.name!r}", found, expected)
-    artefact.check_unchanged()
+    artefact.check_unchanged(read)
     return session
 
 
 def _opened(artefact, path, options, providers):
-    """The session of one file of an artefact."""
-    shown, path, name = path, path.resolve(), _name(providers[0])
+    """The session of one file, and `os.fstat` of the file if this package read it, or None."""
+    file, name = path.resolve(), _name(providers[0])
     options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(path.parent)
+        "session.model_external_initializers_file_folder_path", str(file.parent)
     )
     try:
         # External data may lie behind neither a symbolic nor a second hard link.
-        model = MappedModel(path) if path.stat().st_nlink <= 1 else None
+        model = MappedModel(file) if file.stat().st_nlink <= 1 else None
         body_weights = _add_body_weights(options, model) if model and name == CPU else {}
         session = onnxruntime.InferenceSession(
-            model.graph if model else path, options, providers=providers, enable_fallback=0
+            model.graph if model else file, options, providers=providers, enable_fallback=0
         )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
-            f"onnxruntime {onnxruntime.__version__} cannot run {shown} on {name}: {error} "
-            f"It was exported with {artefact.manifest['versions']}; a release of onnxruntime at "
-            "least as new should run it."
+            f"onnxruntime {onnxruntime.__version__} cannot run {path} on {name}: {error} "
+            f"It was exported with {shown(artefact.manifest['versions'])}; a release of "
+            "onnxruntime at least as new should run it."
         ) from error
     if body_weights:
         session.body_weights = body_weights  # it reads them, but does not keep them alive
@@ -107,7 +110,7 @@ def _opened(artefact, path, options, providers):
             "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
             f"providers=[{CPU!r}]."
         )
-    return session
+    return session, model.opened if model else None
 
 
 def check_threads(name, count):

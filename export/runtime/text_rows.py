@@ -61,6 +61,12 @@ class TextReader:
             item = parsed(text)
         if isinstance(item, dict):
             texts = {name: _texts(item[name], self._counts) for name in self._ids if name in item}
+            known = {*self._ids, *self._others}
+            if set(item) != known:
+                raise ValueError(
+                    f"the model reads a dict of {sorted(known)}, and got "
+                    f"{shown(sorted(map(str, item)))}"
+                )
             rest = {name: value for name, value in item.items() if name not in texts}
             others = arrays(rest, self._others, self._most)
         elif self._named:
@@ -72,8 +78,6 @@ class TextReader:
             texts = dict(zip(self._ids, ([text] for text in _texts(item, (2,))), strict=True))
         else:
             texts = {self._ids[0]: _texts(item, self._counts)}
-        if set(texts) != set(self._ids):
-            raise ValueError(f"the model reads texts for {self._ids}, and got {sorted(texts)}")
         return self._row(texts, others)
 
     def _row(self, texts, inputs):

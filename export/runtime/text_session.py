@@ -9,6 +9,7 @@ import onnxruntime
 
 from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.runtime.lines import shown
 from keras_transformer.export.runtime.session import chosen_providers, session_options
 
 # Both are linked with libraries of the same names. Who comes second ends the process by a
@@ -59,7 +60,7 @@ def open_text_model(folder, providers=None, *, threads=None, arena=True, spinnin
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
             f"onnxruntime {onnxruntime.__version__} cannot run {path}: {error} It was exported "
-            f"with {artefact.manifest['versions']}; releases at least as new should run it."
+            f"with {shown(artefact.manifest['versions'])}; releases at least as new should run it."
         ) from error
     artefact.check_unchanged()
     return session

@@ -6,8 +6,10 @@ Shapes: made-up inputs have `B` = 2 rows, and 13 wherever the manifest names a l
 import collections
 import contextlib
 import io
+import os
 import pathlib
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +52,7 @@ class Example(NamedTuple):
         """Its only file, as an `Artefact` lists its own."""
         return [self.model]
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, opened: Mapping[str, os.stat_result]) -> None:
         """Does nothing: it has no checksums."""
 
 
@@ -115,10 +117,10 @@ def tried(artefact, providers, threads=None, opens=open_session):
     except ValueError as error:
         return trial._replace(error=str(error))
     nodes, on_cpu = _nodes(session, providers[0])
-    inputs = made_up_inputs(artefact.manifest)  # which a session was found to take
-    shapes = {name: array.shape for name, array in inputs.items()}
-    trial = trial._replace(nodes=nodes, on_cpu=on_cpu, shapes=shapes)
+    trial = trial._replace(nodes=nodes, on_cpu=on_cpu)
     try:
+        inputs = made_up_inputs(artefact.manifest)
+        trial = trial._replace(shapes={name: array.shape for name, array in inputs.items()})
         seconds = tuple(_seconds(session, inputs) for _ in range(2))
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         return trial._replace(error=f"it came up, and failed to run made-up inputs: {error}")
@@ -126,7 +128,7 @@ def tried(artefact, providers, threads=None, opens=open_session):
 
 
 def _nodes(session, provider):
-    """How many nodes each provider runs; and of which operators those are that fell to the CPU."""
+    """The number of nodes that each provider runs, and the operators that fell to the CPU."""
     nodes, on_cpu = collections.Counter(), collections.Counter()
     for part in session.get_provider_graph_assignment_info():
         operators = [node.op_type for node in part.get_nodes()]

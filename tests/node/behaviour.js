@@ -121,7 +121,19 @@ test("neighbours of bad rows are answered, and few rows are run where all fail a
   runs = 0;
   const found = await runRows(failing(() => true), rows);
   assert.ok(found.length === 23 && found.every((item) => item instanceof Error));
-  assert.equal(runs, 4);
+  assert.equal(runs, 6);
+});
+
+test("good rows are answered wherever the bad ones are", async () => {
+  for (const message of ["failed: ERROR_CODE: 2, INVALID_ARGUMENT", "a plain failure"]) {
+    const run = async (rows) => {
+      if (rows.some(([id]) => id !== 3)) throw new Error(message);
+      return rows.map(([id]) => id);
+    };
+    const other = message === "a plain failure" ? () => 0 : (id) => id; // copies of one row
+    const found = await runRows(run, Array.from({ length: 53 }, (_, id) => [id === 3 ? 3 : other(id)]));
+    found.forEach((item, id) => assert.equal(item instanceof Error, id !== 3));
+  }
 });
 
 test("the server of the page refuses malformed addresses and goes on", async () => {

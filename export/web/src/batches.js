@@ -22,14 +22,17 @@ export function batches(rows, batchTokens) {
   return batch.length ? [...found, batch] : found;
 }
 
+// The machine is at fault if different rows fail alone and alike: at least 3 rows, at most 5 run.
+const [FEWEST_PROBES, PROBES] = [3, 5];
+
 /**
- * The output of a model for each row: in one call, or where that fails in smaller ones. If three rows far
- * from each other fail alone and alike, no others are run.
+ * The output of a model for each row: in one call, or where that fails in smaller ones. If a few different
+ * rows fail alone and alike, with an error that no input can cause, no others are run.
  *
  * @template T
  * @param {(rows: number[][]) => Promise<T[]>} run
  * @param {number[][]} rows
- * @param {boolean} probed whether three rows were run alone before
+ * @param {boolean} probed whether the few different rows were run alone before
  * @returns {Promise<(T | Error)[]>} an error for a row that fails alone
  */
 export async function runRows(run, rows, probed = false) {
@@ -37,16 +40,43 @@ export async function runRows(run, rows, probed = false) {
     return await run(rows);
   } catch (error) {
     if (rows.length === 1) return [error instanceof Error ? error : new Error(String(error))];
+    const failure = probed || isOfInput(error) ? null : await machineFailure(run, rows);
+    if (failure) return rows.map(() => failure);
   }
   const half = rows.length >> 1;
-  if (!probed && rows.length > 3) {
-    const probes = [];
-    for (const row of [rows[0], rows[half], rows[rows.length - 1]]) probes.push(...(await runRows(run, [row])));
-    const [first] = probes;
-    const alike = probes.every((probe) => probe instanceof Error && String(probe) === String(first));
-    if (alike) return rows.map(() => first);
-  }
   return [...(await runRows(run, rows.slice(0, half), true)), ...(await runRows(run, rows.slice(half), true))];
+}
+
+/**
+ * Whether ONNX Runtime blames the input, such as an id outside of a table.
+ *
+ * @param {unknown} error
+ */
+function isOfInput(error) {
+  return /INVALID_ARGUMENT|ERROR_CODE: 2\b/.test(String(error));
+}
+
+/**
+ * The error with which different rows, far from each other, fail alone and alike; or null.
+ *
+ * @template T
+ * @param {(rows: number[][]) => Promise<T[]>} run
+ * @param {number[][]} rows
+ * @returns {Promise<Error | null>}
+ */
+async function machineFailure(run, rows) {
+  const different = [...new Map(rows.map((row) => [String(row), row])).values()];
+  const count = Math.min(PROBES, different.length);
+  if (count < FEWEST_PROBES) return null;
+  let failure = null;
+  for (let place = 0; place < count; place += 1) {
+    const row = different[Math.floor((place * (different.length - 1)) / (count - 1))];
+    const [item] = await runRows(run, [row]);
+    if (!(item instanceof Error) || isOfInput(item)) return null;
+    failure ??= item;
+    if (String(item) !== String(failure)) return null;
+  }
+  return failure;
 }
 
 /**

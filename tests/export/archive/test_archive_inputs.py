@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import random
 import tracemalloc
 
 import numpy as np
@@ -13,6 +14,7 @@ from pyarrow import parquet
 from support import archives
 
 from keras_transformer.export.archive.inputs import cut, kind_of, read
+from keras_transformer.export.runtime import lines
 from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
 
 TEXTS = archives.lines(23)
@@ -130,6 +132,41 @@ def test_a_line_without_an_end_is_refused_and_fills_no_memory(kind, tmp_path):
         tracemalloc.stop()
     assert shown(items) == ["a", "", "a"]
     assert refused == {1: f"more than {MOST_LINE_BYTES} bytes in one line; split it"}
+
+
+def test_lines_that_are_too_long_share_one_stand_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 11)
+    path = tmp_path / "in.txt"
+    whole = [b"x" * 11 + b"\n", b"x" * 11 + b"\r\n", b"x" * 11]
+    longer = [b"y" * 12 + b"\n", b"y" * 12 + b"\r\n", b"y" * 11 + b"\rz\n", b"y" * 100_003 + b"\n"]
+    path.write_bytes(b"".join([*longer, *whole]))
+    with open(path, "rb") as file:
+        found = list(lines.read_lines(file))
+    assert len(set(map(id, found[:4]))) == 1 and found[4:] == whole
+    for line in found[:4]:
+        with pytest.raises(ValueError, match="more than 11 bytes in one line"):
+            lines.check_length(line)
+    for line in whole:
+        lines.check_length(line)
+        lines.check_length(line.decode())
+    lines.check_length("ä" * 5 + "a\r\n")
+    with pytest.raises(ValueError, match="more than 11 bytes in one line"):
+        lines.check_length("ä" * 6)
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+def test_a_packed_file_that_was_damaged_later_is_named_wherever_it_is_read(tmp_path, damage):
+    draw = random.Random(7)
+    path = tmp_path / "in.txt.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%x\n" % draw.getrandbits(997) for _ in range(9973))))
+    whole, count = path.read_bytes(), 1009
+    _, starts = cut(path, count, "text")
+    half = len(whole) // 2
+    path.write_bytes(whole[:half] + (b"" if damage == "cut" else b"\xff" * (len(whole) - half)))
+    for start in (starts[7], starts[7], starts[8]):
+        with pytest.raises(ValueError, match="in.txt.gz is no whole gzip file"):
+            read(path, start, count, "text")
+    assert len(read(path, starts[0], count, "text")[0]) == count
 
 
 def test_a_file_that_became_shorter_is_noticed(tmp_path):

@@ -198,3 +198,18 @@ def test_the_command_says_how_it_ended(error, status, told, monkeypatch, capsys)
     assert told in capsys.readouterr().err
     assert asked["arguments"] == ("onnx", ["a", "b"], "out")
     assert (asked["gpus"], asked["providers"], asked["address"]) == (0.5, ["X", "Y"], "local")
+
+
+def test_only_the_token_file_of_this_user_is_hidden(tmp_path, monkeypatch):
+    for name in cluster.TOKEN_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path, shared = tmp_path / cluster.TOKEN_FILE, tmp_path / "shared"
+    cluster._hide_token()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.unlink()
+    shared.write_text("token")
+    shared.chmod(0o640)
+    path.symlink_to(shared)
+    cluster._hide_token()
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o640

@@ -184,6 +184,26 @@ def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_
     assert not archives.parts(tmp_path / "out")
 
 
+@pytest.mark.parametrize("together", [1, 3])
+def test_parts_stay_missing_where_the_machine_fails(translator, tmp_path, together):
+    class Gone:
+        def run(self, outputs, feed):
+            raise RuntimeError("CUDA failure 999: unknown error")
+
+    (tmp_path / "out").mkdir()
+    path = archives.write_text(tmp_path / "c.txt.gz", archives.lines(40))
+    options = {**archives.OPTIONS, "part_lines": 10}
+    made = plan.make_plan(options, plan.find_inputs([path]))
+    worker = Worker(translator, tmp_path / "out", made.options, None, 1)
+    first, *rest = made.parts()
+    assert worker(archives.as_row([first]))["failure"] is None
+    worker._runner.session = Gone()
+    done = worker(archives.as_row(rest[:together]))
+    assert (done["lines"], done["errors"]) == (0, 0)
+    assert done["failure"].startswith("MachineError: CUDA failure 999: unknown error")
+    assert [part.name for part in archives.parts(tmp_path / "out")] == [first.name]
+
+
 # Plans
 
 
@@ -243,6 +263,11 @@ def test_a_damaged_plan_and_a_foreign_folder_are_refused(inputs, tmp_path):
     (folder / "notes.txt").touch()
     with pytest.raises(ArchiveError, match="holds no _plan.json, but notes.txt"):
         plan.read_plan(folder)
+
+
+def test_input_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ArchiveError, match="a.txt cannot be read: No such file"):
+        plan.make_plan(archives.OPTIONS, [str(tmp_path / "a.txt")])
 
 
 def test_inputs_are_found_once_and_in_order(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import artefacts, head_artefacts
 
-from keras_transformer.export.runtime import Outputs, Predictor, signature
+from keras_transformer.export.runtime import ArtefactError, Outputs, Predictor, signature
 
 
 def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):
@@ -43,6 +43,8 @@ def test_an_array_comes_as_list_dict_json_or_a_batch(served):
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON: .*recursion"),
+        ("[[1e400, 1]]", "not JSON: '1e400' is no finite number"),
+        ("[[1, -Infinity]]", "not JSON: '-Infinity' is no finite number"),
         ([[1, 2, 3]], r"'series' has the shape \(1, 3\) and dtype int64"),
         (np.ones((0, 2)), r"has the shape \(0, 2\)"),
         ([["a", "b"]], "dtype <U1, where the model takes .* float32"),
@@ -66,6 +68,8 @@ def test_an_empty_line_of_json_has_no_outputs(served):
         ("int32", [3_000_000_000], "3000000000"),
         ("int32", [5, -(2**31) - 1, 2**40], "-2147483649"),
         ("int64", [2**63], "9223372036854775808"),
+        ("int32", [7, 2**64], "18446744073709551616"),
+        ("float32", [-(10**400), 1], "-10000000"),
         ("float32", [1.0, 1e39], "1e+39"),
         ("float16", [70_000], "70000"),
     ],
@@ -73,7 +77,8 @@ def test_an_empty_line_of_json_has_no_outputs(served):
 def test_numbers_that_the_dtype_cannot_hold_are_refused(tmp_path, dtype, numbers, first):
     predictor = Predictor(echo_of(tmp_path, dtype), threads=1)
     bad, good = predictor.predict([numbers, [5, 7]])
-    assert bad.arrays == {} and f"holds {first}, which {dtype} cannot hold" in bad.error
+    assert bad.arrays == {} and f"holds {first}" in bad.error
+    assert f", which {dtype} cannot hold" in bad.error
     assert good.arrays["ids"].tolist() == [5, 7] and good.arrays["ids"].dtype == dtype
 
 
@@ -83,6 +88,23 @@ def test_the_ends_of_a_dtype_are_held_and_infinity_stays(tmp_path):
     assert result.arrays["ids"].tolist() == ends
     (result,) = Predictor(echo_of(tmp_path / "f", "float32"), threads=1).predict([[np.inf, 1.0]])
     assert result.arrays["ids"].tolist() == [np.inf, 1.0]
+
+
+def test_an_integer_of_more_than_64_bits_is_a_float(tmp_path):
+    (result,) = Predictor(echo_of(tmp_path, "float32"), threads=1).predict([[2**64, 2**70]])
+    assert result.arrays["ids"].tolist() == [2**64, 2**70]
+
+
+def test_an_input_without_a_batch_axis_is_refused(tmp_path, tokenizer):
+    inputs = [{"name": "series", "dtype": "float32", "axes": []}]
+    with pytest.raises(ArtefactError, match="has the input 'series' without a batch axis"):
+        Predictor(head_artefacts.write(tmp_path, tokenizer, "series", inputs=inputs))
+
+
+def test_only_numbers_that_may_not_fit_are_compared(served, monkeypatch):
+    monkeypatch.setattr(np, "isfinite", None)
+    (result,) = served("series").predict([np.float32([[1, 2]])])
+    assert result.arrays["total"].tolist() == [1, 2]
 
 
 def echo_of(folder, dtype):

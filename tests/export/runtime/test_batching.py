@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export.runtime.batching import batches, in_batches, run_rows
+from keras_transformer.export.runtime.batching import (
+    PROBES,
+    MachineError,
+    batches,
+    in_batches,
+    run_rows,
+)
 
 ROWS = {"a": [5] * 7, "b": [6], "c": [7] * 3, "d": [8] * 2, "e": [9] * 23, "f": [4] * 3}
 
@@ -70,13 +76,37 @@ def test_a_batch_too_large_for_the_memory_is_run_in_parts():
     assert run_rows(run, [[5 + i] for i in range(101)]) == [(5 + i,) for i in range(101)]
 
 
-def test_where_all_rows_fail_alike_few_are_run():
+def test_where_different_rows_fail_alike_the_machine_is_at_fault_and_few_are_run():
     runs = []
 
     def run(ids):
         runs.append(len(ids))
         raise RuntimeError("the device is gone")
 
-    found = run_rows(run, [[5]] * 211)
-    assert len(found) == 211 and {str(item) for item in found} == {"the device is gone"}
-    assert len(runs) == 4
+    with pytest.raises(MachineError, match="the device is gone"):
+        run_rows(run, [[5 + i] for i in range(211)])
+    assert runs == [211] + [1] * PROBES
+
+
+class InvalidArgument(Exception):  # noqa: N818 - as ONNX Runtime names it
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (InvalidArgument, {3}, set(range(53)) - {3}),  # an error that inputs cause
+        (RuntimeError, {3}, set(range(53)) - {3}),  # copies of one row
+    ],
+)
+def test_good_rows_are_run_wherever_the_bad_ones_are(kind, good, bad):
+    rows = [[place if kind is InvalidArgument or place in good else 0] for place in range(53)]
+
+    def run(ids):
+        if set(ids[:, 0]) - good:
+            raise kind("the same for all")
+        return (ids[:, 0],)
+
+    found = run_rows(run, rows)
+    assert [place for place, item in enumerate(found) if isinstance(item, kind)] == sorted(bad)
+    assert all(found[place] == (place,) for place in good)

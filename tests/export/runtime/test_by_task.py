@@ -1,5 +1,6 @@
 """One call for every task: what opens an artefact, and what asks it."""
 
+import copy
 import pickle
 
 import pytest
@@ -48,6 +49,24 @@ def test_a_pickled_runner_opens_its_folder_again(folder, tokenizer, tmp_path, mo
         items = ["[5]" if task == "transcribe" else LINES[0]]
         seed = 3 if task == "generate" else None
         assert list(answers(again, items, seed)) == list(answers(runner, items, seed))
+
+
+def test_a_pickled_runner_opens_the_folder_that_a_link_led_to(tokenizer, tmp_path):
+    other = artefacts.model(tokenizer.vocab_size, score=[-5.0, -7.0])
+    artefacts.write(tmp_path / "here" / "onnx", tokenizer, other)
+    artefacts.write(tmp_path / "real" / "onnx", tokenizer)
+    (tmp_path / "real" / "sub").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "real" / "sub")
+    runner = open_runner(tmp_path / "here" / "link" / ".." / "onnx")
+    assert pickle.loads(pickle.dumps(runner)).n_best(LINES[:1]) == runner.n_best(LINES[:1])
+
+
+def test_a_copy_shares_the_session(folder):
+    runner = open_runner(folder)
+    runner.name = "kept"
+    copied = copy.copy(runner)
+    assert copied is not runner and copied.session is runner.session and copied.name == "kept"
+    assert copy.deepcopy(runner).session is not runner.session
 
 
 def test_a_seed_is_refused_where_nothing_is_sampled(folder):

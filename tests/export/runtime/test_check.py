@@ -117,6 +117,16 @@ def test_artefacts_of_other_searches_run_on_made_up_inputs(tmp_path, tokenizer, 
     assert trial.error is None and trial.nodes[CPU] > 1
 
 
+def test_an_axis_too_large_for_the_memory_is_an_error(tmp_path, tokenizer):
+    shape = f"float[batch, {2**40}]"
+    made = head_artefacts.model(f"{shape} x", f"{shape} y", "y = Identity (x)")
+    values = [{"name": name, "dtype": "float32", "axes": ["batch", 2**40]} for name in "xy"]
+    fields = {"task": "forward", "search": None, "inputs": values[:1], "outputs": values[1:]}
+    folder = artefacts.write(tmp_path, tokenizer, made.SerializeToString(), **fields)
+    trial = trials.tried(read_artefact(folder), [CPU])
+    assert "failed to run made-up inputs: Unable to allocate" in trial.error
+
+
 class FakeSession:
     """A session whose nodes ran where a test says; `parts` are pairs of provider and operators."""
 

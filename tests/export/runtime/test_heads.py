@@ -113,3 +113,19 @@ def test_a_manifest_without_a_head_loads_as_before(folder, tokenizer, tmp_path):
         seal(manifest)
     assert Predictor(written).predict([""]) == [Labels()]
     assert artefacts.SOURCE_LIMIT == manifest["limits"]["source_length"]
+
+
+@pytest.mark.parametrize("name", ["classify", "tag"])
+@pytest.mark.parametrize("labels", [["a", "b"], list("abcde")])
+def test_labels_that_do_not_fit_the_output_are_refused(tmp_path, tokenizer, name, labels):
+    class_name, config = head_artefacts.HEADS[name]
+    head = {"class_name": class_name, "config": {**config, "labels": labels}}
+    with pytest.raises(ValueError, match=f"{len(labels)} labels and an output of 3 classes"):
+        head_artefacts.write(tmp_path, tokenizer, name, head=head)
+    task, *parts = head_artefacts.MODELS[name]
+    (output,) = head_artefacts.model(*parts).graph.output
+    value = head_artefacts.described(output)
+    free = {**value, "axes": [*value["axes"][:-1], "classes"]}
+    folder = head_artefacts.write(tmp_path, tokenizer, name, head=head, outputs=[free])
+    (result,) = Predictor(folder).predict(["two dogs"])
+    assert f"3 classes, and the head has {len(labels)} labels" in result.error

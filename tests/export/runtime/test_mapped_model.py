@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import subprocess
 import sys
 
 import numpy as np
@@ -103,6 +104,27 @@ def test_bytes_that_are_no_model_are_refused_at_once(tmp_path, data, message, mo
     path.write_bytes(data)
     with pytest.raises(ValueError, match=message):
         MappedModel(path)
+
+
+CUT = """
+import os, pathlib, sys
+from keras_transformer.export.runtime.mapped_model import MappedModel
+path, rewritten = pathlib.Path(sys.argv[1]), MappedModel._rewritten
+def cutting(self, *arguments):
+    os.truncate(path, 0)
+    return rewritten(self, *arguments)
+MappedModel._rewritten = cutting
+try:
+    MappedModel(path)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_an_error(made):
+    path, _ = made
+    done = subprocess.run([sys.executable, "-c", CUT, path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "the file ends at byte 0: it was cut off.\n")
 
 
 def resident(path):

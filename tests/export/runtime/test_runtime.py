@@ -212,6 +212,28 @@ def test_a_failing_batch_is_split_until_only_its_culprit_fails(tmp_path, tokeniz
     assert results == [expected(tokenizer, line) for line in good]
 
 
+def test_good_lines_between_bad_ones_are_translated(tmp_path, tokenizer):
+    bad = "ä"
+    model = artefacts.model(tokenizer.vocab_size, known=max(tokenizer.encode(bad)))
+    translator = Translator(artefacts.write(tmp_path, tokenizer, model), threads=1)
+    lines = [bad, "a a", bad, "man a", bad]  # of equal length, so that they keep their order
+    assert len({len(tokenizer.encode(line)) for line in lines}) == 1
+    found = translator.n_best(lines)
+    assert [result.error is not None for result in found] == [line == bad for line in lines]
+
+
+def test_a_machine_that_fails_gives_each_line_the_error(folder):
+    class Gone:
+        def run(self, outputs, feed):
+            raise RuntimeError("CUDA failure 999: unknown error")
+
+    translator = Translator(folder, threads=1)
+    translator.session = Gone()
+    lines = [f"{number} dogs" for number in range(23)]
+    errors = [result.error for result in translator.n_best(lines)]
+    assert len(errors) == 23 and all("CUDA failure 999" in error for error in errors)
+
+
 @pytest.mark.parametrize("score", [np.nan, -np.inf])
 def test_scores_that_are_no_numbers_are_an_error(tmp_path, tokenizer, score):
     model = artefacts.model(tokenizer.vocab_size, score=[score])

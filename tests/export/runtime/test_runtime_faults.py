@@ -15,6 +15,7 @@ from keras_transformer.export.runtime import (
     Translator,
     artefact,
     open_runner,
+    session,
     signature,
 )
 from keras_transformer.export.runtime.manifest import checksum, seal, unseal
@@ -82,7 +83,7 @@ def test_the_layout_of_the_manifest_counts_too(copy):
         ):
             path.write_bytes(damaged)
             with pytest.raises(ArtefactError):
-                artefact._read_manifest(copy)
+                artefact.read_task(copy)
 
 
 def test_the_shell_names_the_damage_and_gives_status_2(copy):
@@ -161,6 +162,90 @@ def test_a_file_that_changes_while_it_is_opened_is_noticed(copy, moved, monkeypa
     assert Translator(copy, threads=1).translate(["two dogs"]) != [""]
 
 
+@pytest.mark.parametrize("by", ["link", "names"])
+def test_a_folder_that_is_switched_there_and_back_opens_no_other_model(
+    tmp_path, tokenizer, monkeypatch, by
+):
+    one = artefacts.write(tmp_path / "one", tokenizer)
+    scores = [-5.0, -7.0]
+    two = artefacts.write(
+        tmp_path / "two", tokenizer, artefacts.model(tokenizer.vocab_size, score=scores)
+    )
+    link, opens, options = tmp_path / "link", onnxruntime.InferenceSession, session.session_options
+    link.symlink_to("one")
+    wanted = Translator(one, threads=1).n_best(["two dogs"])
+
+    def switch(target):
+        if by == "link":
+            (tmp_path / "new").symlink_to(target)
+            os.replace(tmp_path / "new", link)
+        else:
+            for path, name in ((one, "aside"), (two, "one"), (tmp_path / "aside", "two")):
+                os.rename(path, tmp_path / name)
+
+    def there(*arguments):
+        switch("two")
+        return options(*arguments)
+
+    def back(*arguments, **named):
+        switch("one")
+        return opens(*arguments, **named)
+
+    monkeypatch.setattr(session, "session_options", there)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", back)
+    if by == "link":
+        assert Translator(link, threads=1).n_best(["two dogs"]) == wanted
+    else:
+        with pytest.raises(ArtefactError, match="model.onnx was written or replaced"):
+            Translator(one, threads=1)
+
+
+@pytest.mark.parametrize("change", [lambda path: path.chmod(0o640), lambda path: _link(path)])
+def test_a_new_mode_or_hard_link_while_it_is_opened_is_no_change(copy, monkeypatch, change):
+    opens = onnxruntime.InferenceSession
+
+    def changing(*arguments, **named):
+        change(copy / signature.TOKENIZER_FILE)
+        return opens(*arguments, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", changing)
+    assert Translator(copy, threads=1).translate(["two dogs"]) != [""]
+
+
+def _link(path):
+    os.link(path, path.with_name("backup"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/kmsg"), reason="a file of Linux that never ends")
+def test_a_manifest_of_the_kernel_is_not_read(copy):
+    manifest = copy / signature.MANIFEST_FILE
+    manifest.unlink()
+    manifest.symlink_to("/proc/kmsg")
+    with pytest.raises(ArtefactError, match="artefact.json has 0 bytes"):
+        Translator(copy)
+
+
+def test_a_working_directory_that_is_gone_holds_no_artefact(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ArtefactError, match="onnx is not an artefact"):
+        Translator("onnx")
+
+
+def test_what_a_manifest_says_is_shortened_in_errors(tmp_path, tokenizer):
+    versions = {"onnxruntime": "7" * 10_007}
+    folder = artefacts.write(tmp_path, tokenizer, b"\x08\x08", versions=versions)
+    with pytest.raises(ArtefactError) as caught:
+        Translator(folder)
+    assert len(str(caught.value)) < 1_009
+    path = folder / signature.MANIFEST_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": "7" * 10_007}))
+    with pytest.raises(ArtefactError, match="has format_version '777") as caught:
+        Translator(folder)
+    assert len(str(caught.value)) < 1_009
+
+
 def test_a_file_that_goes_while_it_is_opened_is_named(copy, monkeypatch):
     load = artefact.load_tokenizer
 
@@ -187,7 +272,7 @@ def test_what_is_no_artefact_is_refused(tmp_path, made):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not JSON"),
+        (b"", "has 0 bytes, and a manifest has from 1"),
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "artefact.json: .*recursion"),  # deeper than the parser goes
         (b"[]", "is not an artefact of"),
