@@ -229,11 +229,7 @@ def stable_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def assign(
-    variables: Mapping[str, keras.Variable],
-    arrays: Mapping[str, np.ndarray],
-    path: str | os.PathLike,
-):
+def assign(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], path: object):
     """Gives variables the values of the arrays with the same names.
 
     Args:
