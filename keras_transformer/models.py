@@ -329,9 +329,9 @@ class Transformer(CachedDecoding, TransformerModel):
         vectors = self.decoder_stack(target_ids, memory)
         logits = target_embedding.logits(vectors)
 
+        self._connect({**inputs, "target_ids": target_ids}, logits, **kwargs)
         self.encoder = encoder
         self.decoder = keras.Model([target_ids, memory], vectors, name="decoder")
-        self._connect({**inputs, "target_ids": target_ids}, logits, **kwargs)
 
     def get_config(self):
         encoder = None if self.source_inputs is None else self.encoder

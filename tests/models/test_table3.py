@@ -43,7 +43,6 @@ def closed_formula(
     key_dim=None,
     value_dim=None,
     positions="sinusoidal",
-    max_length=0,
     dropout=0.1,
 ):
     """Parameters of a model without attention biases, as a function of its sizes alone."""
@@ -54,7 +53,8 @@ def closed_formula(
     norm = 2 * d_model
     encoder_block = attention + feed_forward + 2 * norm
     decoder_block = 2 * attention + feed_forward + 3 * norm
-    embeddings = V * d_model + (2 * max_length * d_model if positions == "learned" else 0)
+    table = 2 * getattr(positions, "max_length", 0) * d_model  # of learned positions, a side each
+    embeddings = V * d_model + table
     return embeddings + num_layers * (encoder_block + decoder_block)
 
 
