@@ -37,7 +37,7 @@ class Connection(HttpToolsProtocol):
         self._headers = self._beside = 0
         self._head_timer = self._write_timer = None
         self._in_head, self._complete = True, True
-        self._data = b""
+        self._data = self._again = b""
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -91,9 +91,11 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data):
         self._acknowledge()
         self._beside += len(data)
-        self._data = data
+        self._again = data
         try:
-            super().data_received(data)
+            while self._again and not self.transport.is_closing():
+                self._data, self._again = self._again, b""
+                super().data_received(self._data)
         except ValueError:  # an address that is no text
             self.send_400_response("Invalid HTTP request received.")
             return
@@ -117,7 +119,8 @@ class Connection(HttpToolsProtocol):
         head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version)]
         head += [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join([*head, b"\r\n", rest]))
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._again = b"".join([*head, b"\r\n", rest])
 
     def send_400_response(self, msg):
         if self._headers > self._limits.head_bytes:

@@ -81,6 +81,13 @@ def test_a_body_is_read_though_the_request_would_change_the_protocol(small, toke
             assert b'"model_name"' in received(opened, b'"error"')
 
 
+def test_many_pipelined_requests_would_change_the_protocol(small):
+    upgrade = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+    with connected(small) as opened:
+        opened.sendall(upgrade * 900)
+        assert received(opened, b"live\n", 900).count(b"200 OK") == 900
+
+
 def test_a_pipelined_body_has_its_own_time(small):
     with connected(small) as opened:
         opened.sendall(REQUEST + REQUEST[:-5])
