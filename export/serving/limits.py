@@ -118,7 +118,7 @@ class Busy(Refusal):
 
 
 class Unavailable(Refusal):
-    """The service is going down, or no replica answers. A client may repeat the request."""
+    """The service is shutting down, or no replica answers. A client may repeat the request."""
 
     status, code = 503, "UNAVAILABLE"
     headers = {"Retry-After": "1"}
