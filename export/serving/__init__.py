@@ -14,8 +14,8 @@ What lives here, from the bottom up:
 - `app`, `connections` and `origins`: HTTP; `doors`: both servers, until a signal; `service`: all of
   it; `__main__`: the command.
 
-What may be imported: `export.runtime` and the packages of the extra. For a new protocol over HTTP,
-write one file beside `plain` and add its name in `app`.
+This package may import `export.runtime` and the packages of the extra. For a new protocol over
+HTTP, write one file beside `plain` and add its name in `app`.
 """
 
 from keras_transformer.export.serving.cluster import MissingRay

@@ -3,9 +3,10 @@
 import argparse
 import contextlib
 import dataclasses
-import io
+import os
 import pathlib
 import re
+import select
 import sys
 
 from keras_transformer.export.serving import MissingRay, Served, serve
@@ -61,7 +62,8 @@ def parser():
         action="append",
         default=[],
         metavar="NAME",
-        help="that requests and pages in browsers may name beside this machine, as of a proxy",
+        help="additional host name to accept in `Host` and `Origin`, for example your proxy's; "
+        "repeatable",
     )
     made.add_argument("--quiet", action="store_true", help="no line a request on standard output")
     made.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
@@ -112,8 +114,7 @@ def main(arguments=None):
         )
         log = None
         if not options.quiet and sys.stdout is not None:
-            # Without a buffer: Python would flush it at exit, which can fail or wait for ever.
-            log = io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)
+            log = _Output()
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints, and the log is JSON
             answered = serve(
                 models,
@@ -133,6 +134,24 @@ def main(arguments=None):
     if not answered:
         say("some requests were not answered in time")
     return 0 if answered else 1
+
+
+class _Output:
+    """Standard output without a buffer, which Python would flush at exit, however long that takes.
+
+    Writing waits for a reader also where the output does not block.
+    """
+
+    def write(self, text: str) -> None:
+        data = memoryview(text.encode())
+        while data:
+            try:
+                data = data[os.write(1, data) :]
+            except BlockingIOError:
+                select.select([], [1], [])
+
+    def flush(self) -> None:
+        pass
 
 
 def say(text):

@@ -29,10 +29,11 @@ def make_app(models, host, allowed_hosts=()):
             with models.request(name) as record, models.holding() as add:
                 try:
                     body = await read_body(request, add, models.limits)
-                    return await unless_gone(request.receive, handler(request, body, record))
+                    with models.answering():
+                        return await unless_gone(request.receive, handler(request, body, record))
                 except ClientDisconnect:
                     record.status = 499
-                    return Response(status_code=400)  # nobody reads it
+                    return Response(status_code=400)  # The client has left.
 
         return endpoint
 
@@ -41,7 +42,7 @@ def make_app(models, host, allowed_hosts=()):
 
     async def ready(request):
         if not models.ready:
-            raise Unavailable("The service is going down, or a model has no worker that answers.")
+            raise Unavailable("The service is shutting down, or a model has no live worker.")
         return Response("ready\n", media_type="text/plain")
 
     async def metrics(request):

@@ -16,7 +16,7 @@ from keras_transformer.export.serving.limits import (
     shown,
 )
 
-# Bytes of a request from which on it is parsed, measured and answered on a thread.
+# Requests of at least this many bytes are processed on a thread.
 LARGE = 2**16
 
 
@@ -71,7 +71,10 @@ async def read_body(request, add, limits):
         limits: `Limits`.
 
     Raises:
-        TooLarge, TooSlow, Busy, WrongType: it is, or its encoding.
+        TooLarge: the body exceeds `body_bytes`.
+        TooSlow: it does not arrive in time.
+        Busy: the bodies of all requests exceed `held_bytes`.
+        WrongType: it is compressed.
     """
     check_encoding(request.headers)
     parts, size, refusal, seconds = [], 0, None, limits.read_seconds
@@ -87,6 +90,7 @@ async def read_body(request, add, limits):
                         parts.append(part)
                     except Refusal as error:
                         refusal = error
+                        add(-sum(map(len, parts)))
                         parts.clear()
     except TimeoutError as error:
         raise refusal or TooSlow(f"The request did not arrive in {seconds:g} seconds.") from error
@@ -107,7 +111,7 @@ def read_json(data):
     """The JSON object in a body, a dict.
 
     Raises:
-        Invalid: it is none.
+        Invalid: the body is not a JSON object.
     """
     try:
         with _no_collection():

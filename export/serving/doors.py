@@ -50,6 +50,7 @@ async def serve_doors(
         ws="none",
         lifespan="off",
         access_log=False,
+        proxy_headers=False,
         log_level="error",
         server_header=False,
         date_header=False,

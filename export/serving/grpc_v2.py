@@ -5,6 +5,8 @@ INVALID_ARGUMENT, as every other request that is wrong.
 """
 
 import asyncio
+import contextlib
+import logging
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -14,6 +16,8 @@ from keras_transformer.export.serving.bodies import aside
 from keras_transformer.export.serving.http_v2 import EXTENSIONS, NAME, VERSION
 from keras_transformer.export.serving.limits import (
     FAILED,
+    MOST,
+    Busy,
     Invalid,
     Refusal,
     TooLarge,
@@ -22,6 +26,7 @@ from keras_transformer.export.serving.limits import (
 )
 from keras_transformer.export.serving.messages import MESSAGES, count_fields
 
+logger = logging.getLogger("keras_transformer.serving")
 SERVICE = "inference.GRPCInferenceService"
 # Fields of a request beside its lines.
 FIELDS = 100
@@ -44,41 +49,43 @@ def make_server(models, address):
         ("grpc.so_reuseport", 0),  # two services at one port would share its requests
         # A connection ends after a while, with the answers that its client has not taken. Clients
         # connect again; a request that was begun has all the time that it may take.
-        ("grpc.max_connection_age_ms", round(1000 * limits.deadline_seconds)),
-        ("grpc.max_connection_age_grace_ms", round(1000 * longest)),
+        ("grpc.max_connection_age_ms", _milliseconds(limits.deadline_seconds)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(longest)),
     ]
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * limits.open_requests)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.open_requests)
     door = _Door(models)
     # gRPC holds all of a request before a method gets it. So no more are read at the same time
-    # than `held_bytes` has room for, each as large as it may be; others wait.
+    # than `held_bytes` has room for, each as large as it may be; others wait. Health and metadata
+    # are asked for with a few bytes, and do not wait.
     reading = asyncio.Semaphore(max(1, limits.held_bytes // limits.body_bytes))
+    small = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata")
+    rooms = dict.fromkeys(small, contextlib.nullcontext()) | {"ModelInfer": reading}
     methods = {
         # As a stream of requests, so that a method begins before its request is read.
-        name: grpc.stream_unary_rpc_method_handler(
-            _method(models, reading, name, getattr(door, name))
-        )
-        for name in (
-            "ServerLive",
-            "ServerReady",
-            "ServerMetadata",
-            "ModelReady",
-            "ModelMetadata",
-            "ModelInfer",
-        )
+        name: grpc.stream_unary_rpc_method_handler(_method(models, room, name, getattr(door, name)))
+        for name, room in rooms.items()
     }
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
     return server, server.add_insecure_port(address)
 
 
-def _method(models, reading, name, answer):
+def _milliseconds(seconds):
+    return max(1, min(MOST, round(1000 * seconds)))
+
+
+def _method(models, room, name, answer):
     """A method from bytes to bytes."""
     seconds = models.limits.read_seconds
 
     async def read(context):
+        begun = False
         try:
-            async with reading, asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds), room:
+                begun = True
                 data = await context.read()
         except TimeoutError as error:
+            if not begun:
+                raise Busy("Too many requests are being read. Repeat it later.") from error
             raise TooSlow(f"The request did not arrive in {seconds:g} seconds.") from error
         return b"" if data is grpc.aio.EOF else data
 
@@ -105,6 +112,7 @@ def _method(models, reading, name, answer):
         except Refusal as refusal:
             code, reason = getattr(grpc.StatusCode, refusal.code), str(refusal)
         except Exception:  # of any kind: gRPC would send its text
+            logger.exception("a request has failed")
             code, reason = grpc.StatusCode.INTERNAL, FAILED
         await context.abort(code, reason)
 
@@ -137,7 +145,7 @@ class _Door:
         return tensors.described(self._models.get(request.name, request.version))
 
     async def ModelInfer(self, request, context):
-        with self._models.request("v2-grpc") as record:
+        with self._models.request("v2-grpc") as record, self._models.answering():
             return await self._infer(request, context, record)
 
     async def _infer(self, request, context, record):

@@ -32,7 +32,7 @@ def routes(models, door):
 
     async def ready(request):
         if not models.ready:
-            raise Unavailable("The service is going down, or a model has no worker that answers.")
+            raise Unavailable("The service is shutting down, or a model has no live worker.")
         return JSONResponse({"ready": True})
 
     async def model_metadata(request):

@@ -9,6 +9,8 @@ import reprlib
 
 FAILED = "The service has failed at this request; its log says why."
 REASON = 500  # characters; gRPC sends a reason as metadata, of which clients take 8 KiB
+# Largest limits. gRPC takes numbers of 32 bits.
+MOST, MOST_HELD = 2**31 - 1, 2**63 - 1
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 100
 
@@ -23,7 +25,7 @@ class Limits:
         head_bytes: int, of everything in an HTTP request that is no body.
         head_seconds: float, in which the head of an HTTP request must arrive.
         lines: int, of a request; a stream may have more.
-        open_requests: int, that are being read or answered.
+        open_requests: int, complete requests that are being answered.
         open_streams: int, of `/lines`, beside the requests.
         waiting_lines: int, of a model, before requests are refused.
         read_seconds: float, in which a request, or the next line of a stream, must arrive.
@@ -31,7 +33,7 @@ class Limits:
         deadline_seconds: float, for requests that bring none, and for one batch.
 
     Raises:
-        ValueError: one of them is not positive.
+        ValueError: one of them is not positive, or too large.
     """
 
     body_bytes: int = 8 * 2**20
@@ -48,8 +50,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if not value > 0:  # NaN is not, either
-                raise ValueError(f"`{name}` must be above 0, got {value}.")
+            most = MOST_HELD if name == "held_bytes" else MOST
+            if not 0 < value <= most:  # NaN is not, either
+                raise ValueError(f"`{name}` must be above 0 and at most {most}, got {value}.")
 
 
 def shown(value: object) -> str:
@@ -108,14 +111,14 @@ class WrongType(Refusal):
 
 
 class Busy(Refusal):
-    """The queue is full. A client may repeat the request after a while."""
+    """The service has no room. A client may repeat the request after a while."""
 
     status, code = 429, "RESOURCE_EXHAUSTED"
     headers = {"Retry-After": "1"}
 
 
 class Unavailable(Refusal):
-    """The service is going down, or no replica answers. A client may repeat the request."""
+    """The service is shutting down, or no replica answers. A client may repeat the request."""
 
     status, code = 503, "UNAVAILABLE"
     headers = {"Retry-After": "1"}

@@ -124,7 +124,7 @@ class LineQueue:
                 return await request.done
         except TimeoutError as error:
             raise Late("The deadline of the request is over.") from error
-        finally:  # who has gone, or has an error, waits for no more
+        finally:  # Remove the lines of failed or cancelled requests.
             if request.waiting:
                 request.waiting.clear()
                 self._leave_out_empty()
@@ -172,9 +172,9 @@ class LineQueue:
                 await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
     async def _part(self, lines, error):
-        """Deals with a batch that one of its requests has spoiled.
+        """Retries each request of a failed batch in its own batch.
 
-        Each request gets a batch for itself. So the one that kills a worker or is refused fails,
+        So the one that kills a worker or is refused fails,
         and its neighbours do not.
         """
         requests = {request: None for request, _ in lines}

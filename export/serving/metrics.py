@@ -6,9 +6,7 @@ machine; here they are at `/metrics` of the service, the replica being a label.
 """
 
 import collections
-import contextlib
 import json
-import queue
 import sys
 import threading
 import time
@@ -22,6 +20,7 @@ LATEST = 1024
 QUANTILES = (0.5, 0.95, 0.99)
 # Log lines that wait to be written; seconds that they have at the end.
 LOG_LINES, LOG_SECONDS = 10_000, 2.0
+LOG_PAUSE = 0.02  # seconds in which lines are gathered, to be written together
 
 
 class Log:
@@ -34,30 +33,38 @@ class Log:
 
     def __init__(self, file, dropped):
         self._file, self._dropped = file, dropped
-        self._lines = queue.Queue(LOG_LINES)
+        self._lines, self._arrived, self._closing = [], threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queues a line. Drops it if the queue is full."""
-        try:
-            self._lines.put_nowait(line)
-        except queue.Full:
+        """Queues a line. Drops it if `LOG_LINES` wait."""
+        if len(self._lines) >= LOG_LINES:
             self._dropped.inc()
+            return
+        self._lines.append(line)
+        self._arrived.set()
 
     def close(self) -> None:
         """Writes what is queued, within `LOG_SECONDS`."""
-        with contextlib.suppress(queue.Full):
-            self._lines.put(None, timeout=LOG_SECONDS)
-            self._thread.join(LOG_SECONDS)
+        self._closing.set()
+        self._arrived.set()
+        self._thread.join(LOG_SECONDS)
 
     def _work(self):
-        while (line := self._lines.get()) is not None:
+        while self._lines or not self._closing.is_set():
+            self._arrived.wait()
+            self._closing.wait(LOG_PAUSE)
+            self._arrived.clear()
+            lines = self._lines[:]
             try:
-                self._file.write(line)
+                self._file.write("".join(lines))
                 self._file.flush()
             except (OSError, ValueError):  # full or closed
-                self._dropped.inc()
+                self._dropped.inc(len(lines))
+            del self._lines[: len(lines)]
+            if self._closing.is_set():
+                self._arrived.set()
 
 
 class Metrics:

@@ -104,11 +104,13 @@ class Models:
 
     def __init__(self, limits, metrics):
         self.limits, self.metrics = limits, metrics
-        self._models, self._open, self.held = {}, collections.Counter(), 0
+        self._models, self._open, self.held = {}, 0, 0
+        self._answering = collections.Counter()
         self.draining = False
-        metrics.count_open(lambda: self._open.total(), lambda: self.held)
+        metrics.count_open(lambda: self._open, lambda: self.held)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._freed = asyncio.Event()
 
     async def add(self, name, workers):
         """Adds a model; `workers` as `Model` takes them."""
@@ -138,27 +140,21 @@ class Models:
         return model
 
     @contextlib.contextmanager
-    def request(self, door, stream=False):
+    def request(self, door):
         """Counts and logs a request, whatever becomes of it; yields its `Record`.
 
         Args:
             door: str, the protocol.
-            stream: bool. Streams and requests are counted apart, so that clients that keep streams
-                open leave room for requests.
 
         Raises:
-            Unavailable: the service is going down.
-            Busy: too many requests are open.
+            Unavailable: the service is shutting down.
         """
         record = Record(door)
-        most = self.limits.open_streams if stream else self.limits.open_requests
-        self._open[stream] += 1
+        self._open += 1
         self._idle.clear()
         try:
             if self.draining:
-                raise Unavailable("The service is going down. Repeat the request elsewhere.")
-            if self._open[stream] > most:
-                raise Busy(f"{most} requests are open. Repeat it later.")
+                raise Unavailable("The service is shutting down. Repeat the request elsewhere.")
             yield record
         except Refusal as refusal:
             record.status = refusal.status
@@ -171,27 +167,65 @@ class Models:
             logger.exception("a request has failed")
             raise
         finally:
-            self._open[stream] -= 1
-            if not self._open.total():
+            self._open -= 1
+            if not self._open:
                 self._idle.set()
             self.metrics.request_done(record, time.monotonic() - record.start)
 
     @contextlib.contextmanager
+    def answering(self, stream=False):
+        """Limits the number of streams, and of requests that are answered at the same time.
+
+        A request counts once its body is complete: `held_bytes` limits incomplete ones.
+
+        Args:
+            stream: bool. Streams and other requests are counted apart, so that clients that keep
+                streams open leave room for requests.
+
+        Raises:
+            Busy: too many of them are open.
+        """
+        most = self.limits.open_streams if stream else self.limits.open_requests
+        if self._answering[stream] >= most:
+            raise Busy(f"{most} requests are open. Repeat it later.")
+        self._answering[stream] += 1
+        try:
+            yield
+        finally:
+            self._answering[stream] -= 1
+
+    async def wait_for_room(self, count: int) -> None:
+        """Waits until the requests that are held leave room for so many bytes."""
+        while self.held and self.held + count > self.limits.held_bytes:
+            await self._freed.wait()
+
+    @contextlib.contextmanager
     def holding(self):
-        """Counts the bytes of a request in the block; yields a function that adds some."""
+        """Counts the bytes of a request in the block; yields a function that adds some.
+
+        The function raises `Busy`, and adds nothing, if there is no room.
+        """
         mine = 0
 
         def add(count: int) -> None:
             nonlocal mine
+            if count > 0 and self.held + count > self.limits.held_bytes:
+                raise Busy("The requests that are being read take too much room. Repeat it later.")
             mine += count
             self.held += count
-            if count > 0 and self.held > self.limits.held_bytes:
-                raise Busy("The requests that are being read take too much room. Repeat it later.")
+            if count < 0:
+                self._wake()
 
         try:
             yield add
         finally:
             self.held -= mine
+            self._wake()
+
+    def _wake(self):
+        """Lets those who wait for room look again."""
+        self._freed.set()
+        self._freed.clear()
 
     def check_lines(self, count: int) -> None:
         """Raises `TooLarge` where a request has too many lines."""

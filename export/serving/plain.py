@@ -34,8 +34,12 @@ class _Lines:
 
     async def __call__(self, scope, receive, send):
         request, models = Request(scope), self._models
-        with models.request("lines", stream=True) as record, models.holding() as add:
-            stream = _Stream(receive, send, models.limits, add)
+        with (
+            models.request("lines") as record,
+            models.answering(stream=True),
+            models.holding() as add,
+        ):
+            stream = _Stream(receive, send, models, add)
             try:
                 await self._answer(request, stream, record)
             except Refusal as refusal:
@@ -79,12 +83,13 @@ class _Stream:
 
     Args:
         receive, send: of ASGI.
-        limits: `Limits`: of one line, and of the time until the next one has arrived.
+        models: `Models`. Its limits bound one line, and the time until the next one has arrived.
         add: from `Models.holding`.
     """
 
-    def __init__(self, receive, send, limits, add):
-        self._receive, self._send, self._limits, self._add = receive, send, limits, add
+    def __init__(self, receive, send, models, add):
+        self._receive, self._send, self._models, self._add = receive, send, models, add
+        self._limits = models.limits
         self.started = False
         self._parts = asyncio.Queue(1)
         self._reading = asyncio.create_task(self._read())
@@ -138,10 +143,17 @@ class _Stream:
         await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self):
-        """Reads ahead by a part, so that it is noticed when the client leaves."""
+        """Reads ahead by a part, so that it is noticed when the client leaves.
+
+        Only the first part is refused where there is no room. Later ones wait: `lines` has a limit.
+        """
+        first = True
         while (message := await self._receive())["type"] != "http.disconnect":
             part = message.get("body", b"")
+            if not first:
+                await self._models.wait_for_room(len(part))
             self._add(len(part))
+            first = False
             await self._parts.put((part, message.get("more_body", False)))
         raise ConnectionResetError
 

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import ipaddress
 import os
+import re
 import socket
 import sys
 
@@ -94,8 +96,8 @@ def serve(
         drain_seconds: float, the time that open requests have at the end.
         ray_address: of a Ray cluster that runs already. Defaults to a new one on this machine.
         listening: function of both ports, called when requests are taken.
-        allowed_hosts: list of str, more host names that requests over HTTP and pages in browsers
-            may have, as behind a proxy. A service at a loopback address takes loopback names only;
+        allowed_hosts: list of str. Additional host names to accept in the headers `Host` and
+            `Origin`. A service at a loopback address takes loopback names only;
             a page in a browser must come from the same host and port.
 
     Returns:
@@ -114,6 +116,7 @@ def serve(
     """
     if not drain_seconds >= 0:
         raise ValueError(f"`drain_seconds` must be 0 or more, got {drain_seconds}.")
+    allowed_hosts = [_host_name(name) for name in allowed_hosts]
     for served in models.values():  # before Ray is started, which takes a while
         read_task(served.folder)
     if grpc_port is None:
@@ -127,6 +130,19 @@ def serve(
         return asyncio.run(
             _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening, allowed_hosts)
         )
+
+
+def _host_name(text):
+    """A host name in small letters; `ValueError` where a request can never have it."""
+    name = text.lower().removesuffix(".")
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
+    if not re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", name):
+        raise ValueError(
+            f"`allowed_hosts` has {text[:100]!r}. Pass host names without scheme and port, such as "
+            "'proxy.example'."
+        )
+    return name
 
 
 def _listen(host, port):

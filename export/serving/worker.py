@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 
-from keras_transformer.export.serving.limits import REASON, Invalid, Refusal
+from keras_transformer.export.serving.limits import FAILED, REASON, Invalid, Refusal
 
 logger = logging.getLogger("ray.serve")
 BEAT = 1.0  # seconds between signs of life
@@ -33,12 +33,14 @@ class Failed:
     """
 
     def __init__(self, error: Exception) -> None:
-        self._invalid, self._reason = isinstance(error, ValueError), repr(error)[:REASON]
+        invalid = isinstance(error, ValueError)
+        self._invalid, self._reason = invalid, repr(error)[:REASON] if invalid else FAILED
 
     def refusal(self) -> Refusal:
         """The refusal that the client gets."""
-        kind = Invalid if self._invalid else Refusal
-        return kind(f"A replica has failed: {self._reason}")
+        if self._invalid:
+            return Invalid(f"A replica has refused the request: {self._reason}")
+        return Refusal(self._reason)
 
 
 def work(address, key, methods):
@@ -116,6 +118,8 @@ def _answered(file, methods):
         name, *arguments = pickle.loads(data)
         return message(methods[name](*arguments))
     except Exception as error:  # of any kind: it goes to who asked, and the worker goes on
+        if not isinstance(error, ValueError):
+            logger.exception("a worker has failed at a batch")
         return message(Failed(error))
 
 

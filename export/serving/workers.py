@@ -1,7 +1,7 @@
 """The workers of a model's replicas: connections that take batches.
 
-A worker comes to the process of the doors and is given batches until one of the two ends. So the
-doors look for nobody: a replica that Ray has started again is there as soon as its workers are. Ray
+Workers connect to the service, so the service needs no discovery. A worker is given batches until
+one of the two ends. A replica that Ray has started again is there as soon as its workers are. Ray
 starts replicas and watches them; batches do not pass it, for a batch that does takes 4 ms of
 processor time, as much as a small model needs for half a line.
 """
@@ -111,7 +111,9 @@ class Workers:
             if isinstance(answer, Failed):
                 raise answer.refusal()
             return answer
-        raise Unavailable(f"{TRIES} workers fell silent at it. Repeat the request later.")
+        raise Unavailable(
+            f"{TRIES} workers stopped responding to this batch. Repeat the request later."
+        )
 
     async def _next(self):
         """The worker that has been idle for longest."""

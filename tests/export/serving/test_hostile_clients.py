@@ -23,6 +23,7 @@ from support.service_requests import (
 )
 
 from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.messages import MESSAGES
 
 INFER = "/v2/models/en-de/infer"
 SMALL = Limits(
@@ -80,6 +81,15 @@ def until_closed(opened):
     return found
 
 
+def until_ends(opened):
+    """What comes until the last chunk of an answer."""
+    found = b""
+    while not found.endswith(b"0\r\n\r\n"):
+        assert (part := opened.recv(2**16))
+        found += part
+    return found
+
+
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -108,8 +118,8 @@ def frame(kind, flags, stream, data):
     return len(data).to_bytes(3, "big") + bytes([kind, flags]) + struct.pack("!I", stream) + data
 
 
-def grpc_head(window=65_535):
-    """The preface, settings with a window for answers, and the head of a request."""
+def grpc_head(window=65_535, streams=1):
+    """The preface, settings with a window for answers, and the heads of requests."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -123,7 +133,8 @@ def grpc_head(window=65_535):
         for pair in headers.items()
     )
     settings = frame(4, 0, 0, struct.pack("!HI", 4, window))
-    return PREFACE + settings + frame(1, 4, 1, block)
+    heads = [frame(1, 4, 2 * number + 1, block) for number in range(streams)]
+    return b"".join([PREFACE, settings, *heads])
 
 
 def frames(opened):
@@ -155,6 +166,75 @@ def test_many_grpc_requests_wait_for_room_and_are_answered(small):
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for future in [call.future(grpc_infer(), timeout=20) for _ in range(40)]:
             assert future.result()
+
+
+def test_grpc_calls_that_wait_for_room_end_as_early_as_others(small):
+    """Two are read at the same time: ten times `read_seconds`, one after the other."""
+    with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=10) as opened:
+        opened.sendall(grpc_head(streams=20))
+        begun, left, coming = time.monotonic(), set(range(1, 40, 2)), frames(opened)
+        while left:
+            left.discard(next(coming)[1])
+        assert time.monotonic() - begun < 5 * SMALL.read_seconds
+
+
+def test_grpc_health_does_not_wait(folder):
+    limits = Limits(body_bytes=100_000, held_bytes=200_000)
+    running = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    with socket.create_connection(("127.0.0.1", running.grpc_port), timeout=10) as opened:
+        opened.sendall(grpc_head(streams=20))
+        next(frames(opened))  # the service has read them
+        ready = MESSAGES["ModelReadyRequest"](name="en-de").SerializeToString()
+        for method, data in (("ServerLive", b""), ("ServerReady", b""), ("ModelReady", ready)):
+            assert grpc_call(running, data, method, timeout=5)[0] == grpc.StatusCode.OK
+    running.stop()
+
+
+def test_a_failure_at_grpc_is_logged(small, caplog, monkeypatch):
+    monkeypatch.setattr(type(small.models), "ready", property(lambda models: 1 / 0))
+    code, text = grpc_call(small, b"", "ServerReady")
+    assert code == grpc.StatusCode.INTERNAL and "division" not in text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_refused_body_is_charged_no_longer(folder):
+    limits = Limits(body_bytes=100_000, held_bytes=200_000)
+    running = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n" % INFER.encode()
+    with connected(running, head) as opened:
+        opened.sendall(b"x" * 60_000)
+        wait_for(lambda: running.metric("held_bytes") == 60_000)
+        opened.sendall(b"x" * 60_000)
+        wait_for(lambda: running.metric("held_bytes") == 0)
+        assert running.metric("open_requests") == 1
+    running.stop()
+
+
+def test_a_stream_waits_for_room_once_it_has_begun(folder):
+    limits = Limits(body_bytes=100_000, held_bytes=200_000)
+    running = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 99999\n\n"
+    with connected(running, head.replace(b"99999", b"4") % b"/lines/en-de") as stream:
+        stream.sendall(b"x\n")
+        answer = b""
+        while not answer.partition(b"\r\n\r\n")[2]:
+            answer += stream.recv(1000)
+        with contextlib.ExitStack() as others:
+            for _ in range(2):
+                other = others.enter_context(connected(running, head % INFER.encode()))
+                other.sendall(b"x" * 99_998)
+            held = 2 * 99_998
+            wait_for(lambda: running.metric("held_bytes") == held)
+            last = others.enter_context(connected(running, head % INFER.encode()))
+            last.sendall(b"x" * 4)
+            wait_for(lambda: running.metric("held_bytes") == 200_000)
+            stream.sendall(b"x\n")
+            stream.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                stream.recv(1000)
+        stream.settimeout(10)
+        assert until_ends(stream).endswith(b"0\r\n\r\n")
+    running.stop()
 
 
 def test_lines_count_in_what_all_requests_hold(small):
@@ -293,42 +373,3 @@ def test_measuring_a_large_request_does_not_stop_others(folder):
         go.set()
         asking.join()
         running.stop()
-
-
-class Output:
-    """A log whose writes wait for an event, or fail."""
-
-    def __init__(self, error=None):
-        self.go, self.error = threading.Event(), error
-        self.text = ""
-
-    def write(self, text):
-        if self.error is not None:
-            raise self.error
-        assert self.go.wait(60)
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def test_a_log_that_cannot_be_written_changes_no_answer(folder):
-    output = Output(BrokenPipeError())
-    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
-    assert ask(running)[0] == ask(running, INFER, json.dumps(infer()))[0] == 200
-    wait_for(lambda: running.metric("log_dropped_total") == 2)
-    running.stop()
-
-
-def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
-    from keras_transformer.export.serving import metrics
-
-    monkeypatch.setattr(metrics, "LOG_LINES", 5)
-    output = Output()
-    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
-    for _ in range(10):
-        assert ask(running)[0] == 200
-    assert running.metric("log_dropped_total") >= 4
-    output.go.set()
-    running.stop()
-    assert 5 <= output.text.count("\n") <= 6  # what was taken in is written

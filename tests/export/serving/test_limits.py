@@ -1,6 +1,7 @@
 """What a service does not take: full queues, deadlines, malformed requests; and how it ends."""
 
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import random
@@ -88,22 +89,31 @@ def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expe
     assert queue.waiting == 0
 
 
-def test_too_many_open_requests_are_refused(small, local):
-    sockets = []
-    try:
-        for _ in range(SMALL.open_requests):
-            sockets.append(socket.create_connection(("127.0.0.1", small.port)))
-            sockets[-1].sendall(
-                b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-            )
-        wait_for(lambda: small.metric("open_requests") == SMALL.open_requests)
-        status, _, body = ask(small, "/detect", b"q=x")
-        assert status == 429 and b"requests are open" in body
-        assert ask(small)[0] == 200  # streams have room of their own
-    finally:
-        for opened in sockets:
-            opened.close()
-    wait_for(lambda: small.metric("open_requests") == 0)
+def test_too_many_open_requests_are_refused(folder):
+    local, limits = local_service.Local(folder), Limits(open_requests=2)
+    running = local_service.Running({"en-de": local}, limits)
+    head = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    path, body = "/v2/models/en-de/infer", json.dumps(infer())
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
+        for _ in range(5):  # incomplete requests take no place
+            opened = socket.create_connection(("127.0.0.1", running.port))
+            stack.enter_context(opened).sendall(head)
+        wait_for(lambda: running.metric("open_requests") == 5)
+        local.gate.clear()
+        taken = [pool.submit(ask, running, path, body) for _ in range(2)]
+        queue = running.models.get("en-de").queue
+        try:
+            wait_for(lambda: queue.waiting + sum(len(items) for items, _ in local.batches) == 2)
+            status, _, answer = ask(running, path, body)
+            assert status == 429 and b"requests are open" in answer
+            assert grpc_call(running, grpc_infer())[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        finally:
+            local.gate.set()
+        assert {future.result()[0] for future in taken} == {200}
+        assert ask(running)[0] == 200  # streams have room of their own
+    wait_for(lambda: running.metric("open_requests") == 0)
+    running.stop()
 
 
 def test_what_is_too_late_is_not_begun(small, local):
@@ -351,6 +361,19 @@ def test_a_drain_has_an_end(folder):
     thread.start()
     wait_for(lambda: local.batches)
     assert going.stop() is False
+
+
+@pytest.mark.parametrize("name", ["deadline_seconds", "held_bytes", "lines"])
+@pytest.mark.parametrize("value", [0, float("nan"), float("inf"), 2**64])
+def test_limits_are_finite(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be above 0 and at most"):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 86400 * 30.0, 2**31 - 1])
+def test_a_service_has_any_deadline(folder, seconds):
+    limits = Limits(deadline_seconds=seconds)
+    assert local_service.Running({"en-de": local_service.Local(folder)}, limits).stop()
 
 
 def test_binary_elements_are_read_as_the_protocol_says():

@@ -212,6 +212,8 @@ def test_sigterm_answers_what_was_taken_in(served):
         (["x=out,threads=many"], "threads is a number, not 'many'"),
         (["x=out", "--queue", "0"], "`waiting_lines` must be above 0"),
         (["x=out", "--deadline", "nan"], "`deadline_seconds` must be above 0"),
+        (["x=out", "--allow-host", "a.example:80"], "without scheme and port"),
+        (["x=out", "--allow-host", "https://a.example"], "without scheme and port"),
         (["x=out", "--drain", "-1"], "`drain_seconds` must be 0 or more"),
     ],
 )

@@ -25,6 +25,8 @@ from keras_transformer.startup import SERVES
 def answer(items, seed):
     if items == ["fail"]:
         raise ValueError("no such line")
+    if items == ["break"]:
+        raise ZeroDivisionError("secret")
     return [f"{item} {seed}" for item in items]
 
 
@@ -228,14 +230,14 @@ def test_a_worker_whose_process_was_stopped_is_noticed_and_its_batch_goes_elsewh
     assert using(use) == ["a 1"]
 
 
-def test_a_worker_is_there_for_the_next_batch_after_one_that_it_cannot_send():
+def test_a_worker_is_there_for_the_next_batch_after_one_that_it_cannot_send(caplog):
     async def use(workers):
         come(workers, {"answer": lambda items, seed: threading.Lock() if items == ["x"] else items})
-        with pytest.raises(Refusal, match="pickle"):
+        with pytest.raises(Refusal, match="its log says why"):
             await workers.answer(["x"])
         return await workers.answer(["a"])
 
-    assert using(use) == ["a"]
+    assert using(use) == ["a"] and "pickle" in caplog.text
 
 
 class Unreadable:
@@ -305,7 +307,17 @@ async def until_idle(workers, count):
         await asyncio.sleep(0.01)
 
 
-def test_an_error_of_the_replica_is_told_and_the_worker_goes_on():
+def test_an_error_of_the_replica_is_logged_and_the_worker_goes_on(caplog):
+    async def use(workers):
+        come(workers)
+        with pytest.raises(Refusal, match="its log says why"):
+            await workers.answer(["break"])
+        return await workers.answer(["a"], 1)
+
+    assert using(use) == ["a 1"] and "ZeroDivisionError: secret" in caplog.text
+
+
+def test_a_wrong_value_is_told_and_the_worker_goes_on():
     async def use(workers):
         come(workers)
         with pytest.raises(Refusal, match="no such line"):

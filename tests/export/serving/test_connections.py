@@ -1,0 +1,129 @@
+"""HTTP connections: honest clients keep them, however slow, and stalled ones lose them."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+from support import local_service
+from support.service_requests import ask, infer, wait_for
+
+from keras_transformer.export.serving.limits import Limits
+
+SMALL = Limits(head_seconds=0.5, read_seconds=5, write_seconds=0.5)
+BODY = json.dumps(infer()).encode()
+HEAD = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(
+    BODY
+)
+REQUEST = HEAD + b"\r\n" + BODY
+LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def local(folder):
+    return local_service.Local(folder)
+
+
+@pytest.fixture(scope="module")
+def small(local):
+    made = local_service.Running({"en-de": local}, SMALL)
+    yield made
+    made.stop()
+
+
+@contextlib.contextmanager
+def connected(running):
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
+        yield opened
+
+
+def received(opened, text, times=1):
+    """What comes until a text has come so many times, or the connection ends."""
+    found = b""
+    while found.count(text) < times and (part := opened.recv(2**16)):
+        found += part
+    return found
+
+
+def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
+    """Its answers fill all buffers again and again."""
+    request = LIVE.replace(b"/live", b"/live/?" + b"x" * 60_000)  # a redirection as long
+
+    def send():
+        with contextlib.suppress(OSError):
+            opened.sendall(request * 500)
+
+    with socket.socket() as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        opened.settimeout(10)
+        opened.connect(("127.0.0.1", small.port))
+        sending = threading.Thread(target=send)
+        sending.start()
+        end = time.monotonic() + 5 * SMALL.write_seconds
+        while time.monotonic() < end:
+            assert (part := opened.recv(2**15))
+            time.sleep(len(part) / 600_000)
+    sending.join()
+
+
+@pytest.mark.parametrize("token", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("cut", [0, 40, len(HEAD) + 60])
+def test_a_body_is_read_though_the_request_would_change_the_protocol(small, token, cut):
+    head = HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n\r\n" % token
+    data = head + BODY
+    with connected(small) as opened:
+        for _ in range(2):
+            opened.sendall(data[:cut])
+            time.sleep(0.02)
+            opened.sendall(data[cut:])
+            assert b'"model_name"' in received(opened, b'"error"')
+
+
+def test_many_pipelined_requests_would_change_the_protocol(small):
+    upgrade = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+    with connected(small) as opened:
+        opened.sendall(upgrade * 900)
+        assert received(opened, b"live\n", 900).count(b"200 OK") == 900
+
+
+def test_a_pipelined_body_has_its_own_time(small):
+    with connected(small) as opened:
+        opened.sendall(REQUEST + REQUEST[:-5])
+        received(opened, b"model_name")
+        time.sleep(2 * SMALL.head_seconds)
+        opened.sendall(REQUEST[-5:])
+        assert b"model_name" in received(opened, b"model_name")
+
+
+def test_a_stalled_head_leaves_the_answer_before_it(small, local):
+    local.gate.clear()
+    try:
+        with connected(small) as opened:
+            opened.sendall(REQUEST + HEAD[:20])
+            time.sleep(2 * SMALL.head_seconds)
+            local.gate.set()
+            assert b"model_name" in received(opened, b"model_name")
+            with contextlib.suppress(ConnectionError):
+                while opened.recv(2**16):  # and then the connection ends
+                    pass
+    finally:
+        local.gate.set()
+
+
+def test_empty_lines_do_not_keep_a_connection(small):
+    with connected(small) as opened:
+        opened.sendall(LIVE)
+        received(opened, b"live\n")
+        opened.settimeout(0.1)
+        end = time.monotonic() + 10 * SMALL.head_seconds
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                opened.sendall(b"\r\n")
+                with contextlib.suppress(TimeoutError):
+                    if not opened.recv(100):
+                        break
+        assert time.monotonic() < end
+    assert ask(small)[0] == 200
+    wait_for(lambda: small.metric("open_requests") == 0)

@@ -1,0 +1,96 @@
+"""The log: an output that is slow, full or closed changes no answer and loses no line unseen."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+from support import local_service
+from support.service_requests import ask, infer, wait_for
+
+INFER = "/v2/models/en-de/infer"
+
+
+class Output:
+    """A log whose writes wait for an event, or fail."""
+
+    def __init__(self, error=None):
+        self.go, self.error = threading.Event(), error
+        self.text = ""
+
+    def write(self, text):
+        if self.error is not None:
+            raise self.error
+        assert self.go.wait(60)
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_a_log_that_cannot_be_written_changes_no_answer(folder):
+    output = Output(BrokenPipeError())
+    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
+    assert ask(running)[0] == ask(running, INFER, json.dumps(infer()))[0] == 200
+    wait_for(lambda: running.metric("log_dropped_total") == 2)
+    running.stop()
+
+
+def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
+    from keras_transformer.export.serving import metrics
+
+    monkeypatch.setattr(metrics, "LOG_LINES", 5)
+    output = Output()
+    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
+    for _ in range(10):
+        assert ask(running)[0] == 200
+    assert running.metric("log_dropped_total") >= 4
+    output.go.set()
+    running.stop()
+    assert 5 <= output.text.count("\n") <= 6  # what was taken in is written
+
+
+def test_lines_that_come_together_are_written_together():
+    from prometheus_client import CollectorRegistry, Counter
+
+    from keras_transformer.export.serving.metrics import Log
+
+    class Blocks(Output):
+        def write(self, text):
+            super().write(text)
+            blocks.append(text)
+
+    blocks, output = [], Blocks()
+    log = Log(output, Counter("dropped", "", registry=CollectorRegistry()))
+    for number in range(1000):
+        log.write(f"{number}\n")
+    output.go.set()
+    log.close()
+    assert output.text.split() == [str(number) for number in range(1000)]
+    assert len(blocks) < 20
+
+
+WRITER = """
+import os, sys
+from keras_transformer.export.serving.__main__ import _Output
+from keras_transformer.export.serving.metrics import Metrics
+from keras_transformer.export.serving.models import Record
+
+os.set_blocking(1, False)
+metrics = Metrics(_Output())
+for _ in range(3000):
+    metrics.request_done(Record("v2-http"), 0.1)
+print("written", file=sys.stderr, flush=True)
+metrics.close()
+"""
+
+
+def test_a_standard_output_that_does_not_block_gets_whole_lines():
+    command = [sys.executable, "-c", WRITER]
+    environment = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment) as writer:
+        assert writer.stderr.readline().strip() == b"written"
+        lines = writer.stdout.read().splitlines()
+    assert len(lines) == 3000 and all(json.loads(line) for line in lines)
