@@ -74,11 +74,11 @@ class TransformerModel(DistributedModel):
             for name, value in arguments.items()
             if name not in ("self", "kwargs", "encoder", "__class__")
         }
+        self.max_length = position_encoding(arguments["positions"]).max_length
+        arguments["positions"] = keras.saving.serialize_keras_object(arguments["positions"])
         self._argument_names = tuple(arguments)
         for name, value in arguments.items():
             setattr(self, name, value)
-        self.positions = keras.saving.serialize_keras_object(arguments["positions"])
-        self.max_length = position_encoding(arguments["positions"]).max_length
         self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
         if self._policy.quantization_mode is not None:
             raise ValueError(
