@@ -158,8 +158,8 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
     last = "weights/weights-00001.npz"
     arrays, expected = (checkpoints.read_checkpoint(f / last)[0] for f in (tmp_path, done))
     assert arrays.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_allclose(arrays[name], expected[name], rtol=1e-6, atol=1e-7)
+    for name in expected:  # the last bits of TensorFlow's sums depend on where arrays lie in memory
+        np.testing.assert_allclose(arrays[name], expected[name], rtol=1e-5, atol=2e-6)
     for name in ("loss", "val_loss"):
         curves = (read_metrics(folder)["history"][name] for folder in (tmp_path, done))
         np.testing.assert_allclose(*curves, rtol=1e-5)
