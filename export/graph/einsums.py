@@ -134,7 +134,7 @@ class _Axes:
         return self.make.op("Shape", [value], {"start": start, "end": end})
 
     def _merge(self, value, first, *counts):
-        """The value with so many axes as one, from the axis `first` on."""
+        """Merges a number of axes of the value into one, beginning with axis `first`."""
         if max(counts) == 1:
             return value
         parts = [self._sizes(value, 0, first)]
@@ -173,7 +173,7 @@ def _multiply_weights(graph):
 
 
 def _summed_axes(node, weight):
-    """How many axes, the last of x and the first of the weight, are summed over; else `None`."""
+    """Number of axes, last of x and first of the weight, that are summed over; else `None`."""
     if node.op_type != "Einsum" or len(node.inputs) != 2 or node.inputs[1] is not weight:
         return None
     letters, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")

@@ -1,4 +1,4 @@
-"""What ONNX Runtime 1.31 needs to serve a batch of no rows.
+"""Rewrites without which ONNX Runtime 1.31 cannot serve a batch of no rows.
 
 Shapes: B batch, T positions, D size of an input, H units, R 1 or 2 directions.
 """

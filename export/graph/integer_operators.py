@@ -196,7 +196,7 @@ def _sorted_place(op):
 
 
 def _bucketize(add, x):
-    """How many of the boundaries are not larger than a number."""
+    """Number of boundaries that are not larger than a number."""
     x = x if add.dtype(x) == TensorProto.DOUBLE else add.cast(x, TensorProto.FLOAT)
     bounds = add.like(x, add.node.get_attr_value("boundaries"))
     reached = add("LessOrEqual", bounds, add("Unsqueeze", x, [add.rank(x)]))

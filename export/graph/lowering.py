@@ -56,7 +56,7 @@ class Writer:
         return self.context.get_shape(value)
 
     def rank(self, value: str) -> int:
-        """How many axes a value has."""
+        """Number of axes of a value."""
         return len(self.shape(value))
 
     def cast(self, value: str, dtype: int) -> str:
