@@ -1,6 +1,6 @@
 """Runs an exported translator in a process that can import no framework, and takes the time.
 
-A script of its own, `python -P apart.py JOB.npz`, started by `export.compare`. The job holds the
+A script, `python -P apart.py JOB.npz`, that `export.compare` starts. The job holds the
 artefact's `folder`, `lines`, the `seed` of a sampling, and the source ids of batches, `ids/0`,
 `ids/1`, ... It prints one line of JSON: `token_ids` (of the best hypothesis, one list per
 sentence), `texts` (by the text model, where there is one) and the seconds of both.

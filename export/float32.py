@@ -33,7 +33,7 @@ def as_float32(model: keras.Model) -> keras.Model:
         config = _with_float32(keras.saving.serialize_keras_object(model))
         copy = keras.saving.deserialize_keras_object(config)
         copy.set_weights([_float32(weight) for weight in model.get_weights()])
-    except Exception as error:
+    except Exception as error:  # the user's own layers run here
         raise ExportError(
             f"The model has the dtype policy {', '.join(reduced)}. An export computes in "
             "float32, so the model is rebuilt from its configuration, and that failed: "

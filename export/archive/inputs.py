@@ -80,7 +80,7 @@ def read(path, start, lines, column):
     elif _is_packed(path):
         try:
             found = _lines(_kept(path, os.stat(path).st_mtime_ns), start, lines)
-        except Exception:
+        except Exception:  # of any kind: the file that is kept open is not used again
             _kept.cache_clear()
             raise
     else:

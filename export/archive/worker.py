@@ -40,7 +40,7 @@ class Worker:
         """
         try:
             lines, errors = self.answer([Part(**part) for part in row["parts"]])
-        except Exception as error:
+        except Exception as error:  # ONNX Runtime's errors have no common base below it
             return {"lines": 0, "errors": 0, "failure": f"{type(error).__name__}: {error}"}
         return {"lines": lines, "errors": errors, "failure": None}
 

@@ -47,7 +47,7 @@ def optional(model):
         before.graph.initializers[name].meta.update(value.meta)
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # of any kind: the file is right without fusion
         warnings.warn(
             f"Fusing blocks failed: {type(error).__name__}: {str(error)[:100]}. The file is "
             "written without, so it is slower. Please report it with the model's configuration.",

@@ -12,7 +12,7 @@ from tf2onnx.onnx_opset import reduction
 from keras_transformer.export.graph.lowering import lowered
 
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
-# What ONNX Runtime puts in order only as another dtype.
+# Dtypes that ONNX Runtime sorts only as another dtype.
 COMPARED = {
     TensorProto.BOOL: TensorProto.INT32,
     TensorProto.FLOAT16: TensorProto.FLOAT,
@@ -20,7 +20,7 @@ COMPARED = {
     TensorProto.UINT16: TensorProto.INT32,
     TensorProto.UINT32: TensorProto.INT64,
 }
-# What ONNX Runtime has no Where for.
+# Dtypes for which ONNX Runtime has no Where kernel.
 NO_WHERE = {TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16}
 # They pass integers on as they are.
 MOVES = {

@@ -48,7 +48,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 
     All lines that are too long share one stand-in, so that they do not fill the memory.
     """
-    # The two bytes are those of the line end.
+    # Two bytes for the line end.
     for line in iter(functools.partial(file.readline, MOST_LINE_BYTES + 2), b""):
         if len(line) > MOST_LINE_BYTES and _is_too_long(line):
             while line and not line.endswith(b"\n"):

@@ -195,7 +195,7 @@ class Models:
             self._answering[stream] -= 1
 
     async def wait_for_room(self, count: int) -> None:
-        """Waits until the requests that are held leave room for so many bytes."""
+        """Waits until there is room for this many more bytes."""
         while self.held and self.held + count > self.limits.held_bytes:
             await self._freed.wait()
 
