@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_transformer.layers.feed_forward import gelu_tanh
+from keras_transformer.layers.blocks import gelu_tanh
 
 # Hugging Face's names of activations: Keras' names, or functions.
 ACTIVATIONS = {

@@ -24,7 +24,7 @@ from support.checks import (
 )
 from support.linear_bias import LinearBias
 
-from keras_transformer.layers import attention, dot_product
+from keras_transformer.layers import attention
 from keras_transformer.layers.additive import AdditiveAttention
 from keras_transformer.layers.masks import padding_mask
 
@@ -78,10 +78,10 @@ def test_dot_product_attention_is_the_formula(masked):
 def test_the_attention_bias_is_added_to_the_scores(masked):
     scores, bias = normal(B, H, T, S), normal(1, 1, T, S, seed=1)
     mask = np.random.default_rng(0).random((B, 1, T, S)) < 0.6 if masked else None
-    expected = dot_product.masked_softmax(scores + bias, mask)
-    assert_close(dot_product.masked_softmax(scores, mask, attention_bias=bias), numpy64(expected))
-    bias[..., 2] = dot_product.FORBIDDEN
-    weights = dot_product.masked_softmax(scores, mask, attention_bias=bias)
+    expected = attention.masked_softmax(scores + bias, mask)
+    assert_close(attention.masked_softmax(scores, mask, attention_bias=bias), numpy64(expected))
+    bias[..., 2] = attention.FORBIDDEN
+    weights = attention.masked_softmax(scores, mask, attention_bias=bias)
     assert not numpy64(weights)[..., 2].any()
 
 

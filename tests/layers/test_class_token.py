@@ -14,8 +14,8 @@ from support.checks import (
 )
 
 from keras_transformer.layers.blocks import EncoderBlock
-from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.embeddings import TokenEmbedding
+from keras_transformer.layers.pooling import ClassToken
 
 B, S, D = 3, 5, 8
 

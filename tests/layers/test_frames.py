@@ -8,8 +8,8 @@ import pytest
 from support.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
 
 from keras_transformer.layers.blocks import EncoderBlock
-from keras_transformer.layers.frames import MaskedConv1D
 from keras_transformer.layers.pooling import SequencePooling
+from keras_transformer.layers.signals import MaskedConv1D
 
 C, D = 4, 6
 PADDINGS = ("valid", "same", "causal")

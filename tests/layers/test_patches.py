@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.checks import assert_close, check_layer, normal, numpy64, randomise
 
-from keras_transformer.layers.patches import PatchEmbedding
+from keras_transformer.layers.signals import PatchEmbedding
 
 B, HEIGHT, WIDTH, C, SIZE, D = 2, 8, 12, 3, 4, 5
 
