@@ -14,7 +14,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from support import task_run
@@ -22,6 +21,7 @@ from support.plots import plot_confusion, plot_words
 from support.recipes import learning_rate
 from support.sets import labelled_texts
 
+import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.export.runtime import Predictor
 

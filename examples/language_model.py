@@ -13,7 +13,6 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import tensorflow as tf
 from support import task_run
@@ -21,6 +20,7 @@ from support.recipes import learning_rate
 from support.sets.treebank import made_trees
 from support.sets.trees import tagged_words
 
+import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.export.runtime import Generator
 from keras_transformer.text.corpora import read_lines

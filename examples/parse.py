@@ -15,7 +15,6 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 from support import task_run
 from support.plots import plot_trees
@@ -24,6 +23,7 @@ from support.scores.bracket_score import bracket_score
 from support.sets.treebank import made_trees, read_treebank
 from support.sets.trees import from_brackets, phrases, tagged_words, to_brackets
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
 

@@ -17,11 +17,11 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 import sentencepiece
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot, marian_binary

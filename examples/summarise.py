@@ -13,7 +13,6 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 from support import task_run
 from support.plots import plot_matrix
@@ -22,6 +21,7 @@ from support.scores.rouge import lead, rouge
 from support.sets.calendar import calendar_summaries
 from support.sets.debian import read_synopses
 
+import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot

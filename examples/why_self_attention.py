@@ -10,7 +10,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from keras import layers, ops
@@ -19,6 +18,7 @@ from support.plots import Panel, plot_panels
 from support.sets.recall import recall_rows
 from support.timing import milliseconds
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
