@@ -4,19 +4,19 @@ In the extension a body is JSON and, behind it, the data of tensors; the header
 `Inference-Header-Content-Length` says where the JSON ends.
 """
 
+import importlib.metadata
 import json
 from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import keras_transformer
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.bodies import aside, read_json, request_seconds
 from keras_transformer.export.serving.limits import Invalid, Unavailable, shown
 
 NAME = "keras_transformer"
-VERSION = keras_transformer.__version__
+VERSION = importlib.metadata.version("keras-transformer-onnx")
 EXTENSIONS = ["binary_tensor_data"]
 _HEADER = "Inference-Header-Content-Length"
 
