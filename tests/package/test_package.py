@@ -31,7 +31,7 @@ def run(code, cwd, blocked=()):
 
 
 def test_serving_side_imports_without_a_framework(tmp_path):
-    modules = ("", ".files", ".data.tokenizer", ".export", ".export.runtime")
+    modules = ("", ".files", ".text.tokenizer", ".export", ".export.runtime")
     run("".join(f"import keras_transformer{name}\n" for name in modules), tmp_path, FRAMEWORKS)
 
 
