@@ -66,11 +66,17 @@ def reader(args, vocab_size):
 def train(args, run, sets, tokenizer):
     batches, valid = (
         kt.answer_batches(
-            some.questions, some.passages, some.answers, tokenizer, tokens_per_batch=2500,
-            one_row=False, shuffle=shuffle, seed=args.seed,
+            some.questions,
+            some.passages,
+            some.answers,
+            tokenizer,
+            tokens_per_batch=2500,
+            one_row=False,
+            shuffle=shuffle,
+            seed=args.seed,
         )
         for some, shuffle in zip(sets, (True, False), strict=True)
-    )  # fmt: skip
+    )
     print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
     model = reader(args, tokenizer.vocab_size)
     updates = args.epochs * len(batches)
@@ -82,8 +88,9 @@ def train(args, run, sets, tokenizer):
         loss={name: kt.SequenceCrossentropy(pad_id=-1) for name in OUTPUTS},
         weighted_metrics={name: kt.TokenAccuracy(pad_id=-1, name="accuracy") for name in OUTPUTS},
     )
-    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-            best="val_loss")  # fmt: skip
+    run.fit(
+        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_loss"
+    )
     return model
 
 

@@ -73,9 +73,13 @@ def main(argv=None):
         tokenizer, train, valid, test = parts(text, args.seed)
         print(f"training: {train.batches.report}")
         model = kt.CausalTransformer(
-            tokenizer.vocab_size, **(NANO if args.data else SMALL), dropout=args.dropout,
-            norm_first=True, activation="gelu", positions="rotary",
-        )  # fmt: skip
+            tokenizer.vocab_size,
+            **(NANO if args.data else SMALL),
+            dropout=args.dropout,
+            norm_first=True,
+            activation="gelu",
+            positions="rotary",
+        )
         updates = min(UPDATES, train.batches.batches_per_epoch)
         total = args.epochs * updates
         rate = learning_rate(
@@ -94,10 +98,13 @@ def main(argv=None):
             jit_compile=True,  # all windows have one shape: XLA compiles once, and saves a third
         )
         history = run.fit(
-            model, train.map(without_first).repeat(), validation_data=valid.map(without_first),
-            epochs=args.epochs, steps_per_epoch=updates,
+            model,
+            train.map(without_first).repeat(),
+            validation_data=valid.map(without_first),
+            epochs=args.epochs,
+            steps_per_epoch=updates,
             shuffle=False,  # the windows come in random order
-        )  # fmt: skip
+        )
         run.draw("learning.png", plots.plot_learning_curve(history.history))
 
         search = kt.Sampling(temperature=0.8)

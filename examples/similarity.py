@@ -77,8 +77,9 @@ def train(args, run, text, tokenizer):
         loss=kt.PairCrossentropy(),
         weighted_metrics=[kt.TokenAccuracy(pad_id=-1, name="recall")],
     )
-    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-            best="val_recall")  # fmt: skip
+    run.fit(
+        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_recall"
+    )
     return embedder
 
 

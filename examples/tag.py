@@ -103,9 +103,13 @@ def main(argv=None):
             metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
         )
         run.fit(
-            model, batches, validation_data=measured, epochs=args.epochs, best="val_accuracy",
+            model,
+            batches,
+            validation_data=measured,
+            epochs=args.epochs,
+            best="val_accuracy",
             shuffle=False,  # the batches shuffle themselves
-        )  # fmt: skip
+        )
 
         head = export.TokenClassification(names)
         export.export_onnx(model, run.path / "onnx", tokenizer, head=head)

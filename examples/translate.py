@@ -65,8 +65,9 @@ def train(args, run, text, tokenizer, strategy):
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
     try:  # the batches shuffle themselves
-        model.fit(batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-                  callbacks=callbacks)  # fmt: skip
+        model.fit(
+            batches, validation_data=valid, epochs=args.epochs, shuffle=False, callbacks=callbacks
+        )
     except KeyboardInterrupt:
         return False
     return True
