@@ -3,7 +3,7 @@
 import pathlib
 
 from keras_transformer.data.json_tokenizer import load_tokenizer
-from keras_transformer.export.runtime.signature import TOKENIZER_FILE
+from keras_transformer.export.artefact.signature import TOKENIZER_FILE
 
 # Characters that are looked at; the rest of a longer line is taken to be like them.
 SEEN = 1000

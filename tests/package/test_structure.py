@@ -44,6 +44,7 @@ FLOORS = (
         "data.checks",
         "data.words",
     },
+    {"export.artefact"},
     {"export.runtime"},
     {"export.archive", "export.serving"},
     {
@@ -68,7 +69,7 @@ FLOORS = (
     {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
-NO_FRAMEWORK = {name for floor in FLOORS[:4] for name in floor}
+NO_FRAMEWORK = {name for floor in FLOORS[:5] for name in floor}
 KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}

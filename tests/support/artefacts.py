@@ -13,8 +13,8 @@ import onnx
 import onnxruntime
 
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.manifest import seal
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 
 SHIFT = 7

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from keras_transformer.data.json_tokenizer import load_tokenizer
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.manifest import digest, unseal
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import digest, unseal
 
 
 class ArtefactError(ValueError):
