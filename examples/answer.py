@@ -14,13 +14,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
+from support import task_run
+from support.plots import plot_matrices
+from support.recipes import learning_rate
+from support.sets.calendar import calendar_questions, word_overlap_answers
 
 from keras_transformer import export, plots
-from keras_transformer.data.sets.calendar import calendar_questions, word_overlap_answers
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.special_ids import END_ID
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
 
 OUTPUTS = "start", "end"
 
@@ -97,7 +98,7 @@ def draw_answers(model, tokenizer, questions, passage):
     labels = plots.token_labels(tokenizer, tokenizer.encode(passage))
     ends = [i for i, label in enumerate(labels, 1) if label.endswith(".")]
     parts = [(np.array(rows)[:, a:b], labels[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
-    return plots.plot_matrices(parts, questions, "probability of being in the answer")
+    return plot_matrices(parts, questions, "probability of being in the answer")
 
 
 def main(argv=None):

@@ -17,12 +17,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
+from support import task_run
+from support.plots import plot_confusion, plot_words
+from support.recipes import learning_rate
+from support.sets import labelled_texts
 
 from keras_transformer import export, plots
-from keras_transformer.data.sets import labelled_texts
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
 
 LONGEST = 5000  # pieces of a text: to choose by and to answer, texts are read whole
 # What to read, how to train on it, and what others reached. No setting was chosen on a test set.
@@ -102,7 +103,7 @@ def draw_words(run, model, tokenizer, answers):
         sentences.append([text[start:end] for start, end in spans])
         weights.append(maps[0, :, 0, 1:].mean(axis=0))
         labels.append(f"{result.label} {result.probability:.2f}")
-    run.draw("words.png", plots.plot_words(sentences, weights, labels))
+    run.draw("words.png", plot_words(sentences, weights, labels))
 
 
 def main(argv=None):
@@ -134,7 +135,7 @@ def main(argv=None):
         found = [result.label for result in results]
         accuracy = float(np.mean([a == b for a, b in zip(found, texts.test[1], strict=True)]))
         usual = max(texts.labels, key=texts.train[1].count)
-        run.draw("confusion.png", plots.plot_confusion(texts.test[1], found, texts.labels))
+        run.draw("confusion.png", plot_confusion(texts.test[1], found, texts.labels))
         pairs = zip(texts.test[0], results, strict=True)
         shown = [(text, result) for text, result in pairs if 20 <= len(text) <= 80][:8]
         draw_words(run, model, tokenizer, shown)

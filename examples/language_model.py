@@ -16,14 +16,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import tensorflow as tf
+from support import task_run
+from support.recipes import learning_rate
+from support.sets.treebank import made_trees
+from support.sets.trees import tagged_words
 
 from keras_transformer import export, plots
-from keras_transformer.data.corpora import read_lines
-from keras_transformer.data.sets.treebank import made_trees
-from keras_transformer.data.sets.trees import tagged_words
 from keras_transformer.export.runtime import Generator
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
+from keras_transformer.text.corpora import read_lines
 
 UPDATES = 200  # an epoch
 WINDOW, WINDOWS = 64, 12  # characters, and how many windows are a batch

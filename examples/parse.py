@@ -17,14 +17,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 
 import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
+from support import task_run
+from support.plots import plot_trees
+from support.recipes import learning_rate
+from support.scores.bracket_score import bracket_score
+from support.sets.treebank import made_trees, read_treebank
+from support.sets.trees import from_brackets, phrases, tagged_words, to_brackets
 
-from keras_transformer import export, plots
-from keras_transformer.data.sets.treebank import made_trees, read_treebank
-from keras_transformer.data.sets.trees import from_brackets, phrases, tagged_words, to_brackets
+from keras_transformer import export
 from keras_transformer.export.runtime import Translator
-from keras_transformer.training import task_run
-from keras_transformer.training.bracket_score import bracket_score
-from keras_transformer.training.recipes import learning_rate
 
 # Of the model, tokens of a batch, how many epochs, words of the shortest phrase to learn from.
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15, None
@@ -129,7 +130,7 @@ def main(argv=None):
             print(f"  {trees[i]}")
         if shown:
             pair = [sets.test[shown[-1]], trees[shown[-1]]]
-            run.draw("trees.png", plots.plot_trees(pair, ["by people", "by the model"]))
+            run.draw("trees.png", plot_trees(pair, ["by people", "by the model"]))
         run.write_score(
             model, scores(sets.test, lines["onnx"]), others={"without the grammar": free},
             data="WSJ sample" if args.data else "sentences of a small grammar",

@@ -15,16 +15,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 
 import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
+from support import task_run
+from support.plots import plot_matrix
+from support.recipes import learning_rate
+from support.scores.rouge import lead, rouge
+from support.sets.calendar import calendar_summaries
+from support.sets.debian import read_synopses
 
 from keras_transformer import export, plots
-from keras_transformer.data.sets.calendar import calendar_summaries
-from keras_transformer.data.sets.debian import read_synopses
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.rouge import lead, rouge
 
 
 def parse_arguments(argv):
@@ -110,7 +111,7 @@ def draw_attention(model, tokenizer, rows, pieces=30):
     source, target = [*source, END_ID], [BEGIN_ID, *written]
     weights = plots.attention_maps(model, source, target)["cross"][-1].mean(axis=0)  # (T, S)
     labels = (plots.token_labels(tokenizer, ids) for ids in ([*written, END_ID], source))
-    return plots.plot_matrix(weights, *labels, "weight, mean of heads")
+    return plot_matrix(weights, *labels, "weight, mean of heads")
 
 
 def main(argv=None):

@@ -17,13 +17,14 @@ import keras_transformer as kt  # isort: skip  # before Keras: it silences Tenso
 from collections import Counter
 
 import keras
+from support import task_run
+from support.plots import plot_confusion
+from support.recipes import learning_rate
+from support.sets.treebank import made_trees, read_treebank
+from support.sets.trees import tagged_words
 
-from keras_transformer import export, plots
-from keras_transformer.data.sets.treebank import made_trees, read_treebank
-from keras_transformer.data.sets.trees import tagged_words
+from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
 
 # Of the model, of the batches, and how many epochs.
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), {}, 15
@@ -117,7 +118,7 @@ def main(argv=None):
             scores["of new words"] = share([found[i] for i in new], [true[i] for i in new])
         often = [name for name, _ in Counter(true).most_common(12)]  # there is room for so many
         both = [(a, b) for a, b in zip(true, found, strict=True) if a in often and b in often]
-        run.draw("confusion.png", plots.plot_confusion(*zip(*both, strict=True), often))
+        run.draw("confusion.png", plot_confusion(*zip(*both, strict=True), often))
         run.write_score(
             model,
             scores,

@@ -17,15 +17,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import tensorflow as tf
+from support import arguments
+from support.devices import mirrored_strategy
+from support.recipes import learning_rate
+from support.run_folder import RunFolder
+from support.scores.bleu import bleu
+from support.selection import choose_weights
 
 from keras_transformer import export, plots
-from keras_transformer.training import arguments
-from keras_transformer.training.bleu import bleu
 from keras_transformer.training.callbacks import translate
-from keras_transformer.training.devices import mirrored_strategy
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.training.selection import choose_weights
 
 tf.get_logger().setLevel("ERROR")  # it warns of retracing, but each search is its own graph
 

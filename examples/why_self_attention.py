@@ -14,13 +14,13 @@ import keras_transformer as kt  # isort: skip  # before Keras: it silences Tenso
 import keras
 import numpy as np
 from keras import layers, ops
+from support import task_run
+from support.plots import Panel, plot_panels
+from support.sets.recall import recall_rows
+from support.timing import milliseconds
 
 from keras_transformer import export
-from keras_transformer.data.sets.recall import recall_rows
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.plots import Panel, plot_panels
-from keras_transformer.training import task_run
-from keras_transformer.training.timing import milliseconds
 
 NEIGHBOURS, WIDTH = 16, 5  # r and k of Table 1
 LAYERS, LENGTH, VALUES = 3, 128, 16  # of the models that learn, and what they learn from

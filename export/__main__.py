@@ -160,7 +160,7 @@ def run(arguments):
 
     import keras_transformer  # noqa: F401, registers every class
     from keras_transformer import export
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
     model = keras.saving.load_model(arguments.model, compile=False)
     given = chosen(arguments, ("tokenizer", "target_tokenizer"))

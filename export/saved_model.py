@@ -40,7 +40,7 @@ def export_saved_model(
 ):
     """Writes a SavedModel that needs only TensorFlow, and tensorflow-text where strings are served.
 
-    Its signatures, each with inputs and outputs by name (`export.runtime.signature`):
+    Its signatures, each with inputs and outputs by name (`export.artefact.signature`):
 
     | signature | there with | inputs | outputs |
     | --- | --- | --- | --- |

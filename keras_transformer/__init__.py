@@ -13,8 +13,8 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_transformer.data.corpora import read_lines
 from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
+from keras_transformer.text.corpora import read_lines
 
 __all__ = [
     "AdditiveAttention",
@@ -102,7 +102,7 @@ quiet_commands()
 serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
 with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training

@@ -18,12 +18,13 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("num2words")
 
 import keras  # noqa: E402
+from support import recipes, run_folder  # noqa: E402
+from support.scores.bleu import bleu  # noqa: E402
+from support.sets.number_words import number_words  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer.data.number_words import number_words  # noqa: E402
 from keras_transformer.export.runtime import Translator  # noqa: E402
-from keras_transformer.training import callbacks, checkpoints, recipes, run_folder  # noqa: E402
-from keras_transformer.training.bleu import bleu  # noqa: E402
+from keras_transformer.training import callbacks, checkpoints  # noqa: E402
 
 pytestmark = pytest.mark.slow
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "translate.py"
