@@ -13,7 +13,7 @@ from support import guides
 
 import keras_transformer
 from keras_transformer import export
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

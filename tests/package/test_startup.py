@@ -1,5 +1,6 @@
 """Commands that serve import no framework, and an import writes what TensorFlow writes, once."""
 
+import os
 import subprocess
 import sys
 
@@ -16,5 +17,25 @@ def test_the_commands_that_serve_import_no_framework_even_where_one_is_installed
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     packages = {name.partition(".")[0] for name in imported if "." in name}
     assert done.returncode == 0
-    assert {"onnxruntime", "keras_transformer.export.runtime"} <= imported
+    assert {"onnxruntime", "keras_transformer.export.artefact"} <= imported
     assert not packages & set(startup.FRAMEWORKS)
+
+
+def test_processes_that_are_told_to_serve_import_no_framework():
+    code = """
+import sys
+import keras_transformer.export.runtime
+assert not {name for name in ("tensorflow", "keras", "torch") if sys.modules.get(name)}
+"""
+    environment = os.environ | {startup.SERVES: "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_a_program_that_serves_has_the_whole_package():
+    pytest.importorskip("tensorflow")
+    code = """
+from keras_transformer.export.runtime import Translator
+import keras_transformer, keras
+assert keras.saving.get_registered_object("keras_transformer>Transformer")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

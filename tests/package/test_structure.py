@@ -37,6 +37,7 @@ FLOORS = (
         "data.encoding",
         "data.checks",
     },
+    {"export.artefact"},
     {"export.runtime"},
     {"export.archive", "export.serving"},
     {
@@ -61,7 +62,7 @@ FLOORS = (
     {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
-NO_FRAMEWORK = {name for floor in FLOORS[:4] for name in floor}
+NO_FRAMEWORK = {name for floor in FLOORS[:5] for name in floor}
 KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
