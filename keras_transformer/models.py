@@ -29,10 +29,10 @@ class Stack:
     embedding: TokenEmbedding
     positions: PositionEncoding  # with `in_attention`, the blocks call encodings of this kind
     segments: SegmentEmbedding | None
-    embedding_norm: layers.LayerNormalization | None
-    dropout: layers.Dropout  # on embeddings + positions (section 5.4)
+    embedding_norm: keras.Layer | None
+    dropout: keras.Layer  # on embeddings + positions (section 5.4)
     blocks: list[Any]  # `EncoderBlock`, `DecoderBlock` or `RecurrentDecoderBlock`
-    norm: layers.Layer  # a layer norm for pre-norm blocks, the identity for post-norm blocks
+    norm: keras.Layer  # a layer norm for pre-norm blocks, the identity for post-norm blocks
 
     def embed(
         self,
@@ -106,7 +106,7 @@ class TransformerModel(DistributedModel):
     def _connect(self, inputs: Any, outputs: Tensor, **kwargs: Any) -> None:
         """Makes this the functional model from inputs to outputs."""
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self.dtype_policy = self._policy
+        self.dtype_policy: Any = self._policy
 
     def _norm(self, name: str) -> layers.LayerNormalization:
         return layers.LayerNormalization(epsilon=self.epsilon, dtype=self._policy, name=name)
@@ -382,11 +382,11 @@ class TransformerEncoder(TransformerModel):
     """The encoder alone: ids in, one vector a token out (section 3.1).
 
     For classification, tagging and retrieval, put any head on its output. Arguments and errors are
-    those of `Transformer`, except the arguments of target, decoder and logits.
+    the same as for `Transformer`, without the arguments of target, decoder and logits.
 
     Args:
-        num_segments: number of texts in a row, for a `SegmentEmbedding` that is added to the
-            embeddings. Defaults to `None`: one text, and no such embedding.
+        num_segments: number of texts in a row. The model then adds a `SegmentEmbedding`. Defaults
+            to `None`, one text and no segments.
 
     Call arguments:
         inputs: (B, S) int32 `source_ids`; id 0 is padding. With `num_segments`
@@ -443,8 +443,8 @@ class TransformerEncoder(TransformerModel):
 class CausalTransformer(CachedDecoding, TransformerModel):
     """The decoder alone, a language model: each position predicts the next token.
 
-    The decoder of section 3.1 without attention to an encoder. Arguments and errors are those of
-    `Transformer`, except the arguments of source, encoder and target vocabulary.
+    The decoder of section 3.1 without attention to an encoder. Arguments and errors are the same as
+    for `Transformer`, without the arguments of source, encoder and target vocabulary.
 
     Call arguments:
         inputs: (B, T) int32 `target_ids`; id 0 is padding, on the right.

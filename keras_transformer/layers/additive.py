@@ -20,8 +20,8 @@ from keras_transformer.types import Shape, Tensor
 class AdditiveAttention(BaseLayer):
     """Attention with a feed-forward compatibility function (compared in section 3.2.1).
 
-    softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). Its theoretical
-    complexity is that of the dot product. In practice it is slower and larger, since it holds
+    softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory it costs
+    as much as the dot product. In practice it is slower and needs more memory, because it holds
     (B, T, S, A) numbers. It needs no scale: for large d_k it is better than the unscaled dot
     product.
 

@@ -228,7 +228,7 @@ class MultiHeadAttention(BaseLayer):
             position: t, integer scalar, the position of the new tokens.
             attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other
                 hypotheses. `None` for one hypothesis a sentence.
-            put: function that adds the new tokens' keys or values to those of the cache.
+            put: function that adds new keys or values to the cache.
 
         Returns:
             Outputs (B, W, D), and the cache with the new tokens.

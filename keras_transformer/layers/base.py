@@ -10,7 +10,7 @@ from keras import layers
 from keras_transformer.types import Shape, Tensor
 
 # These layers keep a mask only if all of their inputs have one.
-MERGES = (
+_MERGES = (
     layers.Add,
     layers.Average,
     layers.Concatenate,
@@ -21,13 +21,13 @@ MERGES = (
 )
 
 
-class BaseLayer(layers.Layer):
+class BaseLayer(keras.Layer):
     """A layer that keeps the shape and the Keras mask of its first input.
 
     It adds two things to a Keras layer:
 
-    - Keras saves `trainable` and the dtype policy of a layer, but not those of its sublayers. Here
-      frozen, quantized and low-rank sublayers keep these settings when they are saved. A subclass
+    - Keras saves `trainable` and the dtype policy of a layer, but not of its sublayers. Here a
+      saved layer keeps these settings of its frozen, quantized and low-rank sublayers. A subclass
       with sublayers calls `restore_sublayers` at the end of `build`.
     - Operations such as `a + b` drop the Keras mask of a tensor without a warning, and padding
       would then change the results. A layer that reads masks refuses such a tensor while a
@@ -62,7 +62,7 @@ class BaseLayer(layers.Layer):
         return {**config, "sublayers": settings} if settings else config
 
     def restore_sublayers(self) -> None:
-        """Applies the saved settings to new sublayers, and freezes those of a frozen layer."""
+        """Applies the saved settings to new sublayers, and freezes them in a frozen layer."""
         if not self.trainable:
             self.trainable = False
         if self._sublayer_settings:
@@ -120,12 +120,12 @@ def lost_at(tensor: Tensor | None) -> keras.Operation | None:
                 continue
             if getattr(given, "_keras_mask", None) is None:
                 pending.append(given)
-            elif isinstance(operation, MERGES) or not isinstance(operation, layers.Layer):
+            elif isinstance(operation, _MERGES) or not isinstance(operation, keras.Layer):
                 return operation
     return None
 
 
-def sublayer_settings(layer: layers.Layer) -> dict[str, Any]:
+def sublayer_settings(layer: keras.Layer) -> dict[str, Any]:
     """Returns the settings of sublayers that differ from a new layer's.
 
     Args:
@@ -152,7 +152,7 @@ def sublayer_settings(layer: layers.Layer) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value}
 
 
-def apply_settings(layer: layers.Layer, settings: dict[str, Any]) -> None:
+def apply_settings(layer: keras.Layer, settings: dict[str, Any]) -> None:
     """Applies the result of `sublayer_settings` to the layers inside a built layer or model.
 
     Args:
@@ -178,7 +178,7 @@ def apply_settings(layer: layers.Layer, settings: dict[str, Any]) -> None:
         inner[path].enable_lora(rank)
 
 
-def _by_path(layer: layers.Layer) -> dict[str, layers.Layer]:
+def _by_path(layer: keras.Layer) -> dict[str, keras.Layer]:
     """The layers inside a layer by their path below it. Sublayers come after their layer."""
     return {
         top.name + part.path.removeprefix(top.path): part
@@ -188,7 +188,7 @@ def _by_path(layer: layers.Layer) -> dict[str, layers.Layer]:
     }
 
 
-def _with_sublayers(layer: layers.Layer) -> list[layers.Layer]:
+def _with_sublayers(layer: keras.Layer) -> list[keras.Layer]:
     if isinstance(layer, keras.Model):  # Keras saves the settings of a model's layers
         return []
     return [layer, *(part for inner in layer._layers for part in _with_sublayers(inner))]

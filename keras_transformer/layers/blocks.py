@@ -140,11 +140,11 @@ class _Block(BaseLayer):
     # Each sublayer computes LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4); with
     # `norm_first` it computes x + Dropout(Sublayer(LayerNorm(x))).
 
-    def _before(self, norm: layers.Layer, x: Tensor) -> Tensor:
+    def _before(self, norm: keras.Layer, x: Tensor) -> Tensor:
         """The input of a sublayer: x, or LayerNorm(x) with `norm_first`."""
         return norm(x) if self.norm_first else x
 
-    def _after(self, norm: layers.Layer, x: Tensor, output: Tensor) -> Tensor:
+    def _after(self, norm: keras.Layer, x: Tensor, output: Tensor) -> Tensor:
         """LayerNorm(x + Dropout(output)), without the norm with `norm_first`."""
         x = x + self.dropout_layer(output)
         return x if self.norm_first else norm(x)
@@ -267,7 +267,7 @@ class DecoderBlock(_Block):
     position i attends to positions up to i only.
 
     Weights: the weights of `EncoderBlock`, and `cross_attention/...`, `cross_attention_norm/...`.
-    Arguments and errors are those of `EncoderBlock`.
+    It takes the arguments and raises the errors of `EncoderBlock`.
 
     Call arguments:
         inputs: (B, T, D), the target.

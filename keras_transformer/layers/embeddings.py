@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-from keras import layers, ops
+from keras import ops
 
 from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_ids, check_positive
@@ -172,7 +172,7 @@ class SegmentEmbedding(BaseLayer):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class WordNumbers(layers.Layer):
+class WordNumbers(keras.Layer):
     """Numbers the words of a sentence: pieces of the first give 1, of the second 2, padding 0.
 
     Positions count pieces. If the labels name words, as in parsing or tagging, an embedding of

@@ -107,8 +107,7 @@ def attention_shape(mask: Tensor | None, scores_shape: Shape) -> Tensor | None:
         broadcasts = size == 1 and axis < len(shape) - 1
         if None not in (size, wanted) and size != wanted and not broadcasts:
             raise ValueError(
-                f"An attention mask of shape {shape} was passed, but here {axes} is {expected}: S "
-                "counts the positions of `value`, T those of `query`. Any axis but the last may be "
-                "1."
+                f"An attention mask of shape {shape} was passed, but here {axes} is {expected}: T "
+                "is the length of `query`, S the length of `value`. Any axis but the last may be 1."
             )
     return mask  # (B, H, T, S), (B, 1, T, S) or (B, 1, 1, S)

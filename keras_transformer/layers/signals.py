@@ -98,7 +98,7 @@ class MaskedConv1D(layers.Conv1D):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PatchEmbedding(layers.Layer):
+class PatchEmbedding(keras.Layer):
     """Cuts images into square patches and projects each to a vector (ViT, section 3.1).
 
     After Dosovitskiy et al. (arXiv 2010.11929). It computes what a `Conv2D` computes whose strides

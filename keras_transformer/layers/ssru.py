@@ -127,8 +127,7 @@ class RecurrentDecoderBlock(DecoderBlock):
     effect. `return_attention_scores` returns "cross" only.
 
     Weights: the weights of `DecoderBlock`, with the three of `SSRU` below `self_attention/`.
-    Arguments, call arguments, results and errors are those of `DecoderBlock`. `attention_mask` is
-    (B, T).
+    Otherwise it is used like `DecoderBlock`, with an `attention_mask` of shape (B, T).
 
     Example:
 
