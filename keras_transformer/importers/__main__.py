@@ -36,11 +36,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--shortlist",
         action="store_true",
-        help="onnx: use the lexical shortlist of bergamot, lex.*.bin",
+        help="onnx: use bergamot's shortlist, lex.*.bin",
     )
-    command.add_argument(
-        "--max-length", type=int, help="maximum number of generated tokens (source + 50)"
-    )
+    command.add_argument("--max-length", type=int, help="maximum generated tokens (source + 50)")
     command.add_argument(
         "--beam-width", type=int, default=1, metavar="W", help="of the search (1: greedy)"
     )

@@ -19,7 +19,7 @@ from keras_transformer.importers import mapping
 from keras_transformer.layers.checks import check_id_inputs
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.training.distribution import DistributedModel
-from keras_transformer.types import Array, Tensor
+from keras_transformer.types import Array, Ids, Tensor
 
 # The logit bias of rows that the task lacks, as far below all logits as in `gpt2`.
 NEVER = -1e4
@@ -60,9 +60,9 @@ class HubModel(DistributedModel):
         self.pad_id: int | None = pad_id
         self.unknown_id: int | None = unknown_id
         size = task.backbone.vocabulary_size
-        self.order = mapping.row_order(size, pad_id, unknown_id, begin_id, end_id)
-        self.vocab_size = len(self.order)
-        self.max_length = getattr(task.backbone, "max_sequence_length", None)
+        self.order: Ids = mapping.row_order(size, pad_id, unknown_id, begin_id, end_id)
+        self.vocab_size: int = len(self.order)
+        self.max_length: int | None = getattr(task.backbone, "max_sequence_length", None)
         inputs, outputs = self._connect()
         super().__init__(inputs=inputs, outputs=outputs, name=name)
 

@@ -1,8 +1,8 @@
 """KerasHub's `CausalLM` and `Seq2SeqLM` for our searches and exports.
 
 Other importers copy weights into our models. This one wraps KerasHub's layers and shares their
-weights: GPT-2, Gemma, Llama or BART go from `from_preset` to one ONNX file that generates text. Only
-the ids are ours.
+weights: GPT-2, Gemma, Llama or BART go from `from_preset` to one ONNX file that generates text.
+Only the ids are ours.
 
 KerasHub is imported when it is needed. The wrapping models are in `hub_model`.
 """
@@ -106,8 +106,8 @@ def load(task: keras.Model | StrPath, **options: Any) -> tuple[HubModel, Tokeniz
     preprocessor = model.task.preprocessor
     if preprocessor is None:
         raise ValueError(
-            f"{model.name} has no preprocessor and so no tokenizer. Attach the preprocessor that it "
-            "was trained with, or use load_model and export ids."
+            f"{model.name} has no preprocessor and so no tokenizer. Attach the preprocessor of "
+            "its training, or use load_model and export ids."
         )
     return model, _tokenizer(model, preprocessor.tokenizer)
 
@@ -140,8 +140,8 @@ def _checked(task: Any) -> Any:
     """The task. Raises `TypeError` unless a search can call its methods."""
     if not isinstance(task, _hub().models.CausalLM):
         raise TypeError(
-            "task must be a CausalLM or Seq2SeqLM of keras_hub.models, or the name of a preset, but "
-            f"is {type(task).__name__}. Export a functional model without a search by "
+            "task must be a CausalLM or Seq2SeqLM of keras_hub.models, or the name of a preset, "
+            f"but is {type(task).__name__}. Export a functional model without a search by "
             "export_onnx(model, path)."
         )
     source = _reads_source(task)

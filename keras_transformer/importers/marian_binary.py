@@ -124,8 +124,8 @@ def _numbers(name: str, shape: tuple[int, ...], kind: int, payload: Array) -> Ar
         return integers.reshape(shape) / multiplier
     if name.endswith("Wt"):
         raise ValueError(
-            f"{name!r} is a transposed matrix in intgemm8, which is not supported. Convert the model "
-            "with marian-conv --gemm-type float32."
+            f"{name!r} is a transposed matrix in intgemm8, which is not supported. Convert the "
+            "model with marian-conv --gemm-type float32."
         )
     return integers.reshape(shape[::-1]).T / multiplier  # stored (outputs, inputs)
 

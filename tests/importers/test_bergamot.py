@@ -126,7 +126,7 @@ def test_missing_files_and_foreign_ones_are_named(folder, tmp_path):
         bergamot.load(tmp_path)
     changed(folder, tmp_path)
     (tmp_path / "model.bin").write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match="there are 2: model.bin, model.pten"):
+    with pytest.raises(FileNotFoundError, match="holds 2: model.bin, model.pten"):
         bergamot.load(tmp_path)
     (tmp_path / "model.bin").unlink()
     (tmp_path / "vocab.pten.spm").write_bytes(b"no model")
