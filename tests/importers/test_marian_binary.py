@@ -66,7 +66,7 @@ def test_a_damaged_model_is_refused(path):
     embeddings = np.float32(127 / np.abs(normal(7, 4)).max()).tobytes()
     refused(data.replace(embeddings, b"\0\0\0\0", 1), "'Wemb' has the scale 0.0")
     assert scale > 0
-    refused(data.replace(b"special:model.yml", b"special:nodel.yml"), "of type 0x101")
+    refused(data.replace(b"special:model.yml", b"special:nodel.yml"), "number type 0x101")
 
 
 def test_a_tensor_without_room_for_its_numbers_is_refused(path):
