@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Cache, States
 from keras_transformer.export.artefact import signature
-from keras_transformer.layers.dot_product import FORBIDDEN
+from keras_transformer.layers.attention import FORBIDDEN
 from keras_transformer.search.loop import Plan, State, add_token
 
 # What a step changes. The rest is read only.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.layers.feed_forward import gelu_tanh
+from keras_transformer.layers.blocks import gelu_tanh
 from keras_transformer.types import Array, StrPath, Tensor
 
 # From Hugging Face's names of activations to names of Keras, or functions.
