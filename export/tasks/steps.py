@@ -11,7 +11,6 @@ Sentences that are over stay in the batch until all are, for the shapes may not 
 Shapes: B sentences, W hypotheses of each, H heads, L most steps of the batch.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,10 +18,11 @@ import tensorflow as tf
 from keras_transformer.decoding import Cache, States
 from keras_transformer.export.artefact import signature
 from keras_transformer.layers.attention import FORBIDDEN
-from keras_transformer.search.loop import Plan, State, add_token
+from keras_transformer.search.inputs import read_inputs
+from keras_transformer.search.loop import GivenTokens, Hypotheses, Plan, add_token
 
 # What a step changes. The rest is read only.
-CHANGING = ("position", *State._fields, "states")
+CHANGING = ("position", *Hypotheses._fields, "states")
 CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
 
 
@@ -96,33 +96,29 @@ class StepsTask:
         """The source to all tensors that a step reads, by name."""
         task, search = self.task, self.search
         seed = {signature.SEED: inputs.pop(signature.SEED)} if task.random else {}
-        options = {**search._options(task.sources, inputs, task.max_length), **seed}
-        memory, plan, state = search._begun(self.model, options)
+        inputs = read_inputs(self.model, inputs, task.max_length, None, search.min_length)
+        memory, plan, hypotheses = search.begin(self.model, {**inputs, **seed})
         batch_size = tf.shape(plan.limit)[0]
-        length = tf.maximum(tf.reduce_max(plan.limit + plan.start_length), 2) - 1  # L
-        state = state._replace(
-            history=tf.zeros([batch_size, search._history_rows, length], tf.int32)
-        )
+        start_length = plan.given.start_length if plan.given else 1
+        length = tf.maximum(tf.reduce_max(plan.limit + start_length), 2) - 1  # L
+        history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
+        hypotheses = hypotheses._replace(history=history)
         cache = self._fixed_cache(batch_size, length)
-        self._parts = self._divided(memory, plan, tf.zeros([], tf.int32), state, cache)
+        self._parts = self._divided(memory, plan, tf.zeros([], tf.int32), hypotheses, cache)
         return _tensors(self._parts)
 
     def _step(self, **tensors):
         """What `first` gave or the last step left, to what the next step reads in its place."""
         parts = _with_tensors(self._parts, tensors)
         memory, plan, *before = self._joined(parts)
-        position, state, cache = add_token(
-            functools.partial(self.search._advance, plan=plan),
-            lambda ids, position, cache: self.model.decode_step(ids, position, memory, cache),
-            *before,
-        )
+        position, hypotheses, cache = add_token(self.search, self.model, memory, plan, *before)
         # A window: the oldest column goes, so that the last one is always the newest token.
-        state = state._replace(history=state.history[:, :, 1:])
+        hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
         if not self.model.recurrent:
             cache = cache._replace(by_sentence=cache.by_sentence.moved())
-        after = self._divided(memory, plan, position, state, cache)
+        after = self._divided(memory, plan, position, hypotheses, cache)
         changed = _tensors({name: after[name] for name in CHANGING if name in after})
-        unfinished = tf.reduce_any(state.running > float("-inf"))
+        unfinished = tf.reduce_any(hypotheses.running > float("-inf"))
         return {
             **{signature.NEXT + name: tensor for name, tensor in changed.items()},
             signature.UNFINISHED: unfinished,
@@ -140,7 +136,7 @@ class StepsTask:
 
     def _fixed_cache(self, batch_size, length):
         """The empty cache with slots for `length` steps."""
-        width = self.search._width
+        width = self.search.width
         cache = self.model.initial_cache(batch_size, width)
         if self.model.recurrent:
             return cache
@@ -158,15 +154,18 @@ class StepsTask:
         past_bias = tf.fill([batch_size, width, length * width], FORBIDDEN)
         return Cache(FixedSlots(blocks, step_bias, key_places, bias_places), past_bias)
 
-    def _divided(self, memory, plan, position, state, cache):
+    def _divided(self, memory, plan, position, hypotheses, cache):
         """All that `first` and a step hand on, as a dict of nests."""
         slots, past_bias = cache
         parts = {
             "memory": _cast(memory, self.dtype),
-            **plan._asdict(),
+            "limit": plan.limit,
+            "noise": plan.noise,
             "position": position,
-            **state._asdict(),
+            **hypotheses._asdict(),
         }
+        if plan.given:
+            parts.update(plan.given._asdict())
         if self.model.recurrent:
             return {**parts, "states": cache.by_hypothesis.blocks}
         return {
@@ -186,7 +185,9 @@ class StepsTask:
         else:
             cache = Cache(joined(FixedSlots), parts["past_bias"])
         memory = _cast(parts["memory"], self.model.compute_dtype)
-        return memory, joined(Plan), parts["position"], joined(State), cache
+        given = joined(GivenTokens) if signature.START_LENGTH in parts else ()
+        plan = Plan(parts["limit"], given, parts["noise"])
+        return memory, plan, parts["position"], joined(Hypotheses), cache
 
 
 def _places(batch_size, rows, width):
