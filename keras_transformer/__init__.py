@@ -57,7 +57,6 @@ __all__ = [
     "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
-    "TranslationBatches",
     "WordNumbers",
     "answer_batches",
     "average_checkpoints",
@@ -106,6 +105,12 @@ with _where_installed():  # sentencepiece
 
 with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
+    from keras_transformer.data.batches import Batches
+    from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.labelled import classification_batches, tagging_batches
+    from keras_transformer.data.language_model import language_model_batches
+    from keras_transformer.data.pairs import answer_batches, pair_batches
+    from keras_transformer.data.translation import translation_batches
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
@@ -139,14 +144,6 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
 with quiet_import(), _where_installed():  # TensorFlow proper
-    from keras_transformer.data.answers import answer_batches
-    from keras_transformer.data.classification import classification_batches
-    from keras_transformer.data.dataset import Batches
-    from keras_transformer.data.features import feature_batches
-    from keras_transformer.data.language_model import language_model_batches
-    from keras_transformer.data.pairs import pair_batches
-    from keras_transformer.data.tagging import tagging_batches
-    from keras_transformer.data.translation import TranslationBatches, translation_batches
     from keras_transformer.search import (
         BeamSearch,
         BracketGrammar,

@@ -10,7 +10,7 @@ from keras_transformer.export.runtime import signature
 from keras_transformer.export.runtime.lines import shown, text_of, too_long
 from keras_transformer.export.runtime.rows import Passage, Row, arrays, parsed
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.text.words import encode_words
+from keras_transformer.text.corpora import encode_words
 
 
 def id_inputs(inputs):
