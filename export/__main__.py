@@ -7,7 +7,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError, Progress
 
 # Arguments that only some exports have, by their names in Python. An argument that does not apply

@@ -13,11 +13,14 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
+from keras_transformer.startup import serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "BatchOptions",
     "Batches",
     "BeamSearch",
     "BleuCallback",
@@ -97,20 +100,13 @@ def _where_installed() -> Iterator[None]:
 
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
-quiet_commands()
 serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
     from keras_transformer.text.tokenizer import Tokenizer
 
-with quiet_import(), _where_installed():  # Keras, on any of its backends
+with _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
-    from keras_transformer.data.batches import Batches
-    from keras_transformer.data.features import feature_batches
-    from keras_transformer.data.labelled import classification_batches, tagging_batches
-    from keras_transformer.data.language_model import language_model_batches
-    from keras_transformer.data.pairs import answer_batches, pair_batches
-    from keras_transformer.data.translation import translation_batches
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
@@ -143,7 +139,16 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-with quiet_import(), _where_installed():  # TensorFlow proper
+with _where_installed():  # Keras and sentencepiece
+    from keras_transformer.data.batches import Batches
+    from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.labelled import classification_batches, tagging_batches
+    from keras_transformer.data.language_model import language_model_batches
+    from keras_transformer.data.pairs import answer_batches, pair_batches
+    from keras_transformer.data.plan import BatchOptions
+    from keras_transformer.data.translation import translation_batches
+
+with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
         BracketGrammar,

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 
+from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.runtime import ArtefactError, answers, open_runner
 from keras_transformer.export.runtime.by_task import SEEDED
-from keras_transformer.export.runtime.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.serving.worker import work
 
 logger = logging.getLogger("ray.serve")

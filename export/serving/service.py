@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 
-from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.serving import cluster
 from keras_transformer.export.serving.limits import Limits, Refusal
 

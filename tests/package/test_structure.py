@@ -33,21 +33,18 @@ FLOORS = (
     {"special_ids", "padding", "files", "startup", "types"},
     {
         "text",
-        "data.batches",
-        "data.encoding",
-        "data.checks",
+        "data.examples",
+        "data.plan",
     },
+    {"export.artefact"},
     {"export.runtime"},
     {"export.archive", "export.serving"},
     {
         "layers",
         "data",
         "training.distribution",
-        "training.gradients",
         "training.losses",
         "training.metrics",
-        "training.pair_loss",
-        "training.replicas",
         "training.schedules",
         "training.steps",
     },
@@ -61,7 +58,7 @@ FLOORS = (
     {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
-NO_FRAMEWORK = {name for floor in FLOORS[:4] for name in floor}
+NO_FRAMEWORK = {name for floor in FLOORS[:5] for name in floor}
 KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}

@@ -13,7 +13,7 @@ from support.sets.trees import from_brackets, tagged_words, to_brackets
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.padding import pad_rows
 

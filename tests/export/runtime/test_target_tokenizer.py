@@ -3,8 +3,9 @@
 import pytest
 from support import artefacts
 
-from keras_transformer.export.runtime import ArtefactError, Translator, signature
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.runtime import ArtefactError, Translator
 from keras_transformer.text.tokenizer import Tokenizer
 
 

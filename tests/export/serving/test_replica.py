@@ -8,8 +8,8 @@ import threading
 import pytest
 from support import artefacts
 
+from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.runtime.manifest import seal
 from keras_transformer.export.serving import replica as replica_module
 from keras_transformer.export.serving.measure import SEEN, UNKNOWN, make_measure
 from keras_transformer.export.serving.replica import Replica

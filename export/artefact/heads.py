@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.results import Answer, Labels, Outputs, Tags, Vector
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Tags, Vector
 
 
 class _Head:

@@ -28,10 +28,11 @@ are served, and could not check the seal.
 
 import hashlib
 import json
+import reprlib
+from typing import Any
 
-from keras_transformer.export.runtime.heads import HEADS, fits_labels
-from keras_transformer.export.runtime.lines import shown
-from keras_transformer.export.runtime.signature import (
+from keras_transformer.export.artefact.heads import HEADS, fits_labels
+from keras_transformer.export.artefact.signature import (
     DTYPES,
     FILES,
     FORMAT,
@@ -42,6 +43,7 @@ from keras_transformer.export.runtime.signature import (
     PRECISIONS,
     SCORES,
     SEARCH_TASKS,
+    SEGMENT_IDS,
     SPECIAL_IDS,
     TASKS,
     TOKEN_IDS,
@@ -87,6 +89,29 @@ PROOF = {
 }
 # Artefacts of one file and artefacts of earlier releases do not have this field.
 LAYOUT = "layout"
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+
+
+def shown(value: Any) -> str:
+    """The `repr` of a value, cut to about 100 characters, for an error message."""
+    return _SHORT.repr(value)[:100]
+
+
+def id_inputs(inputs):
+    """Names of the inputs that are rows of ids, `segment_ids` apart.
+
+    Args:
+        inputs: list of entries, `inputs` of a manifest.
+    """
+    return [
+        value["name"]
+        for value in inputs
+        if value["dtype"] in ("int32", "int64")
+        and len(value["axes"]) == 2
+        and value["name"] != SEGMENT_IDS
+    ]
 
 
 def digest(path):
