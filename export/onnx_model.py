@@ -338,7 +338,7 @@ def _prove(
     tolerance: float | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """The field `proof` of the manifest; raises `ExportError` unless the files give Keras' results."""
+    """The manifest's `proof`; raises `ExportError` unless the files give Keras' results."""
     tolerance = comparison.TOLERANCES[precision] if tolerance is None else tolerance
     with progress("running Keras for comparison", "Pass samples=[...] that the model can read."):
         expected = [task.expected(case) for case in cases]

@@ -1,14 +1,16 @@
 """Nodes around a model of ids: from texts to ids, and from ids to texts.
 
 SentencePiece's own operator encodes texts. Decoding needs no such operator: pieces are looked up in
-a table of strings and joined. A byte piece is a single byte there, so joined byte pieces spell their
-character.
+a table of strings and joined. A byte piece is a single byte there, so joined byte pieces spell
+their character.
 
 SentencePiece writes a character without a piece as the bytes of its UTF-8 encoding, but a model may
-write byte pieces in any order. Byte pieces that spell no character become U+FFFD, one for each byte,
-as in the tokenizer. UTF-8 has characters of one byte up to 0x7F. Other characters have a first byte,
-which determines how many bytes follow (one, two or three), and following bytes from 0x80 to 0xBF.
-After four of the first bytes the second byte has narrower bounds.
+write byte pieces in any order. Byte pieces that spell no character become U+FFFD, one for each
+byte, as in the tokenizer.
+
+UTF-8 has characters of one byte up to 0x7F. Other characters have a first byte, which determines
+how many bytes follow (one, two or three), and following bytes from 0x80 to 0xBF. After four of the
+first bytes the second byte has narrower bounds.
 
 Shapes: B texts, N tokens of all texts, S of the longest, W hypotheses, T tokens of a hypothesis.
 """
@@ -159,8 +161,8 @@ def add_decoding(
 def pieces(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
     """The bytes of each id.
 
-    Special tokens are empty. A byte piece is its byte, but NUL, which would end the text, is U+FFFD.
-    Ids that the tokenizer lacks are written like the unknown token.
+    Special tokens are empty. A byte piece is its byte; NUL would end the text, so it is
+    U+FFFD. Ids that the tokenizer lacks are written like the unknown token.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     found = []
@@ -226,7 +228,7 @@ def _add_broken_bytes(nodes: Nodes, tokenizer: Tokenizer, vocab_size: int) -> st
 
 
 def _shifted(nodes: Nodes, name: str, shift: int) -> str:
-    """`name`, padded by `REACH` on both sides, at the tokens `shift` places later; without padding."""
+    """The values `shift` tokens later; `name` has `REACH` tokens of padding on both sides."""
     start = np.array([REACH + shift])
     end = np.array([shift - REACH if shift < REACH else 2**31 - 1])  # 0 would be an empty slice
     return nodes.add("Slice", name, start, end, np.array([2]))

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from keras_transformer.data.json_tokenizer import load_tokenizer
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import digest, unseal
+from keras_transformer.text.json_tokenizer import load_tokenizer
+from keras_transformer.text.tokenizer import Tokenizer
 
 
 class ArtefactError(ValueError):

@@ -31,7 +31,8 @@ TOLERANCES = {
     "weight_int8": 0.15,
     "weight_int4": 0.4,
 }
-# The same for a float32 copy of a model of reduced precision. Another model is wrong by 0.5 or more.
+# The same for a float32 copy of a model of reduced precision. Another model has an error of 0.5
+# or more.
 COPY_TOLERANCE = 0.25
 # A float32 result with a larger error is wrong and not rounded.
 ROUNDING = 1e-2

@@ -2,8 +2,8 @@
 
 import pathlib
 
-from keras_transformer.data.json_tokenizer import load_tokenizer
 from keras_transformer.export.artefact.signature import TOKENIZER_FILE
+from keras_transformer.text.json_tokenizer import load_tokenizer
 
 # Characters that are looked at; the rest of a longer line is taken to be like them.
 SEEN = 1000

@@ -1,7 +1,7 @@
 """What an export computes: its function, its inputs and outputs by name, and its proof.
 
-What lives here: one class for each kind of export, `forward` and `search`; `stepwise`, which turns a
-search into two functions without the loop; and `samples`, the inputs on which exports are proven.
+What lives here: one class for each kind of export, `forward` and `search`; `stepwise`, which turns
+a search into two functions without the loop; and `samples`, the inputs of the proof.
 An exporter asks a task for the function to trace, for samples, for Keras' results on them, and for
 the comparison of these results with those of the written file.
 

@@ -210,7 +210,7 @@ class ForwardTask:
         return comparison.compare_forward(expected, found, tolerance, exact=False)
 
     def _check_probabilities(self, cases: Sequence[Case], expected: Sequence[Case]) -> None:
-        """Raises `ExportError` unless Keras' outputs are logits or probabilities, as the head says."""
+        """Raises `ExportError` if Keras gives probabilities for a head of logits, or vice versa."""
         if not hasattr(self.head, "from_logits"):
             return
         parts = []

@@ -216,7 +216,7 @@ def test_encoder_under_a_head(tmp_path, precision, activation, pooled):
     assert [value["name"] for value in manifest["outputs"]] == ["tags"]
     (found,) = session(tmp_path / "out").run(None, {"source_ids": source()})
     exact = precision == "float32"
-    tolerance = 1e-5 if exact else verify.TOLERANCES[precision] * np.std(model(source()))
+    tolerance = 1e-5 if exact else comparison.TOLERANCES[precision] * np.std(model(source()))
     assert np.abs(found - model(source())).mean() <= tolerance
 
 
@@ -304,36 +304,36 @@ def outputs(*rows):
 
 def test_wrong_numbers_are_told_by_how_much():
     expected = outputs([1, 1, 1], [1, 1, 1])
-    assert verify.compare_forward(expected, expected, 1e-4) == 0
+    assert comparison.compare_forward(expected, expected, 1e-4) == 0
     with pytest.raises(ExportError, match="by 0.5 of their size, 0.0001 is allowed"):
-        verify.compare_forward(expected, outputs([1, 1, 1], [1, 1, 1.5]), 1e-4)
+        comparison.compare_forward(expected, outputs([1, 1, 1], [1, 1, 1.5]), 1e-4)
     with pytest.raises(ExportError, match="not finite at other places"):
-        verify.compare_forward(expected, outputs([1, 1, 1], [1, 1, np.nan]), 1e-4)
+        comparison.compare_forward(expected, outputs([1, 1, 1], [1, 1, np.nan]), 1e-4)
     with pytest.raises(ExportError, match=r"shape \(1, 2\)"):
-        verify.compare_forward(expected, outputs([1, 1]), 1e-4)
+        comparison.compare_forward(expected, outputs([1, 1]), 1e-4)
 
 
 def test_rounding_is_held_against_the_spread_over_all_cases():
     expected, found = outputs([99], [101]) + outputs([100]), outputs([99.5], [101]) + outputs([100])
     error = 0.5 / 3**0.5 / (2 / 3) ** 0.5
-    assert verify.compare_forward(expected, found, 0.5, exact=False) == pytest.approx(error)
+    assert comparison.compare_forward(expected, found, 0.5, exact=False) == pytest.approx(error)
     with pytest.raises(ExportError, match="by 0.35 of their spread, 0.3 is allowed.*keep_float"):
-        verify.compare_forward(expected, found, 0.3, exact=False)
+        comparison.compare_forward(expected, found, 0.3, exact=False)
     constant = outputs([0, 0])
-    assert verify.compare_forward(constant, constant, 0.3, exact=False) == 0
+    assert comparison.compare_forward(constant, constant, 0.3, exact=False) == 0
 
 
 def test_infinite_numbers_are_compared_and_nan_proves_nothing():
     expected = outputs([1, -np.inf, np.inf])
-    assert verify.compare_forward(expected, expected, 1e-4) == 0
+    assert comparison.compare_forward(expected, expected, 1e-4) == 0
     with pytest.raises(ExportError, match="not finite at other places"):
-        verify.compare_forward(expected, outputs([1, np.inf, -np.inf]), 1e-4)
+        comparison.compare_forward(expected, outputs([1, np.inf, -np.inf]), 1e-4)
     unknown = outputs([1, np.nan, 2])
     with pytest.raises(ExportError, match="Keras model itself gives NaN"):
-        verify.compare_forward(unknown, unknown, 1e-4)
+        comparison.compare_forward(unknown, unknown, 1e-4)
     endless = outputs([np.inf, np.inf])
     with pytest.raises(ExportError, match="no finite number in any sample"):
-        verify.compare_forward(endless, endless, 1e-4)
+        comparison.compare_forward(endless, endless, 1e-4)
 
 
 IDS = np.array([[[5, 3], [7, 3]]])
@@ -341,12 +341,12 @@ SCORES = np.array([[-1.0, -2.0]], "float32")
 
 
 def compare_search(expected, found, again, **arguments):
-    """`verify.compare_search` on one sentence, whose expected ids are `IDS`."""
+    """`comparison.compare_search` on one sentence, whose expected ids are `IDS`."""
     ids, scores = found
     found = {"token_ids": ids, "scores": np.array(scores, "float32")}
     again = np.array(again, "float32"), np.full(np.shape(again), 2.0, "float32")
     expected = IDS, np.array(expected, "float32")
-    return verify.compare_search([expected], [found], [again], 1e-4, **arguments)
+    return comparison.compare_search([expected], [found], [again], 1e-4, **arguments)
 
 
 def test_wrong_tokens_are_told_and_ties_are_not():
@@ -366,10 +366,10 @@ def test_tie_beside_an_empty_place_is_a_tie():
     scores = np.array([[-1.0, -1.00001, -np.inf]], "float32")
     found = {"token_ids": three[:, [1, 0, 2]], "scores": scores}
     again = scores, np.ones_like(scores)
-    assert verify.compare_search([(three, scores)], [found], [again], 1e-4) == 0.0
+    assert comparison.compare_search([(three, scores)], [found], [again], 1e-4) == 0.0
     empty = {"token_ids": three, "scores": np.array([[-1.0, -np.inf, -np.inf]], "float32")}
     with pytest.raises(ExportError, match="not finite at other places"):
-        verify.compare_search([(three, scores)], [empty], [again], 1e-4)
+        comparison.compare_search([(three, scores)], [empty], [again], 1e-4)
 
 
 def test_scores_of_rounded_weights_are_held_against_their_spread():

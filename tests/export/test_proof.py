@@ -10,7 +10,7 @@ from keras import layers, ops
 from support import exports
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, export_onnx, verify
+from keras_transformer.export import ExportError, export_onnx
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.tasks import ForwardTask
 
@@ -96,25 +96,25 @@ def test_samples_are_asked_for_where_none_made_up_suits(tmp_path):
 def test_integers_and_booleans_are_compared_exactly(dtype, exact):
     expected = [{"ids": np.array([1_700_000_003, 0, 1], dtype)}]
     found = [{"ids": np.array([1_699_999_999, 1, 1], dtype)}]
-    assert verify.compare_forward(expected, expected, 1e-4, exact) == 0
+    assert comparison.compare_forward(expected, expected, 1e-4, exact) == 0
     with pytest.raises(ExportError, match="'ids'.*of 3") as caught:
-        verify.compare_forward(expected, found, 0.3 if not exact else 1e9, exact)
+        comparison.compare_forward(expected, found, 0.3 if not exact else 1e9, exact)
     assert "tolerance" not in str(caught.value)
 
 
 def test_dtypes_are_compared():
     expected, found = [{"y": np.array([1], "int32")}], [{"y": np.array([1], "int64")}]
     with pytest.raises(ExportError, match="'y' has dtype int64, Keras gives int32"):
-        verify.compare_forward(expected, found, 1e-4)
+        comparison.compare_forward(expected, found, 1e-4)
 
 
 def test_numbers_that_are_wrong_ask_for_no_larger_tolerance():
     expected, found = [{"y": np.ones(3, "float32")}], [{"y": np.array([1, 2, 1], "float32")}]
     with pytest.raises(ExportError) as caught:
-        verify.compare_forward(expected, found, 1e-4)
+        comparison.compare_forward(expected, found, 1e-4)
     assert "Pass a larger" not in str(caught.value)
     with pytest.raises(ExportError, match="Pass a larger `tolerance`"):
-        verify.compare_forward(expected, [{"y": np.array([1, 1.001, 1], "float32")}], 1e-4)
+        comparison.compare_forward(expected, [{"y": np.array([1, 1.001, 1], "float32")}], 1e-4)
 
 
 def test_a_model_that_changes_between_calls_is_named_as_such(tmp_path):

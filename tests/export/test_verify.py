@@ -5,7 +5,7 @@ import pytest
 from support import exports
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, verify
+from keras_transformer.export import ExportError
 from keras_transformer.export.tasks.search import SearchTask
 
 
@@ -21,27 +21,27 @@ def test_large_constants_do_not_set_the_scale(hidden, exact):
     numbers = random.normal(0, 3, 20)
     for count in (1, 20, 400):  # most of a row may be hidden
         expected = outputs(*[hidden] * count, *numbers)
-        verify.compare_forward(expected, expected, 1e-4, exact)
+        comparison.compare_forward(expected, expected, 1e-4, exact)
         wrong = outputs(*[hidden] * count, *random.permutation(numbers))
         with pytest.raises(ExportError, match="they differ from Keras' by"):
-            verify.compare_forward(expected, wrong, 0.4, exact)
+            comparison.compare_forward(expected, wrong, 0.4, exact)
     with pytest.raises(ExportError, match="they differ from Keras' by"):
-        verify.compare_forward(outputs(hidden, 3.0), outputs(hidden, 50000.0), 0.4, exact)
+        comparison.compare_forward(outputs(hidden, 3.0), outputs(hidden, 50000.0), 0.4, exact)
 
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_large_constants_are_held_to_their_own_size(exact):
     expected = outputs(-1e9, 1.0, 2.0, 3.0)
-    verify.compare_forward(expected, outputs(-1e9 + 64, 1.0, 2.0, 3.0), 1e-4, exact)
+    comparison.compare_forward(expected, outputs(-1e9 + 64, 1.0, 2.0, 3.0), 1e-4, exact)
     with pytest.raises(ExportError, match="they differ from Keras' by 0.5 of"):
-        verify.compare_forward(expected, outputs(-5e8, 1.0, 2.0, 3.0), 0.4, exact)
+        comparison.compare_forward(expected, outputs(-5e8, 1.0, 2.0, 3.0), 0.4, exact)
 
 
 def test_numbers_that_are_all_large_are_compared_by_their_spread():
     numbers = np.random.default_rng(0).normal(0, 1e5, 50)
-    verify.compare_forward(outputs(*numbers), outputs(*(numbers + 1)), 1e-4)
+    comparison.compare_forward(outputs(*numbers), outputs(*(numbers + 1)), 1e-4)
     with pytest.raises(ExportError, match="of their spread"):
-        verify.compare_forward(outputs(*numbers), outputs(*numbers[::-1]), 0.4, exact=False)
+        comparison.compare_forward(outputs(*numbers), outputs(*numbers[::-1]), 0.4, exact=False)
 
 
 def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():

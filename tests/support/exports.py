@@ -13,11 +13,11 @@ import onnx_ir as ir
 import onnxruntime
 from support import shared
 
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact import signature
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
 from keras_transformer.search import BeamSearch
+from keras_transformer.text.tokenizer import Tokenizer
 
 MAX_LENGTH = 11
 BEAM = BeamSearch(3, 0.6)
@@ -89,16 +89,10 @@ def body(model):
 def convert(model, search=None):
     """The `onnx_ir.Model` of a Keras model as converted: neither simplified nor fused."""
     from keras_transformer.export import onnx_model, tasks
-    from keras_transformer.export.graph import conversion
+    from keras_transformer.export.staging import Progress
 
     task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
-    traced = conversion.trace(task.function, model.variables, task.specs)
-    recurrent = conversion.recurrent_variables(model)
-    converted, variables = conversion.convert(traced, model.variables, onnx_model.OPSET, recurrent)
-    conversion.fill_weights(converted, variables)
-    converted.ir_version = onnx_model.IR_VERSION
-    onnx_model.arrange(converted.graph, task)
-    return converted
+    return onnx_model.convert(task, Progress(verbose=False))
 
 
 def graph(converted):
