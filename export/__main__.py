@@ -14,21 +14,79 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError, Progress
 
 FORMATS = ("onnx", "saved_model", "ctranslate2", "marian", "triton")
-SEARCHES = ("greedy", "sampling", "forward")
+ONNX, SAVED_MODEL, CTRANSLATE2, MARIAN, TRITON = FORMATS
+WITH_SEARCH = (ONNX, SAVED_MODEL)
+OF_MODELS = FORMATS[:-1]  # triton takes an artefact
+# Each option, the formats that have it, and what argparse needs. An option that does not apply is
+# an error: a user who passes --length-penalty with --greedy expects something else.
+SWITCH = {"action": "store_true"}
+NUMBER, REAL = {"type": int, "metavar": "N"}, {"type": float, "metavar": "X"}
+SEARCHES = {
+    "beam_width": (WITH_SEARCH, "beam search of this width (4)", NUMBER),
+    "greedy": (WITH_SEARCH, "greedy search", SWITCH),
+    "sampling": (WITH_SEARCH, "random sampling", SWITCH),
+    "forward": (WITH_SEARCH, "no search: the forward pass", SWITCH),
+}
+SEARCH_OPTIONS = {
+    "length_penalty": (WITH_SEARCH, "of the beam (0.6)", REAL),
+    "temperature": (WITH_SEARCH, "of the sampling (1.0)", REAL),
+    "top_k": (WITH_SEARCH, "of the sampling (0: no limit)", NUMBER),
+    "top_p": (WITH_SEARCH, "of the sampling (1.0: no limit)", REAL),
+    "num_samples": (WITH_SEARCH, "of the sampling (1)", NUMBER),
+}
+OPTIONS = {
+    "tokenizer": (OF_MODELS, "tokenizer to put beside the model, NAME.model", {}),
+    "target_tokenizer": (OF_MODELS, "tokenizer of the target, if it is another one", {}),
+    "max_length": (
+        OF_MODELS,
+        "most generated tokens (source + 50); for other engines most tokens of a text",
+        NUMBER,
+    ),
+    "tolerance": (
+        (ONNX, SAVED_MODEL, CTRANSLATE2),
+        "largest relative difference from Keras",
+        REAL,
+    ),
+    "precision": (
+        (ONNX, CTRANSLATE2),
+        f"one of {', '.join(signature.PRECISIONS)} (float32); ctranslate2 has others",
+        {},
+    ),
+    "text": (
+        (ONNX, TRITON),
+        "onnx: also write a file from text to text; triton: serve that file",
+        SWITCH,
+    ),
+    "max_source_length": ((ONNX,), "longest source in tokens (512)", NUMBER),
+    "fuse": (
+        (ONNX,),
+        "standard ONNX operators only",
+        {"action": "store_false"},
+    ),
+    "keep_float": (
+        (ONNX,),
+        "prefix of paths of weights that stay float32; can be repeated",
+        {"action": "append", "metavar": "PATH"},
+    ),
+    "layout": (
+        (ONNX,),
+        "one file, or two with the loop outside (loop)",
+        {"choices": signature.LAYOUTS},
+    ),
+    "name": ((TRITON,), "of the model (the folder's)", {}),
+    "op_library": (
+        (TRITON,),
+        "path of onnxruntime-extensions on the server; with --text",
+        {"metavar": "PATH"},
+    ),
+    "device": ((TRITON,), "where the model runs (cpu)", {"choices": ("cpu", "gpu")}),
+    "instances": ((TRITON,), "copies of the model (1)", NUMBER),
+    "threads": ((TRITON,), "of a batch (every core)", NUMBER),
+    "max_batch_size": ((TRITON,), "most rows of a batch (64), or 0 for none", NUMBER),
+    "queue_delay": ((TRITON,), "microseconds that a request may wait (2000)", NUMBER),
+}
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
-TRITON = ("name", "op_library", "device", "instances", "threads", "max_batch_size", "queue_delay")
-# Options, and the formats that have them. An option that does not apply is an error: a user who
-# passes --length-penalty with --greedy expects something else.
-OPTIONS = (
-    (("max_source_length", "fuse", "keep_float", "layout"), FORMATS[:1]),
-    (("text",), ("onnx", "triton")),
-    (("precision",), ("onnx", "ctranslate2")),
-    ((*SEARCHES, *BEAM, *SAMPLING), FORMATS[:2]),
-    (("tolerance",), FORMATS[:3]),
-    (("tokenizer", "target_tokenizer", "max_length", "quiet"), FORMATS[:4]),
-    (TRITON, FORMATS[4:]),
-)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,61 +100,24 @@ def parser() -> argparse.ArgumentParser:
         "another engine; or write an artefact into a model repository of Triton.",
         argument_default=argparse.SUPPRESS,
     )
-    add = parser.add_argument
-    add("model", help="result of `model.save`, MODEL.keras; for triton the folder of an artefact")
-    add("out", help="folder to write, where an earlier export is replaced; for triton a repository")
-    add("--format", choices=FORMATS, default="onnx")
-    add("--tokenizer", help="tokenizer to put beside the model, NAME.model")
-    add("--target-tokenizer", help="tokenizer of the target, if it is another one")
-    add(
-        "--max-length",
-        type=int,
-        help="most generated tokens (source + 50); for other engines most tokens of a text",
-    )
-    add(
-        "--precision",
-        help=f"one of {', '.join(signature.PRECISIONS)} (float32); ctranslate2 has others",
-    )
-    add(
-        "--text",
-        action="store_true",
-        help="onnx: also write a file from text to text; triton: serve that file",
-    )
-    add("--tolerance", type=float, help="largest relative difference from Keras")
-    add("--quiet", action="store_true", help="no progress on stderr")
-    group = parser.add_argument_group(
+    parser.add_argument("model", help="MODEL.keras; for triton the folder of an artefact")
+    parser.add_argument("out", help="folder to write; for triton a model repository")
+    parser.add_argument("--format", choices=FORMATS, default=ONNX)
+    parser.add_argument("--quiet", action="store_true", default=False, help="no progress on stderr")
+    search = parser.add_argument_group(
         "search", "One of these. The default is a beam of 4 if the model can generate."
     )
-    add = group.add_mutually_exclusive_group().add_argument
-    add("--beam-width", type=int, metavar="W", help="beam search of this width")
-    add("--greedy", action="store_true", help="greedy search")
-    add("--sampling", action="store_true", help="random sampling")
-    add("--forward", action="store_true", help="no search: the forward pass")
-    add = group.add_argument
-    add("--length-penalty", type=float, help="of the beam (0.6)")
-    add("--temperature", type=float, help="of the sampling (1.0)")
-    add("--top-k", type=int, help="of the sampling (0: no limit)")
-    add("--top-p", type=float, help="of the sampling (1.0: no limit)")
-    add("--num-samples", type=int, help="of the sampling (1)")
-    add = parser.add_argument_group("onnx").add_argument
-    add("--max-source-length", type=int, help="tokens (512)")
-    add("--no-fuse", action="store_false", dest="fuse", help="standard ONNX operators only")
-    add(
-        "--keep-float",
-        action="append",
-        metavar="PATH",
-        help="prefix of paths of weights that stay float32; can be repeated",
-    )
-    add("--layout", choices=signature.LAYOUTS, help="one file, or two with the loop outside (loop)")
-    add = parser.add_argument_group("triton").add_argument
-    add("--name", help="of the model (the folder's)")
-    add("--op-library", metavar="PATH", help="onnxruntime-extensions on the server; with --text")
-    add("--device", choices=("cpu", "gpu"), help="(cpu)")
-    add("--instances", type=int, metavar="N", help="copies of the model (1)")
-    add("--threads", type=int, metavar="N", help="of a batch (every core)")
-    add("--max-batch-size", type=int, metavar="N", help="(64), or 0 for none")
-    add("--queue-delay", type=int, metavar="N", help="microseconds that a request may wait (2000)")
+    exclusive = search.add_mutually_exclusive_group()
+    groups = ((exclusive, SEARCHES), (search, SEARCH_OPTIONS), (parser, OPTIONS))
+    for group, options in groups:
+        for name, (formats, text, settings) in options.items():
+            which = "" if formats == OF_MODELS else f"{', '.join(formats)}: "
+            group.add_argument(_flag(name), dest=name, help=which + text, **settings)
     return parser
+
+
+def _flag(name: str) -> str:
+    return "--no-fuse" if name == "fuse" else f"--{name}".replace("_", "-")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -104,19 +125,18 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser()
     arguments = made.parse_args(argv)
     rules = [
-        (names, arguments.format in formats, f"--format {' or '.join(formats)}")
-        for names, formats in OPTIONS
+        ([name], arguments.format in formats, f"--format {' or '.join(formats)}")
+        for name, (formats, *_) in (SEARCHES | SEARCH_OPTIONS | OPTIONS).items()
     ]
     rules += [
-        (BEAM, not chosen(arguments, SEARCHES), "a beam search"),
+        (BEAM, not chosen(arguments, ("greedy", "sampling", "forward")), "a beam search"),
         (SAMPLING, "sampling" in arguments, "--sampling"),
-        (("max_length",), "forward" not in arguments, "a search"),
+        (["max_length"], "forward" not in arguments, "a search"),
     ]
     for names, applies, where in rules:
         given = chosen(arguments, names)
         if given and not applies:
-            flags = ["--no-fuse" if name == "fuse" else f"--{name}" for name in given]
-            made.error(f"{', '.join(flags).replace('_', '-')}: only with {where}")
+            made.error(f"{', '.join(map(_flag, given))}: only with {where}")
     return arguments
 
 
@@ -177,9 +197,10 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from keras_transformer import export
 
-    if arguments.format == "triton":
-        options = chosen(arguments, ("text", *TRITON))
-        print(export.export_triton(arguments.model, arguments.out, **options))
+    write = getattr(export, f"export_{arguments.format}")
+    options = chosen(arguments, OPTIONS)
+    if arguments.format == TRITON:
+        print(write(arguments.model, arguments.out, **options))
         return
 
     import keras
@@ -187,14 +208,12 @@ def run(arguments: argparse.Namespace) -> None:
     from keras_transformer.text.tokenizer import Tokenizer
 
     model = keras.saving.load_model(arguments.model, compile=False)
-    given = chosen(arguments, ("tokenizer", "target_tokenizer"))
-    options = {"tokenizer": None} | {name: Tokenizer.load(path) for name, path in given.items()}
-    if arguments.format in ("onnx", "saved_model"):
+    for name in chosen(arguments, ("tokenizer", "target_tokenizer")):
+        options[name] = Tokenizer.load(options[name])
+    if arguments.format in WITH_SEARCH:
         options["search"] = chosen_search(arguments, model)
-    names = ("max_length", "tolerance", "precision", "text", *OPTIONS[0][0])
-    write = getattr(export, f"export_{arguments.format}")
-    verbose = "quiet" not in arguments
-    write(model, arguments.out, verbose=verbose, **options, **chosen(arguments, names))
+    options.setdefault("tokenizer", None)
+    write(model, arguments.out, verbose=not arguments.quiet, **options)
 
 
 class Stopped(BaseException):

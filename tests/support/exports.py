@@ -5,6 +5,7 @@ Sizes are distinct primes where the layers allow it, so that no swapped axis hid
 
 import collections
 import functools
+import hashlib
 
 import keras
 import numpy as np
@@ -112,21 +113,35 @@ def run(model, **inputs):
     return opened.run(None, inputs)
 
 
-# Made once for all tests of a session that ask; nobody changes them.
+# Made once for all tests that ask. Nothing may change them.
 
 
 @functools.cache
-def shared_model():
-    return tiny()
+def shared_model(kind="translate"):
+    return tiny(kind)
 
 
-def shared_artefact():
-    """The folder that `export_onnx` writes for the model with `BEAM` and the tokenizer."""
+def artefact(search=BEAM, kind="translate", **options):
+    """The folder that `export_onnx` writes for a shared model with the tokenizer.
+
+    All workers of a run share it. Tests of the exporter's proof, refusals and staging export for
+    themselves.
+
+    Args:
+        search: the search, with `MAX_LENGTH`. Defaults to `BEAM`.
+        kind: key of `MODELS`. Defaults to "translate".
+        **options: as in `export_onnx`. Defaults to `text=True` for `BEAM`, else to none.
+    """
+    if (search, kind, options) == (BEAM, "translate", {}):
+        options = {"text": True}
 
     def write(path):
-        export_onnx(shared_model(), path, tokenizer(), BEAM, max_length=MAX_LENGTH, verbose=False)
+        model = shared_model(kind)
+        options.update(max_length=MAX_LENGTH, verbose=False)
+        export_onnx(model, path, tokenizer(), search, **options)
 
-    return shared.once("beam", write)
+    arguments = repr((search, kind, sorted(options.items())))
+    return shared.once(f"{kind}-{hashlib.sha256(arguments.encode()).hexdigest()[:16]}", write)
 
 
 @functools.cache
