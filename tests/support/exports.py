@@ -17,11 +17,12 @@ from support import shared
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact import signature
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-from keras_transformer.search import BeamSearch
+from keras_transformer.search import BeamSearch, Sampling
 from keras_transformer.text.tokenizer import Tokenizer
 
 MAX_LENGTH = 11
 BEAM = BeamSearch(3, 0.6)
+SAMPLING = Sampling(0.9, 20, 0.95, num_samples=2)
 LINES = ["a man 's hat , red .", "two words", "ein mann fährt fahrrad .", "the dog runs"]
 VOCAB = 286  # as many pieces as LINES give: a model must not write ids that mean nothing
 MODELS = {"translate": Transformer, "generate": CausalTransformer, "encode": TransformerEncoder}
