@@ -53,7 +53,7 @@ FLOORS = (
     {"plots", "importers"},
     {"training"},
     {PACKAGE},
-    {"export.staging", "export.verify", "export.probe", "export.graph"},
+    {"export.staging", "export.proof", "export.graph"},
     {"export"},
     {"importers.__main__"},
 )

@@ -1,99 +1,103 @@
-"""A search as two functions: what comes before the first step, and one step.
+"""A search without its loop, as two functions: the start before the first step, and one step.
 
-The one-file layout holds the loop in the graph, and its cache grows. Here the loop is outside, in
-`runtime.steps`, and every tensor keeps its shape from the first step to the last: the cache has
-slots for all tokens from the start, and a step writes its keys and values into its own slots. An
-attention bias hides the slots that are not filled yet. So the caches can be updated in place. The
-states of a recurrent decoder have one size from the start.
+In the layout "loop" the graph holds the loop, and the cache grows. Here the runtime holds the loop,
+and every tensor keeps its shape from the first step to the last: the cache has slots for all tokens
+from the start, and a step writes its keys and values into its slots. An attention bias masks out
+the empty slots. So the caches can be updated in place. The states of a recurrent decoder have a
+fixed size anyway.
 
-Sentences that are over stay in the batch until all are, for the shapes may not change.
+Because shapes may not change, finished sentences stay in the batch until all are finished.
 
-Shapes: B sentences, W hypotheses of each, H heads, L most steps of the batch.
+Shapes: B sentences, W hypotheses, H heads, L most steps of the batch, K and U sizes of a key and of
+a value.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from keras_transformer.decoding import Cache, States
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.tasks.search import SearchTask
 from keras_transformer.layers.attention import FORBIDDEN
 from keras_transformer.search.inputs import read_inputs
 from keras_transformer.search.loop import GivenTokens, Hypotheses, Plan, add_token
+from keras_transformer.types import Tensor
 
-# What a step changes. The rest is read only.
+# A tensor, or tuples, lists and dicts of tensors.
+Nest: TypeAlias = Any
+
+# What a step changes; it only reads the rest.
 CHANGING = ("position", *Hypotheses._fields, "states")
 CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
 
 
 class FixedSlots(NamedTuple):
-    """The slots of `DecoderSlots`, all there from the start.
+    """The slots of `DecoderSlots`, all of them from the start.
 
     Attributes:
-        blocks: for each block keys (B, H, L W, K) and values (B, H, L W, U), in the dtype that they
-            are stored in.
-        step_bias: (B, W, W), as in `DecoderSlots`; zeros where W is 1.
-        key_places: int64 (B, H, W, 3), where this step's keys and values go.
-        bias_places: int64 (B, W, W, 3), where its attention bias goes.
+        blocks: for each block keys (B, H, L W, K) and values (B, H, L W, U), in the stored dtype.
+        step_bias: (B, W, W), as in `DecoderSlots`; zeros if W is 1.
+        key_places: int64 (B, H, W, 3), indices of the slots of this step.
+        bias_places: int64 (B, W, W, 3), indices of the attention bias of this step.
     """
 
-    blocks: Any
-    step_bias: Any
-    key_places: Any
-    bias_places: Any
+    blocks: Nest
+    step_bias: Tensor
+    key_places: Tensor
+    bias_places: Tensor
 
-    def put(self, past, new):
+    def put(self, past: Tensor, new: Tensor) -> Tensor:
         """`past` with `new` in the slots of this step."""
         places = self.bias_places if len(past.shape) == 3 else self.key_places
         written = tf.tensor_scatter_nd_update(past, places, tf.cast(new, past.dtype))
         return tf.cast(written, new.dtype)
 
-    def moved(self):
+    def moved(self) -> "FixedSlots":
         """The slots of the next step."""
-        width = self.step_bias.shape[1]
-        return self._replace(
-            key_places=self.key_places + [0, 0, width],
-            bias_places=self.bias_places + [0, 0, width],
-        )
+        step = [0, 0, self.step_bias.shape[1]]
+        return self._replace(key_places=self.key_places + step, bias_places=self.bias_places + step)
 
 
 class Part(NamedTuple):
-    """What a graph of its own is made of, as a task is: `function` of `specs`, and `axes`."""
+    """One of the two functions of a stepwise search, as a `tasks.Traceable`."""
 
-    model: Any
-    function: Any
-    specs: dict
-    axes: Any
+    model: keras.Model
+    function: Callable[..., dict[str, Tensor]]
+    specs: dict[str, tf.TensorSpec]
+    axes: Callable[[str, int], tuple[str, ...]]
 
 
-class StepsTask:
-    """The two functions that a `SearchTask` is exported as.
+class StepwiseSearch:
+    """The two functions of a `SearchTask` in the layout "steps".
 
     Args:
         task: `SearchTask`.
-        dtype: dtype that keys and values are stored in between the steps.
+        dtype: dtype in which keys and values are stored between the steps. Defaults to "float32".
     """
 
-    def __init__(self, task, dtype="float32"):
+    def __init__(self, task: SearchTask, dtype: str = "float32") -> None:
         self.task, self.model, self.search, self.dtype = task, task.model, task.search, dtype
-        self._parts = None
+        self._state: dict[str, Nest] = {}  # all that is handed from step to step
 
     @property
-    def first(self):
-        """The `Part` before the first step; to be traced before `step` is asked for."""
+    def first(self) -> Part:
+        """The part before the first step. Trace it before you ask for `step`."""
         return Part(self.model, self._first, self.task.specs, self._axes)
 
     @property
-    def step(self):
-        """The `Part` that is a step."""
+    def step(self) -> Part:
+        """The part that is one step."""
         specs = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
-            for name, tensor in _tensors(self._parts).items()
+            for name, tensor in _tensors(self._state).items()
         }
         return Part(self.model, self._step, specs, self._axes)
 
-    def _first(self, **inputs):
-        """The source to all tensors that a step reads, by name."""
+    def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """All tensors that a step reads, by name, for the source."""
         task, search = self.task, self.search
         seed = {signature.SEED: inputs.pop(signature.SEED)} if task.random else {}
         inputs = read_inputs(self.model, inputs, task.max_length, None, search.min_length)
@@ -104,15 +108,14 @@ class StepsTask:
         history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
         hypotheses = hypotheses._replace(history=history)
         cache = self._fixed_cache(batch_size, length)
-        self._parts = self._divided(memory, plan, tf.zeros([], tf.int32), hypotheses, cache)
-        return _tensors(self._parts)
+        self._state = self._divided(memory, plan, tf.zeros([], tf.int32), hypotheses, cache)
+        return _tensors(self._state)
 
-    def _step(self, **tensors):
-        """What `first` gave or the last step left, to what the next step reads in its place."""
-        parts = _with_tensors(self._parts, tensors)
-        memory, plan, *before = self._joined(parts)
+    def _step(self, **tensors: Tensor) -> dict[str, Tensor]:
+        """The changed tensors after one step, and whether another step is needed."""
+        memory, plan, *before = self._joined(_with_tensors(self._state, tensors))
         position, hypotheses, cache = add_token(self.search, self.model, memory, plan, *before)
-        # A window: the oldest column goes, so that the last one is always the newest token.
+        # The oldest column goes, so the last column is always the newest token.
         hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
         if not self.model.recurrent:
             cache = cache._replace(by_sentence=cache.by_sentence.moved())
@@ -124,7 +127,7 @@ class StepsTask:
             signature.UNFINISHED: unfinished,
         }
 
-    def _axes(self, name, rank):
+    def _axes(self, name: str, rank: int) -> tuple[str, ...]:
         """Names of the axes of an input or output."""
         if name in self.task.specs:
             return self.task.axes(name, rank)
@@ -134,7 +137,7 @@ class StepsTask:
         rest = [f"{name}_axis_{i}" for i in range(1, rank)]
         return ("batch", *rest)[:rank]
 
-    def _fixed_cache(self, batch_size, length):
+    def _fixed_cache(self, batch_size: Tensor, length: Tensor) -> Cache:
         """The empty cache with slots for `length` steps."""
         width = self.search.width
         cache = self.model.initial_cache(batch_size, width)
@@ -154,9 +157,10 @@ class StepsTask:
         past_bias = tf.fill([batch_size, width, length * width], FORBIDDEN)
         return Cache(FixedSlots(blocks, step_bias, key_places, bias_places), past_bias)
 
-    def _divided(self, memory, plan, position, hypotheses, cache):
-        """All that `first` and a step hand on, as a dict of nests."""
-        slots, past_bias = cache
+    def _divided(
+        self, memory: Nest, plan: Plan, position: Tensor, hypotheses: Hypotheses, cache: Cache
+    ) -> dict[str, Nest]:
+        """All that is handed from step to step, as a dict of nests."""
         parts = {
             "memory": _cast(memory, self.dtype),
             "limit": plan.limit,
@@ -168,16 +172,17 @@ class StepsTask:
             parts.update(plan.given._asdict())
         if self.model.recurrent:
             return {**parts, "states": cache.by_hypothesis.blocks}
+        slots, past_bias = cache
         return {
             **parts,
             **slots._replace(blocks=_cast(slots.blocks, self.dtype))._asdict(),
             "past_bias": past_bias,
         }
 
-    def _joined(self, parts):
+    def _joined(self, parts: Mapping[str, Nest]) -> tuple[Nest, Plan, Tensor, Hypotheses, Cache]:
         """The inverse of `_divided`."""
 
-        def joined(kind):
+        def joined(kind: Any) -> Any:
             return kind(*[parts[name] for name in kind._fields])
 
         if self.model.recurrent:
@@ -190,35 +195,31 @@ class StepsTask:
         return memory, plan, parts["position"], joined(Hypotheses), cache
 
 
-def _places(batch_size, rows, width):
+def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:
     """Indices (B, rows, W, 3) of the first `width` slots of every row."""
-    counts = (
-        tf.cast(batch_size, tf.int64),
-        tf.constant(rows, tf.int64),
-        tf.constant(width, tf.int64),
-    )
-    indices = tf.meshgrid(*map(tf.range, counts), indexing="ij")
+    sizes = (batch_size, rows, width)
+    indices = tf.meshgrid(*[tf.range(tf.cast(size, tf.int64)) for size in sizes], indexing="ij")
     return tf.stack(indices, axis=3)
 
 
-def _cast(nest, dtype):
+def _cast(nest: Nest, dtype: str) -> Nest:
     """A nest with its floating-point tensors in a dtype."""
     return tf.nest.map_structure(lambda x: tf.cast(x, dtype) if x.dtype.is_floating else x, nest)
 
 
-def _leaves(parts):
-    """Pairs of a name and a leaf, tensor or not."""
-    for name, nest in sorted(parts.items()):  # the order of `tf.nest`
+def _leaves(parts: Mapping[str, Nest]) -> Iterator[tuple[str, Any]]:
+    """Pairs of a name and a leaf, in the order of `tf.nest`."""
+    for name, nest in sorted(parts.items()):
         for number, leaf in enumerate(tf.nest.flatten(nest)):
             yield f"{name}.{number}" if tf.nest.is_nested(nest) else name, leaf
 
 
-def _tensors(parts):
+def _tensors(parts: Mapping[str, Nest]) -> dict[str, Tensor]:
     """The tensors among the leaves, by name."""
     return {name: leaf for name, leaf in _leaves(parts) if tf.is_tensor(leaf)}
 
 
-def _with_tensors(parts, tensors):
+def _with_tensors(parts: dict[str, Nest], tensors: Mapping[str, Tensor]) -> dict[str, Nest]:
     """`parts` with other tensors."""
     leaves = [tensors.get(name, leaf) for name, leaf in _leaves(parts)]
     return tf.nest.pack_sequence_as(parts, leaves)
