@@ -21,8 +21,7 @@ def main():
     sys.modules.update(dict.fromkeys(FRAMEWORKS))  # `import tensorflow` fails from here on
     from keras_transformer.export.artefact import signature
     from keras_transformer.export.artefact.reader import read_artefact
-    from keras_transformer.export.runtime.session import open_session
-    from keras_transformer.export.runtime.text_session import open_text_model
+    from keras_transformer.export.runtime.session import open_session, open_text_model
 
     with np.load(sys.argv[1]) as file:
         job = dict(file)

@@ -1,6 +1,6 @@
 """Heads at export: does what is said of a model's outputs hold?
 
-The heads themselves are in `artefact.heads`, because the runtime reads them too.
+The heads themselves are in `artefact.task_heads`, because the runtime reads them too.
 
 Shapes: B rows, S tokens, C classes, D size of a vector.
 """
@@ -9,13 +9,13 @@ import keras
 import numpy as np
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.heads import (
+from keras_transformer.export.artefact.manifest import id_inputs
+from keras_transformer.export.artefact.task_heads import (
     HEADS,
     FeatureExtraction,
     QuestionAnswering,
     TokenClassification,
 )
-from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.staging import ExportError
 
 # Probabilities sum to 1 within this.

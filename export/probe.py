@@ -56,7 +56,7 @@ def open_onnx(job):
     session = sessions[-1]
     if len(sessions) > 1:
         sys.modules.update(dict.fromkeys(FRAMEWORKS))  # not to be had from here on
-        from keras_transformer.export.runtime.steps import StepsSession
+        from keras_transformer.export.runtime.steps_session import StepsSession
 
         session = StepsSession(*sessions)
     names = [value.name for value in session.get_outputs()]

@@ -27,7 +27,7 @@ class ForwardTask:
     Args:
         model: functional Keras model in float32. A `Sequential` becomes one, as its inputs and
             outputs have no names of their own.
-        head: what its outputs mean, one of `export.artefact.heads`, or `None`.
+        head: what its outputs mean, one of `export.artefact.task_heads`, or `None`.
         passed: the user's model, where `model` is a copy of it in float32. The export is held to
             both. Defaults to `None`: it is `model`.
 

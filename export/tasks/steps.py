@@ -1,8 +1,8 @@
 """A search as two functions: what comes before the first step, and one step.
 
 The one-file layout holds the loop in the graph, and its cache grows. Here the loop is outside, in
-`runtime.steps`, and every tensor keeps its shape from the first step to the last: the cache has
-slots for all tokens from the start, and a step writes its keys and values into its own slots. An
+`runtime.steps_session`, and every tensor keeps its shape from the first step to the last: the cache
+has slots for all tokens from the start, and a step writes its keys and values into its own slots. An
 attention bias hides the slots that are not filled yet. So the caches can be updated in place. The
 states of a recurrent decoder have one size from the start.
 
