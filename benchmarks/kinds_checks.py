@@ -96,9 +96,13 @@ class Kind:
 
     def _onnx(self, path, precision):
         export.export_onnx(
-            self.model, path, **self.options, precision=precision, samples=self._samples(),
+            self.model,
+            path,
+            **self.options,
+            precision=precision,
+            samples=self._samples(),
             verbose=False,
-        )  # fmt: skip
+        )
         providers = ["CPUExecutionProvider"]
         session = onnxruntime.InferenceSession(path / signature.MODEL_FILE, providers=providers)
         names = [output.name for output in session.get_outputs()]

@@ -31,8 +31,17 @@ from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 
 CLOTHES = (
-    "tshirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
-)  # fmt: skip
+    "tshirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "boot",
+)
 LETTERS = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz", 4)}
 SIZES = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.1}
 BANDS = 24  # of a frame of sound

@@ -14,7 +14,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from keras import ops
@@ -24,6 +23,7 @@ from support.sets.linear_forecast import LinearForecast
 from support.sets.series import electricity_transformer, made_series
 from support.task_run import TaskRun, make_parser, parse
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 

@@ -12,7 +12,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 import tensorflow as tf
@@ -21,6 +20,7 @@ from support.recipes import learning_rate
 from support.sets.pictures import fashion_mnist, made_pictures
 from support.task_run import TaskRun, make_parser, parse
 
+import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.export.runtime import Predictor
 

@@ -11,7 +11,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from keras import ops
@@ -22,6 +21,7 @@ from support.scores.retrieval import recall_at
 from support.sets.number_words import number_words
 from support.sets.text_sets import read_sets
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
@@ -77,8 +77,9 @@ def train(args, run, text, tokenizer):
         loss=kt.PairCrossentropy(),
         weighted_metrics=[kt.TokenAccuracy(pad_id=-1, name="recall")],
     )
-    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-            best="val_recall")  # fmt: skip
+    run.fit(
+        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_recall"
+    )
     return embedder
 
 

@@ -13,7 +13,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from support.plots import plot_spectrogram
@@ -23,6 +22,7 @@ from support.sets.sound import log_bands
 from support.sets.spoken_digits import RATE, dialled_digits, joined, spoken_digits
 from support.task_run import TaskRun, make_parser, parse
 
+import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.special_ids import BEGIN_ID, END_ID

@@ -13,7 +13,6 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 from collections import Counter
 
 import keras
@@ -23,6 +22,7 @@ from support.recipes import learning_rate
 from support.sets.treebank import made_trees, read_treebank
 from support.sets.trees import tagged_words
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
@@ -103,9 +103,13 @@ def main(argv=None):
             metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
         )
         run.fit(
-            model, batches, validation_data=measured, epochs=args.epochs, best="val_accuracy",
+            model,
+            batches,
+            validation_data=measured,
+            epochs=args.epochs,
+            best="val_accuracy",
             shuffle=False,  # the batches shuffle themselves
-        )  # fmt: skip
+        )
 
         head = export.TokenClassification(names)
         export.export_onnx(model, run.path / "onnx", tokenizer, head=head)

@@ -14,7 +14,6 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import tensorflow as tf
 from support import arguments
@@ -24,6 +23,7 @@ from support.run_folder import RunFolder
 from support.scores.bleu import bleu
 from support.selection import choose_weights
 
+import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.training.callbacks import translate
 
@@ -65,8 +65,9 @@ def train(args, run, text, tokenizer, strategy):
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
     try:  # the batches shuffle themselves
-        model.fit(batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-                  callbacks=callbacks)  # fmt: skip
+        model.fit(
+            batches, validation_data=valid, epochs=args.epochs, shuffle=False, callbacks=callbacks
+        )
     except KeyboardInterrupt:
         return False
     return True

@@ -10,7 +10,7 @@ import threading
 import time
 
 from keras_transformer.export.artefact.signature import MANIFEST_FILE
-from keras_transformer.export.runtime import ArtefactError, open_runner
+from keras_transformer.export.runtime import ArtefactError, answers, open_runner
 from keras_transformer.export.serving.worker import work
 
 logger = logging.getLogger("ray.serve")
@@ -113,7 +113,7 @@ class Replica:
         runners, start = self._runners, time.perf_counter()
         runner = runners[worker % len(runners)]
         lengths = runner.lengths(items)
-        results = list(runner.results(items, seed, self._most_tokens, max(1, len(items))))
+        results = list(answers(runner, items, seed, self._most_tokens, max(1, len(items))))
         seconds = time.perf_counter() - start
         return Sent(results, lengths, seconds, description(runner), self._name)
 

@@ -50,8 +50,9 @@ def plot_confusion(true, predicted, labels, title=None):
         for row, column in zip(*np.nonzero(shares > 0.005), strict=True):
             share = shares[row, column]
             colour = "white" if share > 0.5 else "black"
-            panel.text(column, row, f"{share:.0%}"[:-1], color=colour, fontsize=8,
-                       ha="center", va="center")  # fmt: skip
+            panel.text(
+                column, row, f"{share:.0%}"[:-1], color=colour, fontsize=8, ha="center", va="center"
+            )
     figure.suptitle(title)
     return figure
 

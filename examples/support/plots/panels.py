@@ -4,8 +4,15 @@ from dataclasses import dataclass
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442",
-)  # fmt: skip
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#000000",
+    "#F0E442",
+)
 MARKERS = "osD^vPX*"
 
 

@@ -58,9 +58,13 @@ def plot_picture_attention(pictures, maps, captions, names, title=None):
         for panel, weight in zip(row[1:], weights, strict=True):
             share = weight / max(float(weight.max()), np.finfo("float32").tiny)
             shown = panel.imshow(
-                share, vmin=0, vmax=1, cmap="inferno", alpha=0.65,
+                share,
+                vmin=0,
+                vmax=1,
+                cmap="inferno",
+                alpha=0.65,
                 extent=(-0.5, width - 0.5, height - 0.5, -0.5),
-            )  # fmt: skip
+            )
     for panel, name in zip(panels[0], ("picture", *names), strict=True):
         panel.set_title(name, fontsize=8)
     figure.colorbar(shown, ax=panels, label="weight / largest weight", shrink=0.8)

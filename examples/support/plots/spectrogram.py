@@ -50,9 +50,14 @@ def plot_spectrogram(frames, seconds, hertz, weights=None, tokens=None, title=No
     else:
         panels = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, lower))
         panels[1].imshow(
-            weights, vmin=0, vmax=weights.max(), cmap="Blues", aspect="auto",
-            interpolation="nearest", extent=(0, seconds, count - 0.5, -0.5),
-        )  # fmt: skip
+            weights,
+            vmin=0,
+            vmax=weights.max(),
+            cmap="Blues",
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0, seconds, count - 0.5, -0.5),
+        )
         panels[1].set_yticks(range(count), [token.replace("$", r"\$") for token in tokens])
         panels[1].set_ylabel("token written")
     panels[0].imshow(

@@ -19,11 +19,23 @@ MONTHS = (
 ).split()
 # Said of a person, and asked for.
 ACTIVITIES = (
-    "plays chess", "buys a bicycle", "gives a talk", "visits a museum", "sings in a choir",
-    "repairs a clock", "meets a lawyer", "paints a bridge", "reads a novel", "rents a boat",
-    "teaches physics", "bakes bread", "sells a piano", "takes an exam", "watches a play",
+    "plays chess",
+    "buys a bicycle",
+    "gives a talk",
+    "visits a museum",
+    "sings in a choir",
+    "repairs a clock",
+    "meets a lawyer",
+    "paints a bridge",
+    "reads a novel",
+    "rents a boat",
+    "teaches physics",
+    "bakes bread",
+    "sells a piano",
+    "takes an exam",
+    "watches a play",
     "writes a report",
-)  # fmt: skip
+)
 ORDINALS = (
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
     "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"

@@ -42,8 +42,10 @@ def read_synopses(folder, limit=None, longest=60):
     if not pairs:
         raise ValueError(f"{folder}: {NAME} holds no descriptions of packages.")
     sets = [], [], []
-    for key, pair in sorted((hashlib.sha256(text.encode()).hexdigest(), (text, synopsis))
-                            for text, synopsis in pairs.items()):  # fmt: skip
+    for key, pair in sorted(
+        (hashlib.sha256(text.encode()).hexdigest(), (text, synopsis))
+        for text, synopsis in pairs.items()
+    ):
         share = int(key[-8:], 16) % 40
         sets[share if share < 2 else 2].append(pair)
     test, valid, train = sets

@@ -129,9 +129,21 @@ def made_opinions(limit=None):
     verbs = "is", "was", "seems", "felt"
     turns = {"": 0, "really": 0, "very": 0, "not": 1, "never": 1, "hardly": 1}
     kinds = {
-        "good": 1, "great": 1, "clever": 1, "funny": 1, "moving": 1, "honest": 1, "rich": 1,
-        "bad": 0, "dull": 0, "weak": 0, "silly": 0, "boring": 0, "empty": 0, "poor": 0,
-    }  # fmt: skip
+        "good": 1,
+        "great": 1,
+        "clever": 1,
+        "funny": 1,
+        "moving": 1,
+        "honest": 1,
+        "rich": 1,
+        "bad": 0,
+        "dull": 0,
+        "weak": 0,
+        "silly": 0,
+        "boring": 0,
+        "empty": 0,
+        "poor": 0,
+    }
     pairs = [
         (" ".join(f"the {thing} {verb} {turn} {kind}".split()), SENTIMENTS[kinds[kind] ^ turned])
         for thing, verb, (turn, turned), kind in itertools.product(

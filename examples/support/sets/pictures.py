@@ -10,8 +10,17 @@ import numpy as np
 from support.sets.idx import read_idx
 
 CLOTHES = (
-    "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
-)  # fmt: skip
+    "T-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "boot",
+)
 VALID = 5000  # pictures of the training set that are kept to choose by
 SIZE = 28  # height and width in pixels
 
@@ -108,8 +117,10 @@ def made_pictures(count=3000, limit=None):
     radius = draw.uniform(5, 10, (count, 1, 1))
     middle = draw.uniform(radius, SIZE - 1 - radius, (2, count, 1, 1))
     y, x = np.mgrid[:SIZE, :SIZE][:, None] - middle  # (N, 28, 28) each
-    shown = np.select([(classes == n)[:, None, None] for n in range(len(labels))],
-                      [inside(x, y, radius) for inside in SHAPES.values()])  # fmt: skip
+    shown = np.select(
+        [(classes == n)[:, None, None] for n in range(len(labels))],
+        [inside(x, y, radius) for inside in SHAPES.values()],
+    )
     pixels = 0.7 * shown + draw.uniform(0, 0.3, shown.shape)
     pixels = pixels[..., None].astype("float32")
     parts = np.split(np.arange(count), [count * 2 // 3, count * 5 // 6])

@@ -29,15 +29,24 @@ PHRASES = {
 }
 # Some words are noun and verb: only the sentence tells which.
 WORDS = {
-    "DT": "the a this every", "DT-MANY": "the these some", "CD": "two three seven",
+    "DT": "the a this every",
+    "DT-MANY": "the these some",
+    "CD": "two three seven",
     "NN": "dog cat child garden river house teacher friend walk play watch visit",
     "NNS": "dogs cats children gardens rivers houses teachers friends walks plays watches visits",
     "VBZ": "sees likes finds walks plays watches visits",
-    "VBP": "see like find walk play watch visit", "VB": "see like find walk play watch visit",
-    "NNP": "Anna Ben Clara David", "JJ": "old small red quiet happy", "RB": "often slowly here",
-    "IN": "in near behind with", "IN-OF": "of", "VBZ-DOES": "does", "VBP-DO": "do",
-    ".": ".", "?": "?",
-}  # fmt: skip
+    "VBP": "see like find walk play watch visit",
+    "VB": "see like find walk play watch visit",
+    "NNP": "Anna Ben Clara David",
+    "JJ": "old small red quiet happy",
+    "RB": "often slowly here",
+    "IN": "in near behind with",
+    "IN-OF": "of",
+    "VBZ-DOES": "does",
+    "VBP-DO": "do",
+    ".": ".",
+    "?": "?",
+}
 
 
 class TreeSets(NamedTuple):
