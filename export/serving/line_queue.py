@@ -17,20 +17,24 @@ never dropped for want of room.
 import asyncio
 import collections
 import dataclasses
+import pathlib
 import time
 
+from keras_transformer.data.json_tokenizer import load_tokenizer
+from keras_transformer.export.runtime.signature import TOKENIZER_FILE
 from keras_transformer.export.serving.bodies import aside
 from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost
-from keras_transformer.export.serving.measure import SEEN
 
 LINGER = 0.05  # seconds
 # Lines of a request, longest first, among which company is looked for; only these fill the queue.
 NEXT_LINES = 64
-# Workers that may die at the lines of a request, and seconds before the second one gets them: the
-# other connections of the dead process break meanwhile.
-DEATHS, PAUSE = 2, 0.1
+DEATHS = 2  # workers that may die at the lines of a request
 # Where so many times the tokens of a batch wait, batches grow with them, to twice as many.
 BATCHES_WAITING = 5
+# Characters that are looked at; the rest of a longer line is taken to be like them.
+SEEN = 1000
+# Said of everything that is not read as text, such as arrays.
+UNKNOWN = 16
 
 
 @dataclasses.dataclass
@@ -159,7 +163,7 @@ class LineQueue:
                 sent = await self._send(items, lines[0][0].seed)
                 answers = list(zip(lines, sent.results, sent.lengths, strict=True))
             except (WorkerLost, Invalid) as error:
-                await self._part(lines, error)
+                self._part(lines, error)
                 continue
             except Exception as error:  # of any kind: who asked gets it, and the queue goes on
                 for request, _ in lines:
@@ -171,15 +175,13 @@ class LineQueue:
             if 1 < len({request for request, _ in lines}) > len(self._requests):
                 await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
-    async def _part(self, lines, error):
+    def _part(self, lines, error):
         """Retries each request of a failed batch in its own batch.
 
         So the one that kills a worker or is refused fails,
         and its neighbours do not.
         """
         requests = {request: None for request, _ in lines}
-        if isinstance(error, WorkerLost):
-            await asyncio.sleep(PAUSE)
         for request in requests:
             request.deaths += isinstance(error, WorkerLost)
             if request.deaths >= DEATHS or len(requests) == 1 and isinstance(error, Invalid):
@@ -219,3 +221,26 @@ class LineQueue:
         self._requests.rotate(-1)
         self._leave_out_empty()
         return taken
+
+
+def make_measure(folder):
+    """A function of a list of lines, str or bytes: a guess of the tokens of each, a list of int.
+
+    The tokenizer of an artefact makes it, where there is one. An artefact that replaces the one in
+    the folder may have another; its lines are still about as long, one beside the other.
+    """
+    path = pathlib.Path(folder) / TOKENIZER_FILE
+    if not path.exists():
+        return lambda items: [UNKNOWN] * len(items)
+    encode = load_tokenizer(path).encode
+
+    def length(item):
+        some = item[:SEEN]
+        text = some.decode("utf-8", "replace") if isinstance(some, bytes) else some
+        try:
+            count = 1 + len(encode(text))  # and an end token
+        except ValueError:  # half a surrogate pair: the line will be refused
+            return 0
+        return count * len(item) // max(1, len(some))
+
+    return lambda items: [length(item) for item in items]

@@ -113,12 +113,12 @@ class Metrics:
         """Has the length of a model's queue told."""
         self._waiting.labels(name).set_function(lambda: queue.waiting)
 
-    def batch_done(self, name, sent):
-        """Counts a batch: `Sent` by a replica."""
-        self._batches.labels(name).observe(len(sent.results))
-        self._lines.labels(name, sent.replica).inc(len(sent.results))
-        self._tokens.labels(name, sent.replica).inc(sum(sent.lengths))
-        self._busy.labels(name, sent.replica).inc(sent.seconds)
+    def batch_done(self, name, batch):
+        """Counts a `BatchResult`."""
+        self._batches.labels(name).observe(len(batch.results))
+        self._lines.labels(name, batch.replica).inc(len(batch.results))
+        self._tokens.labels(name, batch.replica).inc(sum(batch.lengths))
+        self._busy.labels(name, batch.replica).inc(batch.seconds)
 
     def request_done(self, record, seconds):
         """Counts a request, and writes its line."""

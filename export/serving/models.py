@@ -31,43 +31,29 @@ class Model:
 
     Args:
         name: str, as it stands in addresses.
-        workers: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls`,
-            `batch_tokens` and `alive`, as `Workers`.
+        pool: `Pool`, opened.
+        description: `Description` of what the pool serves.
         limits: `Limits`.
         metrics: `Metrics`.
     """
 
-    def __init__(self, name, workers, limits, metrics):
-        self.name, self._workers, self._metrics = name, workers, metrics
-        self._most_seconds = limits.deadline_seconds
+    def __init__(self, name, pool, description, limits, metrics):
+        self.name, self.pool, self.description = name, pool, description
+        self._metrics, self._most_seconds = metrics, limits.deadline_seconds
         self.queue = LineQueue(
-            self._send,
-            workers.measure,
-            workers.calls,
-            workers.batch_tokens,
-            limits.waiting_lines,
+            self._compute, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
         )
-        self.description = None
 
-    async def open(self):
-        """Asks a worker what is served."""
-        self.description = await self._workers.describe()
-
-    @property
-    def alive(self) -> bool:
-        """Whether a worker answers."""
-        return self._workers.alive
-
-    async def _send(self, items, seed):
+    async def _compute(self, items, seed):
         try:
             # Every request of the batch is over by then, so a worker that hangs is given up.
             async with asyncio.timeout(self._most_seconds):
-                sent = await self._workers.answer(items, seed)
+                batch = await self.pool.compute(items, seed)
         except TimeoutError as error:
             raise Late("The batch took longer than any request may.") from error
-        self._metrics.batch_done(self.name, sent)
-        self.description = sent.description
-        return sent
+        self._metrics.batch_done(self.name, batch)
+        self.description = batch.description
+        return batch
 
     def seed(self, value):
         """A seed from a request, checked; None is none."""
@@ -112,18 +98,22 @@ class Models:
         self._idle.set()
         self._freed = asyncio.Event()
 
-    async def add(self, name, workers):
-        """Adds a model; `workers` as `Model` takes them."""
-        model = Model(name, workers, self.limits, self.metrics)
-        await model.open()
+    def add(self, name, pool, description):
+        """Adds a model. `pool` has been opened, and gave the `Description`."""
+        model = Model(name, pool, description, self.limits, self.metrics)
         self._models[name] = model
         self.metrics.watch(name, model.queue)
 
+    async def close(self):
+        """Ends all queues; requests that wait are not answered."""
+        for model in self._models.values():
+            await model.queue.close()
+
     @property
     def ready(self):
-        """Whether requests are taken, and each model has a worker that answers."""
+        """Whether requests are taken, and each model has a worker that can compute."""
         models = self._models.values()
-        return bool(models) and not self.draining and all(model.alive for model in models)
+        return bool(models) and not self.draining and all(model.pool.ready for model in models)
 
     def names(self):
         """The models' names, sorted."""
