@@ -14,8 +14,8 @@ from kinds_rows import real_places
 
 from keras_transformer import export
 from keras_transformer.export import verify
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.runtime import signature
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
 GENERATED = 12  # most tokens that a search generates
@@ -96,9 +96,13 @@ class Kind:
 
     def _onnx(self, path, precision):
         export.export_onnx(
-            self.model, path, **self.options, precision=precision, samples=self._samples(),
+            self.model,
+            path,
+            **self.options,
+            precision=precision,
+            samples=self._samples(),
             verbose=False,
-        )  # fmt: skip
+        )
         providers = ["CPUExecutionProvider"]
         session = onnxruntime.InferenceSession(path / signature.MODEL_FILE, providers=providers)
         names = [output.name for output in session.get_outputs()]

@@ -7,7 +7,8 @@ with what these share in `encoder_decoder`), their arguments (`arguments`), a mo
 (`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
 a user's own (`compare`, `apart`), folders that appear whole (`staging`), the command line
 (`__main__`), the passes over a graph (`graph`), what another server wants (`triton`,
-`triton_config`), our server's side (`runtime`), a service of it (`serving`), archives of text
+`triton_config`), names, manifest and reader of what is written (`artefact`), our server's side
+(`runtime`), a service of it (`serving`), archives of text
 (`archive`) and the browser's side (`web`, in JavaScript).
 
 What may be imported: everything of this package; nothing of it imports this folder. `runtime`
@@ -19,12 +20,12 @@ from importlib import import_module
 
 # Public name -> module of this package that defines it.
 _EXPORTERS = {
-    "Classification": "runtime.heads",
+    "Classification": "artefact.heads",
     "Comparison": "compare",
     "ExportError": "staging",
-    "FeatureExtraction": "runtime.heads",
-    "QuestionAnswering": "runtime.heads",
-    "TokenClassification": "runtime.heads",
+    "FeatureExtraction": "artefact.heads",
+    "QuestionAnswering": "artefact.heads",
+    "TokenClassification": "artefact.heads",
     "compare_with_keras": "compare",
     "export_attention": "attention",
     "export_ctranslate2": "ctranslate2_model",

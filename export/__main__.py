@@ -7,7 +7,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError, Progress
 
 # Arguments that only some exports have, by their names in Python. An argument that does not apply
@@ -160,7 +160,7 @@ def run(arguments):
 
     import keras_transformer  # noqa: F401, registers every class
     from keras_transformer import export
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
     model = keras.saving.load_model(arguments.model, compile=False)
     given = chosen(arguments, ("tokenizer", "target_tokenizer"))

@@ -19,8 +19,8 @@ FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 
 def main():
     sys.modules.update(dict.fromkeys(FRAMEWORKS))  # `import tensorflow` fails from here on
-    from keras_transformer.export.runtime import signature
-    from keras_transformer.export.runtime.artefact import read_artefact
+    from keras_transformer.export.artefact import signature
+    from keras_transformer.export.artefact.reader import read_artefact
     from keras_transformer.export.runtime.session import open_session
     from keras_transformer.export.runtime.text_session import open_text_model
 

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from keras_transformer.decoding import CachedDecoding
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.graph import quantize
-from keras_transformer.export.runtime import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
 from keras_transformer.models import Transformer

@@ -19,8 +19,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer import search as searches
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID

@@ -12,9 +12,9 @@ import json
 import keras
 import numpy as np
 
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.arguments import check_weights
 from keras_transformer.models import Transformer
+from keras_transformer.text.tokenizer import Tokenizer
 
 CONFIG_FILE = "config.json"
 # The key and value of that file by which an earlier export is known. Engines pass over it.

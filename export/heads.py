@@ -1,6 +1,6 @@
 """Heads at export: does what is said of a model's outputs hold?
 
-The heads themselves are in `runtime.heads`, for the runtime reads them too.
+The heads themselves are in `artefact.heads`, because the runtime reads them too.
 
 Shapes: B rows, S tokens, C classes, D size of a vector.
 """
@@ -8,14 +8,14 @@ Shapes: B rows, S tokens, C classes, D size of a vector.
 import keras
 import numpy as np
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.heads import (
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.heads import (
     HEADS,
     FeatureExtraction,
     QuestionAnswering,
     TokenClassification,
 )
-from keras_transformer.export.runtime.text_rows import id_inputs
+from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.staging import ExportError
 
 # Probabilities sum to 1 within this.

@@ -18,6 +18,8 @@ from keras_transformer.export.arguments import (
     check_shortlist,
     check_weights,
 )
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import digest, seal
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
@@ -27,8 +29,6 @@ from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.manifest import digest, seal
 from keras_transformer.export.staging import Progress, staged, why_not_onnx
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 from keras_transformer.export.tasks.steps import StepsTask
@@ -72,7 +72,7 @@ def export_onnx(
     The encoder, the decoder with its caches and the search become one graph: ids in, ids and scores
     out. Before the folder appears, its file has passed `onnx.checker`, has run in a process without
     TensorFlow, and has been held to Keras' results on several batch sizes and lengths. The folder's
-    parts are described in `keras_transformer.export.runtime.signature`.
+    parts are described in `keras_transformer.export.artefact.signature`.
 
     Args:
         model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;

@@ -7,7 +7,7 @@ import pathlib
 import sys
 import time
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.files import checked_path, whole_folder
 
 # The file that every SavedModel has.

@@ -15,7 +15,7 @@ import numpy as np
 import sentencepiece
 from onnx import TensorProto
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 
 # First bytes with as many following ones: at least one, at least two, and three.
 FIRST_BYTES = ((0xC2, 0xF4), (0xE0, 0xF4), (0xF0, 0xF4))

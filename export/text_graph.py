@@ -11,7 +11,7 @@ import numpy as np
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.text_bytes import add_broken_bytes
 
 # The domain of onnxruntime-extensions' operators.

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from keras_transformer.export import verify
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import proof_texts
 from keras_transformer.export.text_graph import CONTRIB, Nodes, add_decoding, add_encoding

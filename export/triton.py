@@ -14,8 +14,8 @@ import sys
 
 import onnxruntime
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.staging import ExportError, staged
 from keras_transformer.export.triton_config import Enum, batch_size, tensor, text_format
 

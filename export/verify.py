@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError
 
 # By how much numbers may differ from Keras'. For float32 the largest difference, relative to the

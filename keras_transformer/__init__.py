@@ -13,8 +13,10 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_transformer.data.corpora import read_lines
-from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
+from keras_transformer.startup import serve_without_frameworks
+from keras_transformer.text.corpora import read_lines
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
@@ -57,7 +59,6 @@ __all__ = [
     "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
-    "TranslationBatches",
     "WordNumbers",
     "answer_batches",
     "average_checkpoints",
@@ -98,13 +99,12 @@ def _where_installed() -> Iterator[None]:
 
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
-quiet_commands()
 serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
-with quiet_import(), _where_installed():  # Keras, on any of its backends
+with _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention
@@ -138,7 +138,7 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-with quiet_import(), _where_installed():  # TensorFlow proper
+with _where_installed():  # TensorFlow proper
     from keras_transformer.data.answers import answer_batches
     from keras_transformer.data.classification import classification_batches
     from keras_transformer.data.dataset import Batches
@@ -146,7 +146,7 @@ with quiet_import(), _where_installed():  # TensorFlow proper
     from keras_transformer.data.language_model import language_model_batches
     from keras_transformer.data.pairs import pair_batches
     from keras_transformer.data.tagging import tagging_batches
-    from keras_transformer.data.translation import TranslationBatches, translation_batches
+    from keras_transformer.data.translation import translation_batches
     from keras_transformer.search import (
         BeamSearch,
         BracketGrammar,

@@ -19,7 +19,7 @@ import json
 import os
 import re
 
-from keras_transformer.export.runtime.results import Labels, Tags, Vector
+from keras_transformer.export.artefact.results import Labels, Tags, Vector
 from keras_transformer.files import whole_file
 
 # How the name of a part ends, by its format.

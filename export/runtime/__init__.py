@@ -8,10 +8,8 @@
 
 What lives here, from the bottom up:
 
-- `signature`: names of inputs, outputs, axes and files; `manifest`: the file that lists them all;
-- `heads`: what outputs mean, labels or tags or answers; `results`: what is made of them;
-- `artefact`: reads a folder and checks it; `mapped_model` and `session`: ONNX Runtime with it;
-  `steps`: the loop of a search, where it is not in the graph;
+- `mapped_model` and `session`: ONNX Runtime with an artefact; `steps`: the loop of a search, where
+  it is not in the graph;
 - `lines`, `rows`, `text_rows`: what may be read, and as what the model reads it;
 - `batching`: batches, worker threads, faults kept apart;
 - `runner`: what serves an artefact, whatever its task; `search_runner`: if it holds a search;
@@ -22,16 +20,16 @@ What lives here, from the bottom up:
 - `check`: what is wrong with serving here, from `installation`, what is found on the machine,
   `faults`, what that means, and `trials` of providers.
 
-What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package the tokenizer and the
-special ids. A new kind of answer of a forward pass is a class in `heads` and one in `results`; of a
-search, one file beside `translator` and its line in `by_task`.
+What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
+what that imports. A new kind of answer of a search is one file beside `translator` and its line in
+`by_task`; of a forward pass, a class in `export.artefact.heads`.
 """
 
-from keras_transformer.export.runtime.artefact import ArtefactError
+from keras_transformer.export.artefact.reader import ArtefactError
+from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Tags, Vector
 from keras_transformer.export.runtime.by_task import answers, open_runner
 from keras_transformer.export.runtime.generator import Generation, Generator
 from keras_transformer.export.runtime.predictor import Predictor
-from keras_transformer.export.runtime.results import Answer, Labels, Outputs, Tags, Vector
 from keras_transformer.export.runtime.session import ProviderError
 from keras_transformer.export.runtime.text_session import open_text_model
 from keras_transformer.export.runtime.transcriber import Transcriber

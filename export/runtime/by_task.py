@@ -4,10 +4,10 @@ The command line, a service and an archive job do not care what an artefact does
 `open_runner` and ask it with `answers`.
 """
 
-from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.artefact.reader import read_task
+from keras_transformer.export.artefact.signature import HEAD_TASKS
 from keras_transformer.export.runtime.generator import Generator
 from keras_transformer.export.runtime.predictor import Predictor
-from keras_transformer.export.runtime.signature import HEAD_TASKS
 from keras_transformer.export.runtime.transcriber import Transcriber
 from keras_transformer.export.runtime.translator import Translator
 

@@ -9,7 +9,7 @@ import json
 import shutil
 import textwrap
 
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.runtime.faults import faults
 from keras_transformer.export.runtime.installation import look
 from keras_transformer.export.runtime.trials import candidates, example, tried, verdict

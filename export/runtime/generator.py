@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime.lines import checked_lines
 from keras_transformer.export.runtime.runner import with_warnings
 from keras_transformer.export.runtime.search_runner import SearchRunner

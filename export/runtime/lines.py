@@ -6,20 +6,12 @@ artefacts share these functions, so that they treat odd lines alike.
 
 import functools
 import itertools
-import reprlib
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 # The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 100
-
-
-def shown(value: Any) -> str:
-    """The `repr` of a value, cut to about 100 characters, for an error message."""
-    return _SHORT.repr(value)[:100]
 
 
 def checked_lines(lines, call="translate([line])"):

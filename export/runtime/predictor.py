@@ -1,7 +1,9 @@
 """Runs exported models without a search: labels, tags, answers, vectors, or plain outputs."""
 
-from keras_transformer.export.runtime.artefact import ArtefactError
-from keras_transformer.export.runtime.heads import read_head
+from keras_transformer.export.artefact.heads import read_head
+from keras_transformer.export.artefact.manifest import id_inputs
+from keras_transformer.export.artefact.reader import ArtefactError
+from keras_transformer.export.artefact.signature import SEARCH_TASKS
 from keras_transformer.export.runtime.rows import (
     ArrayReader,
     checked_inputs,
@@ -11,8 +13,7 @@ from keras_transformer.export.runtime.rows import (
     stacked,
 )
 from keras_transformer.export.runtime.runner import Runner
-from keras_transformer.export.runtime.signature import SEARCH_TASKS
-from keras_transformer.export.runtime.text_rows import TextReader, WordReader, id_inputs
+from keras_transformer.export.runtime.text_rows import TextReader, WordReader
 
 
 class Predictor(Runner):

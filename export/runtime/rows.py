@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.runtime.lines import shown, text_of
+from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.padding import pad_rows
 
 

@@ -10,10 +10,11 @@ import functools
 import logging
 from typing import Self
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
-from keras_transformer.export.runtime.lines import shown, windows
+from keras_transformer.export.runtime.lines import windows
 from keras_transformer.export.runtime.session import check_threads, open_session
 
 logger = logging.getLogger("keras_transformer.export")

@@ -11,8 +11,8 @@ import secrets
 
 import numpy as np
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import ArtefactError
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.runtime.lines import encode_lines
 from keras_transformer.export.runtime.runner import Runner
 from keras_transformer.padding import pad_rows

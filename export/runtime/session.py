@@ -5,9 +5,9 @@ from typing import Any
 
 import onnxruntime
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import Artefact, ArtefactError
-from keras_transformer.export.runtime.lines import shown
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError
 from keras_transformer.export.runtime.mapped_model import MappedModel
 from keras_transformer.export.runtime.steps import StepsSession
 

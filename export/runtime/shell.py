@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 
-from keras_transformer.export.runtime.artefact import read_task
+from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.runtime.by_task import DONE, SEEDED, answers, open_runner
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.lines import read_lines

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import onnxruntime
 
-from keras_transformer.export.runtime.signature import (
+from keras_transformer.export.artefact.signature import (
     HISTORY,
     NEXT,
     SCORES,

@@ -6,26 +6,12 @@ the begin token. Two texts are two rows, or one row with `segment_ids`.
 
 import itertools
 
-from keras_transformer.data.words import encode_words
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.lines import shown, text_of, too_long
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import id_inputs, shown
+from keras_transformer.export.runtime.lines import text_of, too_long
 from keras_transformer.export.runtime.rows import Passage, Row, arrays, parsed
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-
-
-def id_inputs(inputs):
-    """Names of the inputs that are rows of ids, `segment_ids` apart.
-
-    Args:
-        inputs: list of entries, `inputs` of a manifest.
-    """
-    return [
-        value["name"]
-        for value in inputs
-        if value["dtype"] in ("int32", "int64")
-        and len(value["axes"]) == 2
-        and value["name"] != signature.SEGMENT_IDS
-    ]
+from keras_transformer.text.words import encode_words
 
 
 class TextReader:

@@ -7,9 +7,9 @@ import sys
 
 import onnxruntime
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
-from keras_transformer.export.runtime.lines import shown
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.runtime.session import chosen_providers, session_options
 
 # Both are linked with libraries of the same names. Who comes second ends the process by a

@@ -1,6 +1,6 @@
 """Writes text about what is no text: sound, pictures, series, read by an encoder of one's own."""
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime.rows import (
     ArrayReader,
     checked_inputs,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime.lines import checked_lines
 from keras_transformer.export.runtime.runner import with_warnings
 from keras_transformer.export.runtime.search_runner import SearchRunner

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime.session import CPU, CUDA, PRECISIONS_FOR_CUDA, open_session
 from keras_transformer.special_ids import END_ID
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.export.artefact.results import Labels, Outputs, Tags, Vector
 from keras_transformer.export.runtime.generator import Generation
-from keras_transformer.export.runtime.results import Labels, Outputs, Tags, Vector
 
 
 class Format(NamedTuple):

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.runtime import ArtefactError, answers, open_runner
 from keras_transformer.export.runtime.by_task import SEEDED
-from keras_transformer.export.runtime.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
 

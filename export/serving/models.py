@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 
-from keras_transformer.export.runtime.signature import MOST_SEED
+from keras_transformer.export.artefact.signature import MOST_SEED
 from keras_transformer.export.serving.limits import (
     Busy,
     Invalid,

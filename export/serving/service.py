@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
+from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.ray_cluster import running_ray
-from keras_transformer.export.runtime.artefact import read_task
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
 from keras_transformer.types import StrPath

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.export import float32, heads, verify
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
     check_listed,
@@ -27,7 +27,7 @@ class ForwardTask:
     Args:
         model: functional Keras model in float32. A `Sequential` becomes one, as its inputs and
             outputs have no names of their own.
-        head: what its outputs mean, one of `export.runtime.heads`, or `None`.
+        head: what its outputs mean, one of `export.artefact.heads`, or `None`.
         passed: the user's model, where `model` is a copy of it in float32. The export is held to
             both. Defaults to `None`: it is `model`.
 

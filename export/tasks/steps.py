@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding import Cache, States
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.layers.dot_product import FORBIDDEN
 from keras_transformer.search.loop import Plan, State, add_token
 

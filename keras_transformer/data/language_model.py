@@ -10,11 +10,11 @@ import numpy as np
 
 from keras_transformer.data.batches import Batching, Ragged, check_count
 from keras_transformer.data.checks import checked_strings
-from keras_transformer.data.corpora import read_lines
 from keras_transformer.data.dataset import choose, make_dataset
 from keras_transformer.data.encoding import encode_rows, fitting, lengths_of, sample_rng
 from keras_transformer.data.translation import shifted
 from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.text.corpora import read_lines
 
 _NOT_WITH_WINDOW = "max_length", "bucket_boundaries"
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_transformer.data.batches import Batching, Ragged
-from keras_transformer.data.corpora import read_parallel
 from keras_transformer.data.dataset import choose, make_dataset
 from keras_transformer.data.encoding import encode_rows, lengths_of
 from keras_transformer.data.labels import check_counts_agree, label_ids, pad_labels
 from keras_transformer.padding import pad_rows
+from keras_transformer.text.corpora import read_parallel
 
 
 def pair_batches(

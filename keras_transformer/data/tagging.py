@@ -12,9 +12,9 @@ from keras_transformer.data.checks import checked_strings
 from keras_transformer.data.dataset import choose, make_dataset
 from keras_transformer.data.encoding import lengths_of, sample_rng
 from keras_transformer.data.labels import PADDING_LABEL, check_counts_agree, label_ids
-from keras_transformer.data.words import join_words
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
+from keras_transformer.text.words import join_words
 
 
 def tagging_batches(

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_transformer.data.batches import Batching, Ragged
-from keras_transformer.data.corpora import read_parallel
-from keras_transformer.data.dataset import Batches, choose, make_dataset
+from keras_transformer.data.dataset import choose, make_dataset
 from keras_transformer.data.encoding import encode_rows, fitting, lengths_of, sample_rng
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID
-
-TranslationBatches = Batches  # its name while there were pairs of sentences only
+from keras_transformer.text.corpora import read_parallel
 
 
 def translation_batches(

@@ -7,10 +7,10 @@ import json
 import os
 import pathlib
 
-from keras_transformer.data.json_tokenizer import JsonTokenizer
 from keras_transformer.importers.checkpoint import check_ids, read_json
 from keras_transformer.importers.vocabulary import our_ids
 from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.text.json_tokenizer import JsonTokenizer
 
 
 def renumbered(config, order, begin=None):

@@ -85,7 +85,7 @@ def renumbered(model, names, writes=True):
     Raises:
         ValueError: the bytes are no SentencePiece model, or it has pieces beyond `names`.
     """
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
     missing = unknown_pieces(dict.fromkeys(names), model)
     if missing:

@@ -2,13 +2,9 @@
 
 What lives here: losses, metrics and schedules (Keras alone); `distribution`, on which `models`
 stands, and its `steps` (TensorFlow); callbacks and checkpoints. Keras' own `fit` is the trainer.
-What scripts share that train lives here, too: `recipes`, command-line `arguments`, `devices`, the
-`run_folder`, and after training `bleu` and the `selection` of weights. Nothing imports these but
-scripts.
 
 What may be imported: Keras, and data, plots, files and special ids of this package; no layers and
-no models. A new loss, metric, schedule or callback goes into the file of that name, and a new
-measure of quality into a file beside `bleu`.
+no models. A new loss, metric, schedule or callback goes into the file of that name.
 """
 
 from keras_transformer.training.distribution import prepare

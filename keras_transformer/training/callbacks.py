@@ -14,7 +14,7 @@ from keras_transformer.special_ids import END_ID
 from keras_transformer.training.checkpoints import write_weights
 
 if TYPE_CHECKING:  # it needs SentencePiece, callbacks do not
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
 
 class BleuCallback(keras.callbacks.Callback):

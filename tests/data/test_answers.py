@@ -6,7 +6,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.answers import answer_batches, piece_span  # noqa: E402
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 PASSAGE = "über 😀 the red hat, a hat"
 

@@ -14,7 +14,7 @@ from keras_transformer.data.features import feature_batches  # noqa: E402
 from keras_transformer.data.language_model import language_model_batches  # noqa: E402
 from keras_transformer.data.pairs import pair_batches  # noqa: E402
 from keras_transformer.data.tagging import tagging_batches  # noqa: E402
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 RNG = np.random.default_rng(5)
 TEXTS = [f"{i} " + "red hat " * int(RNG.integers(1, 6)) for i in range(43)]

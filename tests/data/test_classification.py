@@ -8,8 +8,8 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.classification import classification_batches  # noqa: E402
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
 from keras_transformer.special_ids import END_ID  # noqa: E402
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 TEXTS = ["a good hat", "bad", "  ", "a good hat", "very very bad hat"]
 LABELS = ["pos", "neg", "neg", "pos", "neg"]

@@ -1,9 +1,7 @@
 """Files, batches and their order: every pair once an epoch, exact resumption, clear refusals."""
 
 import gzip
-import hashlib
 import logging
-import os
 
 import numpy as np
 import pytest
@@ -15,16 +13,12 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.batches import Batching, Ragged, TokenBatches  # noqa: E402
-from keras_transformer.data.corpora import (  # noqa: E402
-    CORPORA,
-    fetch_corpus,
-    read_lines,
-    read_parallel,
-    without_bpe,
-)
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
 from keras_transformer.data.translation import Pairs, translation_batches  # noqa: E402
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID  # noqa: E402
+from keras_transformer.text.corpora import (  # noqa: E402
+    read_parallel,
+)
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 RNG = np.random.default_rng(20170612)
 SOURCE = [f"{i} " + "a hat " * int(RNG.integers(1, 8)) for i in range(211)]
@@ -62,112 +56,6 @@ def equal(left, right):
     return len(left) == len(right) and all(
         np.array_equal(a, b) for a, b in zip(left, right, strict=True)
     )
-
-
-class TestFiles:
-    def test_plain_and_gzip_hold_the_same_lines(self, tmp_path):
-        lines = ["a", "", "ü 😀", "a\u2028b\x85c", "\x00", " d "]
-        content = "\r\n".join(lines).encode() + b"\n"
-        (tmp_path / "plain.en").write_bytes(b"\xef\xbb\xbf" + content)
-        (tmp_path / "packed.en.gz").write_bytes(gzip.compress(content))
-        assert read_lines(tmp_path / "plain.en") == lines
-        assert read_lines(str(tmp_path / "packed.en.gz")) == lines
-        assert read_parallel(tmp_path / "plain.en", lines) == (lines, lines)
-
-    def test_the_last_line_needs_no_end_and_an_empty_file_has_no_line(self, tmp_path):
-        path = tmp_path / "train.en"
-        for content, lines in (
-            (b"a\nb", ["a", "b"]),
-            (b"a\n\n", ["a", ""]),
-            (b"", []),
-            (b"\n", [""]),
-        ):
-            path.write_bytes(content)
-            assert read_lines(path) == lines
-
-    def test_bpe_is_undone(self, tmp_path):
-        assert without_bpe("a gir@@ af@@ fe , m@@ @ @@") == "a giraffe , m@ "
-        (tmp_path / "train.en").write_text("a gir@@ affe\nno cut\n")
-        assert read_lines(tmp_path / "train.en", undo_bpe=True) == ["a giraffe", "no cut"]
-        assert read_parallel(["x@@ y"], ["z"], undo_bpe=True) == (["xy"], ["z"])
-
-    def test_bad_utf8_is_named_with_file_and_line(self, tmp_path):
-        path = tmp_path / "train.en"
-        path.write_bytes(b"a\nb\nc\xfcd\n")
-        with pytest.raises(ValueError, match=r"train\.en, line 3: not UTF-8 at byte 1 of the line"):
-            read_lines(path)
-
-    def test_broken_gzip_is_named(self, tmp_path):
-        packed = gzip.compress(b"a\n" * 5000)
-        for content in (packed[:-9], packed[:30], b"\x1f\x8bnothing", packed[:-8] + b"12345678"):
-            (tmp_path / "train.en.gz").write_bytes(content)
-            with pytest.raises(ValueError, match=r"train\.en\.gz: broken gzip file"):
-                read_lines(tmp_path / "train.en.gz")
-
-    def test_other_line_counts_are_named_with_the_first_line_too_many(self, tmp_path):
-        (tmp_path / "train.en").write_text("a\nb\nc\n")
-        (tmp_path / "train.de").write_text("a\nb\n")
-        with pytest.raises(
-            ValueError, match=r"train\.en has 3, .*train\.de has 2\. Line 3 of .*\.en"
-        ):
-            read_parallel(tmp_path / "train.en", tmp_path / "train.de")
-        with pytest.raises(ValueError, match="source has 1, target has 2. Line 2 of target"):
-            read_parallel(["a"], ["a", "b"])
-
-    def test_what_is_no_text_is_named(self):
-        with pytest.raises(TypeError, match="`target` must be .* got bytes as line 2"):
-            read_parallel(["a", "b"], ["a", b"b"])
-
-
-class TestKnownCorpora:
-    @pytest.fixture
-    def known(self, tmp_path):
-        origin = tmp_path / "origin"
-        origin.mkdir()
-        sums = []
-        for name in ("train.en", "train.de"):
-            (origin / name).write_bytes(name.encode())
-            sums.append(f"{hashlib.sha256(name.encode()).hexdigest()}  {name}")
-        return {"small": (origin.as_uri(), "\n".join(sums))}
-
-    def test_files_are_fetched_once(self, known, tmp_path):
-        folder = tmp_path / "new" / "folder"
-        paths = fetch_corpus("small", folder, known)
-        assert read_lines(paths["train.de"]) == ["train.de"]
-        assert sorted(os.listdir(folder)) == ["train.de", "train.en"]
-        nowhere = {"small": ("file:///nowhere", known["small"][1])}
-        assert fetch_corpus("small", folder, nowhere) == paths
-
-    def test_what_is_not_as_expected_is_refused_and_not_kept(self, known, tmp_path):
-        address, sums = known["small"]
-        swapped = {
-            "small": (address, sums.replace("train.en", "x").replace("train.de", "train.en"))
-        }
-        with pytest.raises(ValueError, match=r"train\.en has the SHA-256 .* expected"):
-            fetch_corpus(
-                "small", tmp_path / "a", {"small": (address, swapped["small"][1].split("\n")[1])}
-            )
-        assert os.listdir(tmp_path / "a") == []
-        paths = fetch_corpus("small", tmp_path / "b", known)
-        with open(paths["train.en"], "a") as file:
-            file.write("changed")
-        with pytest.raises(ValueError, match="delete it and fetch it again"):
-            fetch_corpus("small", tmp_path / "b", known)
-
-    def test_no_network_and_no_such_name(self, tmp_path):
-        with pytest.raises(OSError, match="Without a network put the file at"):
-            fetch_corpus("small", tmp_path, {"small": ("file:///nowhere", "00  train.en")})
-        with pytest.raises(
-            ValueError, match=r"no corpus is known as 'wmt'; known are \['multi30k'"
-        ):
-            fetch_corpus("wmt", tmp_path)
-
-    @pytest.mark.data
-    def test_the_table_has_the_checksums_of_the_real_files(self, data_set):
-        folder = data_set("multi30k")
-        for line in CORPORA["multi30k"][1].strip().splitlines():
-            checksum, name = line.split()
-            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == checksum
 
 
 class TestBatches:
@@ -473,7 +361,7 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(cpu, two)
 from keras_transformer.data.translation import translation_batches
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer import Tokenizer
 lines = [f"{i} " + "hut " * (i % 7) for i in range(101)]
 tokenizer = Tokenizer.train(lines, 300, hard_vocab_limit=False)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -9,8 +9,8 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.language_model import language_model_batches  # noqa: E402
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
 from keras_transformer.special_ids import BEGIN_ID, END_ID  # noqa: E402
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 TEXT = "First:\nTo be, or not to be!\n\nSecond:\nThat is the question.\n"
 

@@ -6,8 +6,8 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.pairs import pair_batches  # noqa: E402
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
 from keras_transformer.special_ids import END_ID  # noqa: E402
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 FIRST, SECOND = ["a red hat", "x"], ["ein roter Hut", "a b"]
 

@@ -22,8 +22,8 @@ from keras_transformer.export import (  # noqa: E402
     export_onnx,
     export_saved_model,
 )
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact  # noqa: E402
-from keras_transformer.export.runtime.manifest import seal  # noqa: E402
+from keras_transformer.export.artefact.manifest import seal  # noqa: E402
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact  # noqa: E402
 
 LINES = [*exports.LINES, "a red dog", "two men run , a dog 's hat ."]
 

@@ -11,7 +11,7 @@ from support.exports import tiny
 
 from keras_transformer import export
 from keras_transformer.export import __main__ as cli
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.staging import Progress
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 

@@ -25,9 +25,10 @@ from keras_transformer.export import (
     text_model,
     verify,
 )
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.runtime import Translator, signature
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.runtime import Translator
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling

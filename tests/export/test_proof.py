@@ -11,7 +11,7 @@ from support import exports
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError, export_onnx, verify
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.tasks import ForwardTask
 
 

@@ -8,7 +8,7 @@ from support.exports import MAX_LENGTH
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
 
 pytestmark = pytest.mark.usefixtures("forked_proofs")

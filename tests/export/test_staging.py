@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import (
     ExportError,
     staged,

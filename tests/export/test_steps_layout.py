@@ -11,10 +11,10 @@ from support import exports
 from support.exports import LINES, MAX_LENGTH, source, tiny, tokenizer
 
 from keras_transformer.export import export_onnx
+from keras_transformer.export.artefact.manifest import seal
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.runtime import Generator, Translator, steps
-from keras_transformer.export.runtime.artefact import ArtefactError, read_artefact
 from keras_transformer.export.runtime.check import check
-from keras_transformer.export.runtime.manifest import seal
 from keras_transformer.export.runtime.session import (
     CUDA,
     open_session,

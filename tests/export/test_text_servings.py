@@ -7,7 +7,8 @@ import tensorflow as tf
 from support.exports import MAX_LENGTH, VOCAB, tiny, tokenizer
 
 from keras_transformer.export import export_onnx, export_saved_model, verify
-from keras_transformer.export.runtime import Translator, signature
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import Translator
 from keras_transformer.search import BeamSearch
 from keras_transformer.special_ids import END_ID, UNKNOWN_ID
 

@@ -11,7 +11,8 @@ import pytest
 from support import artefacts, exports, head_artefacts, runtime_process, seeded_artefact
 
 from keras_transformer.export import ExportError, export_triton, triton
-from keras_transformer.export.runtime import ArtefactError, signature
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import ArtefactError
 
 TEXT = {
     "inputs": [artefacts.described("text", "string")],

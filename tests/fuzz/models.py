@@ -31,7 +31,7 @@ import tf2onnx  # noqa: E402, F401, before the fork
 from judging import Keras, difference, feeds, numbers  # noqa: E402
 
 from keras_transformer.export import ExportError, export_onnx, probe, verify  # noqa: E402
-from keras_transformer.export.runtime.artefact import read_artefact  # noqa: E402
+from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
 from keras_transformer.export.runtime.session import open_session  # noqa: E402
 
 # Cases that end in the exit status 1; and where an empty batch or an empty result is refused.

@@ -7,9 +7,9 @@ import pytest
 from support import published
 from support.published import transformers
 
-from keras_transformer.data.json_tokenizer import JsonTokenizer, load_tokenizer
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importers import bert, gpt2, json_pieces
+from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer
+from keras_transformer.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "the", "##ing", "cat", "sleep", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##s"]
 PIECES += [".", "!", "a", "##t"]

@@ -10,7 +10,8 @@ from support.published import torch
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, verify
-from keras_transformer.export.runtime import Translator, signature
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import marian
 from keras_transformer.padding import pad_rows
 

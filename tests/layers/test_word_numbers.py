@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.layers.word_numbers import WordNumbers
+from keras_transformer.text.tokenizer import Tokenizer
 
 LINES = ["the old teacher sees a small house", "two gardeners walk", "unbelievable whiskers"] * 3
 

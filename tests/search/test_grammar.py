@@ -8,12 +8,12 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.sets.treebank import made_trees
+from support.sets.trees import from_brackets, tagged_words, to_brackets
 
 import keras_transformer as kt
-from keras_transformer.data.sets.treebank import made_trees
-from keras_transformer.data.sets.trees import from_brackets, tagged_words, to_brackets
 from keras_transformer.export import export_onnx, export_saved_model
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.padding import pad_rows
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.search import Shortlist, Shortlisted
 from keras_transformer.search.shortlist import Narrowed

@@ -13,11 +13,11 @@ import onnx_ir as ir
 import onnxruntime
 from support import shared
 
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export import export_onnx
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
 from keras_transformer.search import BeamSearch
+from keras_transformer.text.tokenizer import Tokenizer
 
 MAX_LENGTH = 11
 BEAM = BeamSearch(3, 0.6)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from support import artefacts, head_artefacts
 
-from keras_transformer.export.runtime import ArtefactError, Outputs, Predictor, signature
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import ArtefactError, Outputs, Predictor
 
 
 def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):

@@ -18,8 +18,8 @@ from support import (
 )
 from support.machines import CPU, CUDA, cpu_machine, cuda_machine
 
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import check, shell, trials
-from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.trials import Trial, candidates, made_up_inputs, verdict
 
 # What is tried

@@ -5,8 +5,9 @@ import pytest
 from support import artefacts, head_artefacts
 
 from keras_transformer import export
-from keras_transformer.export.runtime import Labels, Predictor, Tags, heads, signature
-from keras_transformer.export.runtime.manifest import seal, unseal
+from keras_transformer.export.artefact import heads, signature
+from keras_transformer.export.artefact.manifest import seal, unseal
+from keras_transformer.export.runtime import Labels, Predictor, Tags
 from keras_transformer.export.runtime.rows import Passage, Row
 
 ROW = Row({})

@@ -7,8 +7,9 @@ import re
 import pytest
 from support import array_search, artefacts, head_artefacts
 
-from keras_transformer.export.runtime import ArtefactError, answers, open_runner, signature
-from keras_transformer.export.runtime.manifest import checksum, unseal
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import checksum, unseal
+from keras_transformer.export.runtime import ArtefactError, answers, open_runner
 from keras_transformer.export.runtime.session import ProviderError
 from keras_transformer.export.runtime.shell import main
 from keras_transformer.export.runtime.trials import made_up_inputs

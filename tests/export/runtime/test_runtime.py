@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import artefacts, runtime_process
 
-from keras_transformer.export.runtime import Translation, Translator, signature
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import Translation, Translator
 
 NO_TEXT = Translation(("",), (0.0,))
 

@@ -10,9 +10,9 @@ import sys
 import pytest
 from support import artefacts, runtime_process
 
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export.runtime import shell
 from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
+from keras_transformer.text.tokenizer import Tokenizer
 
 
 def best(tokenizer, line):

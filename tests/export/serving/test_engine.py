@@ -8,8 +8,8 @@ import threading
 import pytest
 from support import artefacts
 
+from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.runtime.manifest import seal
 from keras_transformer.export.serving import engine as engine_module
 from keras_transformer.export.serving.engine import Engine
 from keras_transformer.export.serving.line_queue import SEEN, UNKNOWN, make_measure

@@ -5,7 +5,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import threading
 import time
 
 import pytest
@@ -94,7 +93,7 @@ def test_errors_reach_the_client_and_the_worker_goes_on(using, line, kind, messa
 
 def test_a_request_that_the_model_refuses_fails_alone(using):
     async def use(pool, queue):
-        requests = (queue.answer(lines, 1) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9))
+        requests = (queue.compute(lines, 1) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9))
         return await asyncio.gather(*requests, return_exceptions=True)
 
     first, refused, *others = using(use)
@@ -145,13 +144,13 @@ def test_other_errors_of_a_replica_are_logged(using, caplog, line):
 def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
     async def use(pool, queue):
         first = (await pool.compute(["a"])).replica
-        slow = [asyncio.create_task(queue.answer(["sleep"], seed)) for seed in range(4)]
+        slow = [asyncio.create_task(queue.compute(["sleep"], seed)) for seed in range(4)]
         await asyncio.sleep(0.5)
         os.kill(int(first), signal.SIGKILL)
         results = [(await request).results for request in slow]
         replicas = set()
         while len(replicas - {first}) < 2:  # the other one, and then the new one
-            await queue.answer(["a"])  # no request fails
+            await queue.compute(["a"])  # no request fails
             with contextlib.suppress(WorkerLost):
                 replicas.add((await pool.compute(["a"])).replica)
         return results
@@ -162,7 +161,7 @@ def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
 @on_ray
 def test_a_request_that_kills_replicas_fails_and_its_neighbours_are_answered(using):
     async def use(pool, queue):
-        requests = (queue.answer(lines, 1) for lines in (["a", "b"], ["die", "c"], ["d"]))
+        requests = (queue.compute(lines, 1) for lines in (["a", "b"], ["die", "c"], ["d"]))
         return await asyncio.gather(*requests, return_exceptions=True), pool.ready
 
     (first, poisoned, last), _ = using(use)
@@ -176,7 +175,7 @@ def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
 
     async def use(pool, queue):
         first = (await pool.compute(["a"])).replica
-        begun = [asyncio.create_task(queue.answer(["sleep"], seed)) for seed in range(4)]
+        begun = [asyncio.create_task(queue.compute(["sleep"], seed)) for seed in range(4)]
         await asyncio.sleep(1)
         os.kill(int(first), signal.SIGSTOP)
         return [(await request).results for request in begun]

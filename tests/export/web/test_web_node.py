@@ -7,8 +7,8 @@ import subprocess
 import pytest
 from support import artefacts, exports, node, web
 
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.manifest import seal
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import seal
 
 ODD = [
     "",
