@@ -74,7 +74,7 @@ async def run_servers(
             listening(port, grpc_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
-        return await models.drain(drain_seconds)
+        return await models.admission.drain(drain_seconds)
     finally:
         http.should_exit = True
         await grpc.stop(grace=2)

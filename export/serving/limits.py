@@ -9,7 +9,11 @@ import collections
 import contextlib
 import dataclasses
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 FAILED = "The service has failed at this request; its log says why."
 REASON = 500  # characters; gRPC sends a reason as metadata, of which clients take 8 KiB
@@ -232,3 +236,18 @@ class Admission:
         except TimeoutError:
             return False
         return True
+
+
+async def aside(size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Calls a function, on a thread if the work is large, so that the event loop goes on.
+
+    Args:
+        size: int, bytes that the function reads or writes.
+        function, arguments, named: the call.
+
+    Returns:
+        The result of the function.
+    """
+    if size < LARGE:
+        return function(*arguments, **named)
+    return await asyncio.to_thread(function, *arguments, **named)

@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from keras_transformer.export.artefact.signature import TOKENIZER_FILE
-from keras_transformer.export.serving.bodies import aside
-from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost
+from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost, aside
 from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.types import StrPath
 

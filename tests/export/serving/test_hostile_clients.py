@@ -28,7 +28,7 @@ from keras_transformer.export.serving.messages import MESSAGES
 INFER = "/v2/models/en-de/infer"
 SMALL = Limits(
     body_bytes=100_000,
-    held_bytes=200_000,
+    buffered_bytes=200_000,
     head_seconds=0.5,
     read_seconds=0.7,
     write_seconds=0.5,
@@ -62,7 +62,7 @@ def small(local):
 def nothing_else_suffers(small):
     yield
     assert ask(small)[0] == 200
-    wait_for(lambda: small.metric("held_bytes") == small.metric("open_requests") == 0)
+    wait_for(lambda: small.metric("buffered_bytes") == small.metric("open_requests") == 0)
 
 
 @contextlib.contextmanager
@@ -179,7 +179,7 @@ def test_grpc_calls_that_wait_for_room_end_as_early_as_others(small):
 
 
 def test_grpc_health_does_not_wait(folder):
-    limits = Limits(body_bytes=100_000, held_bytes=200_000)
+    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
     running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     with socket.create_connection(("127.0.0.1", running.grpc_port), timeout=10) as opened:
         opened.sendall(grpc_head(streams=20))
@@ -198,20 +198,20 @@ def test_a_failure_at_grpc_is_logged(small, caplog, monkeypatch):
 
 
 def test_a_refused_body_is_charged_no_longer(folder):
-    limits = Limits(body_bytes=100_000, held_bytes=200_000)
+    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
     running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n" % INFER.encode()
     with connected(running, head) as opened:
         opened.sendall(b"x" * 60_000)
-        wait_for(lambda: running.metric("held_bytes") == 60_000)
+        wait_for(lambda: running.metric("buffered_bytes") == 60_000)
         opened.sendall(b"x" * 60_000)
-        wait_for(lambda: running.metric("held_bytes") == 0)
+        wait_for(lambda: running.metric("buffered_bytes") == 0)
         assert running.metric("open_requests") == 1
     running.stop()
 
 
 def test_a_stream_waits_for_room_once_it_has_begun(folder):
-    limits = Limits(body_bytes=100_000, held_bytes=200_000)
+    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
     running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 99999\n\n"
     with connected(running, head.replace(b"99999", b"4") % b"/lines/en-de") as stream:
@@ -224,10 +224,10 @@ def test_a_stream_waits_for_room_once_it_has_begun(folder):
                 other = others.enter_context(connected(running, head % INFER.encode()))
                 other.sendall(b"x" * 99_998)
             held = 2 * 99_998
-            wait_for(lambda: running.metric("held_bytes") == held)
+            wait_for(lambda: running.metric("buffered_bytes") == held)
             last = others.enter_context(connected(running, head % INFER.encode()))
             last.sendall(b"x" * 4)
-            wait_for(lambda: running.metric("held_bytes") == 200_000)
+            wait_for(lambda: running.metric("buffered_bytes") == 200_000)
             stream.sendall(b"x\n")
             stream.settimeout(0.3)
             with pytest.raises(TimeoutError):
@@ -242,7 +242,7 @@ def test_lines_count_in_what_all_requests_hold(small):
     with connected(small, head) as first, connected(small, head) as second:
         for opened in (first, second):
             opened.sendall(b"x" * 90_000)
-        wait_for(lambda: small.metric("held_bytes") == 180_000)
+        wait_for(lambda: small.metric("buffered_bytes") == 180_000)
         status, _, body = ask(small, INFER, b"x" * 50_000)
         assert status == 429 and b"too much room" in body
 

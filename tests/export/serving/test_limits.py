@@ -28,7 +28,7 @@ from keras_transformer.export.serving.limits import Limits
 
 SMALL = Limits(
     body_bytes=100_000,
-    held_bytes=200_000,
+    buffered_bytes=200_000,
     lines=50,
     open_requests=20,
     waiting_lines=3,
@@ -63,7 +63,7 @@ def nothing_else_suffers(request, expected):
     if "small" in request.fixturenames:
         small = request.getfixturevalue("small")
         assert small.request("POST", "/lines/en-de", LINE)[::2] == (200, expected)
-        wait_for(lambda: small.metric("held_bytes") == 0)
+        wait_for(lambda: small.metric("buffered_bytes") == 0)
 
 
 def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expected):
@@ -343,7 +343,7 @@ def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
         taken = pool.submit(ask, going)
         wait_for(lambda: local.batches)
         going.begin_to_stop()
-        wait_for(lambda: going.models.draining)
+        wait_for(lambda: going.models.admission.draining)
         assert ask(going)[0] == going.request("GET", "/ready")[0] == 503
         assert going.request("GET", "/live")[0] == 200
         code, _ = grpc_call(going, grpc_infer())
@@ -363,7 +363,7 @@ def test_a_drain_has_an_end(folder):
     assert going.stop() is False
 
 
-@pytest.mark.parametrize("name", ["deadline_seconds", "held_bytes", "lines"])
+@pytest.mark.parametrize("name", ["deadline_seconds", "buffered_bytes", "lines"])
 @pytest.mark.parametrize("value", [0, float("nan"), float("inf"), 2**64])
 def test_limits_are_finite(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be above 0 and at most"):
