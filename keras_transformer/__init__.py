@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "BatchOptions",
     "Batches",
     "BeamSearch",
     "BleuCallback",
@@ -134,15 +135,16 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-with _where_installed():  # TensorFlow proper
-    from keras_transformer.data.answers import answer_batches
-    from keras_transformer.data.classification import classification_batches
-    from keras_transformer.data.dataset import Batches
+with _where_installed():  # Keras and sentencepiece
+    from keras_transformer.data.batches import Batches
     from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.labelled import classification_batches, tagging_batches
     from keras_transformer.data.language_model import language_model_batches
-    from keras_transformer.data.pairs import pair_batches
-    from keras_transformer.data.tagging import tagging_batches
+    from keras_transformer.data.pairs import answer_batches, pair_batches
+    from keras_transformer.data.plan import BatchOptions
     from keras_transformer.data.translation import translation_batches
+
+with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
         BracketGrammar,

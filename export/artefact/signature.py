@@ -40,8 +40,10 @@ AXES = {
 }
 
 
-def axes_of(name, rank):
-    """Names of the axes of an input or output that is none of ours: a batch of sequences."""
+def axes_of(name: str, rank: int) -> tuple[str, ...]:
+    """Names of the axes of an input or output: those of `AXES`, else a batch of sequences."""
+    if name in AXES and len(AXES[name]) == rank:
+        return AXES[name]
     return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
 
 

@@ -147,17 +147,17 @@ def texts(words, scores):
 
 def test_texts_that_differ_are_told():
     expected = texts([b"a"], [-1.0])
-    saved_model.verify.compare_texts(expected, texts(["a"], [-1.0]), 1e-4)
+    comparison.compare_texts(expected, texts(["a"], [-1.0]), 1e-4)
     with pytest.raises(ExportError, match="hypothesis 0 is 'b' and not 'a'"):
-        saved_model.verify.compare_texts(expected, texts(["b"], [-1.0]), 1e-4)
+        comparison.compare_texts(expected, texts(["b"], [-1.0]), 1e-4)
     with pytest.raises(ExportError, match="scores differ by 0.5"):
-        saved_model.verify.compare_texts(expected, texts(["a"], [-1.5]), 1e-4)
+        comparison.compare_texts(expected, texts(["a"], [-1.5]), 1e-4)
 
 
 def test_texts_may_change_places_where_scores_tie_and_nowhere_else():
     expected = texts([b"a", b"b", b"c"], [-1.0, -1.00001, -2.0])
     swapped = texts(["b", "a", "c"], [-1.0, -1.00001, -2.0])
-    saved_model.verify.compare_texts(expected, swapped, 1e-4)
+    comparison.compare_texts(expected, swapped, 1e-4)
     with pytest.raises(ExportError, match="hypothesis 2 is 'd' and not 'c'"):
         other = texts(["a", "b", "d"], [-1.0, -1.00001, -2.0])
-        saved_model.verify.compare_texts(expected, other, 1e-4)
+        comparison.compare_texts(expected, other, 1e-4)

@@ -21,7 +21,7 @@ from keras_transformer.export.runtime.session import (
     records_graphs,
     without_graphs,
 )
-from keras_transformer.export.runtime.steps import StepsSession, finished
+from keras_transformer.export.runtime.steps_session import StepsSession, finished
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 SEARCHES = {"beam": exports.BEAM, "greedy": GreedySearch(min_length=3)}
