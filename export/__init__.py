@@ -23,12 +23,12 @@ from importlib import import_module
 
 # Public name -> module of this package that defines it.
 _EXPORTERS = {
-    "Classification": "artefact.heads",
+    "Classification": "artefact.task_heads",
     "Comparison": "compare",
     "ExportError": "staging",
-    "FeatureExtraction": "artefact.heads",
-    "QuestionAnswering": "artefact.heads",
-    "TokenClassification": "artefact.heads",
+    "FeatureExtraction": "artefact.task_heads",
+    "QuestionAnswering": "artefact.task_heads",
+    "TokenClassification": "artefact.task_heads",
     "compare_with_keras": "compare",
     "export_attention": "attention",
     "export_ctranslate2": "ctranslate2_model",

@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_transformer.decoding import CachedDecoding
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.heads import (
+from keras_transformer.export.artefact.task_heads import (
     HEADS,
     FeatureExtraction,
     QuestionAnswering,

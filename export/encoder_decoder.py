@@ -95,7 +95,7 @@ def position_tables(model: Transformer, length: int) -> list[Array]:
     """What encoder and decoder add to the embeddings of the first positions, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
     stacks = model.encoder_stack, model.decoder_stack
-    return [np.asarray(stack.positions.add(nothing))[0] for stack in stacks]
+    return [np.asarray(stack.positions(nothing))[0] for stack in stacks]
 
 
 def why_not_engine(*names: str) -> WhyNot:

@@ -31,7 +31,6 @@ import json
 import reprlib
 from typing import Any
 
-from keras_transformer.export.artefact.heads import HEADS, fits_labels
 from keras_transformer.export.artefact.signature import (
     DTYPES,
     FILES,
@@ -48,6 +47,7 @@ from keras_transformer.export.artefact.signature import (
     TASKS,
     TOKEN_IDS,
 )
+from keras_transformer.export.artefact.task_heads import HEADS, fits_labels
 
 # How long a sentence may be, in tokens. Only `source_length` is a number in every artefact.
 LIMITS = {

@@ -66,7 +66,7 @@ def open_onnx(job: dict[str, Any], report: dict[str, Any]) -> list[Call]:
     ]
     session = sessions[-1]
     if len(sessions) > 1:
-        from keras_transformer.export.runtime.steps import StepsSession
+        from keras_transformer.export.runtime.steps_session import StepsSession
 
         session = StepsSession(*sessions)
     names = [value.name for value in session.get_outputs()]

@@ -12,7 +12,7 @@ import contextlib
 from starlette.requests import Request
 from starlette.routing import Route
 
-from keras_transformer.export.runtime.written import Format, written
+from keras_transformer.export.runtime.lines import Format, written
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds
 from keras_transformer.export.serving.limits import Invalid, Refusal, TooLarge, TooSlow
 

@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 
-from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
+from keras_transformer.export.artefact.signature import MANIFEST_FILE
 from keras_transformer.export.runtime import ArtefactError, answers, open_runner
-from keras_transformer.export.runtime.by_task import SEEDED
 from keras_transformer.export.serving.worker import work
 
 logger = logging.getLogger("ray.serve")
@@ -188,8 +187,5 @@ def _keep_to_this_machine():
 def description(runner):
     """The `Description` of what `open_runner` gave."""
     manifest = runner.manifest
-    samples = manifest["task"] in SEEDED and any(
-        value["name"] == SEED for value in manifest["inputs"]
-    )
-    version = manifest["checksum"][:12]
-    return Description(manifest["task"], version, samples, manifest["precision"], runner.provider)
+    version, precision = manifest["checksum"][:12], manifest["precision"]
+    return Description(manifest["task"], version, runner.samples, precision, runner.provider)

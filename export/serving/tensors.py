@@ -16,7 +16,7 @@ In binary an element of type BYTES is its length, four bytes, the lowest first, 
 import math
 import struct
 
-from keras_transformer.export.runtime.written import Format, written
+from keras_transformer.export.runtime.lines import Format, written
 from keras_transformer.export.serving.limits import Invalid, shown
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")

@@ -13,13 +13,13 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.heads import (
+from keras_transformer.export.artefact.manifest import id_inputs
+from keras_transformer.export.artefact.task_heads import (
     Classification,
     FeatureExtraction,
     QuestionAnswering,
     TokenClassification,
 )
-from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
@@ -51,7 +51,8 @@ class ForwardTask:
     Args:
         model: functional Keras model in float32. A `Sequential` becomes one, because its inputs and
             outputs have no names.
-        head: meaning of the outputs, one of `artefact.heads`. Defaults to `None`: plain outputs.
+        head: meaning of the outputs, one of `artefact.task_heads`. Defaults to `None`:
+            plain outputs.
         passed: the user's model, if `model` is a copy of it in float32. The export is compared with
             both. Defaults to `None`: there is no copy.
 

@@ -24,8 +24,9 @@ from keras_transformer.export.tasks.samples import (
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constrained, GreedySearch, Sampling, Shortlist
 from keras_transformer.search.base import EXTRA_LENGTH
-from keras_transformer.search.shortlist import FORBIDDEN, Shortlisted
-from keras_transformer.search.sources import source_specs
+from keras_transformer.search.inputs import source_specs
+from keras_transformer.search.ranking import NOT_LISTED
+from keras_transformer.search.shortlist import Shortlisted
 from keras_transformer.types import Array, Ids, Tensor
 
 Search: TypeAlias = GreedySearch | BeamSearch | Sampling
@@ -252,7 +253,7 @@ class SearchTask:
         comparison.check_no_nan("Logits of the forward pass", logits)
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
-            logits += np.repeat(np.where(allowed, 0.0, FORBIDDEN), width, axis=0)[:, None]
+            logits += np.repeat(np.where(allowed, 0.0, NOT_LISTED), width, axis=0)[:, None]
         peak = logits.max(axis=-1, keepdims=True)
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]

@@ -12,7 +12,6 @@ Shapes: B sentences, W hypotheses, H heads, L most steps of the batch, K and U s
 a value.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,15 +21,16 @@ import tensorflow as tf
 from keras_transformer.decoding import Cache, States
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.tasks.search import SearchTask
-from keras_transformer.layers.dot_product import FORBIDDEN
-from keras_transformer.search.loop import Plan, State, add_token
+from keras_transformer.layers.attention import FORBIDDEN
+from keras_transformer.search.inputs import read_inputs
+from keras_transformer.search.loop import GivenTokens, Hypotheses, Plan, add_token
 from keras_transformer.types import Tensor
 
 # A tensor, or tuples, lists and dicts of tensors.
 Nest: TypeAlias = Any
 
 # What a step changes; it only reads the rest.
-CHANGING = ("position", *State._fields, "states")
+CHANGING = ("position", *Hypotheses._fields, "states")
 CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
 
 
@@ -100,32 +100,28 @@ class StepwiseSearch:
         """All tensors that a step reads, by name, for the source."""
         task, search = self.task, self.search
         seed = {signature.SEED: inputs.pop(signature.SEED)} if task.random else {}
-        options = {**search._options(task.sources, inputs, task.max_length), **seed}
-        memory, plan, state = search._begun(self.model, options)
+        inputs = read_inputs(self.model, inputs, task.max_length, None, search.min_length)
+        memory, plan, hypotheses = search.begin(self.model, {**inputs, **seed})
         batch_size = tf.shape(plan.limit)[0]
-        length = tf.maximum(tf.reduce_max(plan.limit + plan.start_length), 2) - 1  # L
-        state = state._replace(
-            history=tf.zeros([batch_size, search._history_rows, length], tf.int32)
-        )
+        start_length = plan.given.start_length if plan.given else 1
+        length = tf.maximum(tf.reduce_max(plan.limit + start_length), 2) - 1  # L
+        history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
+        hypotheses = hypotheses._replace(history=history)
         cache = self._fixed_cache(batch_size, length)
-        self._state = self._divided(memory, plan, tf.zeros([], tf.int32), state, cache)
+        self._state = self._divided(memory, plan, tf.zeros([], tf.int32), hypotheses, cache)
         return _tensors(self._state)
 
     def _step(self, **tensors: Tensor) -> dict[str, Tensor]:
         """The changed tensors after one step, and whether another step is needed."""
         memory, plan, *before = self._joined(_with_tensors(self._state, tensors))
-        position, state, cache = add_token(
-            functools.partial(self.search._advance, plan=plan),
-            lambda ids, position, cache: self.model.decode_step(ids, position, memory, cache),
-            *before,
-        )
+        position, hypotheses, cache = add_token(self.search, self.model, memory, plan, *before)
         # The oldest column goes, so the last column is always the newest token.
-        state = state._replace(history=state.history[:, :, 1:])
+        hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
         if not self.model.recurrent:
             cache = cache._replace(by_sentence=cache.by_sentence.moved())
-        after = self._divided(memory, plan, position, state, cache)
+        after = self._divided(memory, plan, position, hypotheses, cache)
         changed = _tensors({name: after[name] for name in CHANGING if name in after})
-        unfinished = tf.reduce_any(state.running > float("-inf"))
+        unfinished = tf.reduce_any(hypotheses.running > float("-inf"))
         return {
             **{signature.NEXT + name: tensor for name, tensor in changed.items()},
             signature.UNFINISHED: unfinished,
@@ -143,7 +139,7 @@ class StepwiseSearch:
 
     def _fixed_cache(self, batch_size: Tensor, length: Tensor) -> Cache:
         """The empty cache with slots for `length` steps."""
-        width = self.search._width
+        width = self.search.width
         cache = self.model.initial_cache(batch_size, width)
         if self.model.recurrent:
             return cache
@@ -162,15 +158,18 @@ class StepwiseSearch:
         return Cache(FixedSlots(blocks, step_bias, key_places, bias_places), past_bias)
 
     def _divided(
-        self, memory: Nest, plan: Plan, position: Tensor, state: State, cache: Cache
+        self, memory: Nest, plan: Plan, position: Tensor, hypotheses: Hypotheses, cache: Cache
     ) -> dict[str, Nest]:
         """All that is handed from step to step, as a dict of nests."""
         parts = {
             "memory": _cast(memory, self.dtype),
-            **plan._asdict(),
+            "limit": plan.limit,
+            "noise": plan.noise,
             "position": position,
-            **state._asdict(),
+            **hypotheses._asdict(),
         }
+        if plan.given:
+            parts.update(plan.given._asdict())
         if self.model.recurrent:
             return {**parts, "states": cache.by_hypothesis.blocks}
         slots, past_bias = cache
@@ -180,7 +179,7 @@ class StepwiseSearch:
             "past_bias": past_bias,
         }
 
-    def _joined(self, parts: Mapping[str, Nest]) -> tuple[Nest, Plan, Tensor, State, Cache]:
+    def _joined(self, parts: Mapping[str, Nest]) -> tuple[Nest, Plan, Tensor, Hypotheses, Cache]:
         """The inverse of `_divided`."""
 
         def joined(kind: Any) -> Any:
@@ -191,7 +190,9 @@ class StepwiseSearch:
         else:
             cache = Cache(joined(FixedSlots), parts["past_bias"])
         memory = _cast(parts["memory"], self.model.compute_dtype)
-        return memory, joined(Plan), parts["position"], joined(State), cache
+        given = joined(GivenTokens) if signature.START_LENGTH in parts else ()
+        plan = Plan(parts["limit"], given, parts["noise"])
+        return memory, plan, parts["position"], joined(Hypotheses), cache
 
 
 def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:

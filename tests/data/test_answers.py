@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
-from keras_transformer.data.answers import answer_batches, piece_span  # noqa: E402
+from keras_transformer.data.pairs import answer_batches, piece_span  # noqa: E402
 from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 PASSAGE = "über 😀 the red hat, a hat"

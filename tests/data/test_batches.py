@@ -8,12 +8,16 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
-from keras_transformer.data.answers import answer_batches  # noqa: E402
-from keras_transformer.data.classification import classification_batches  # noqa: E402
 from keras_transformer.data.features import feature_batches  # noqa: E402
+from keras_transformer.data.labelled import (
+    classification_batches,  # noqa: E402
+    tagging_batches,  # noqa: E402
+)
 from keras_transformer.data.language_model import language_model_batches  # noqa: E402
-from keras_transformer.data.pairs import pair_batches  # noqa: E402
-from keras_transformer.data.tagging import tagging_batches  # noqa: E402
+from keras_transformer.data.pairs import (
+    answer_batches,  # noqa: E402
+    pair_batches,  # noqa: E402
+)
 from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 RNG = np.random.default_rng(5)

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
-from keras_transformer.data.classification import classification_batches  # noqa: E402
+from keras_transformer.data.labelled import classification_batches  # noqa: E402
 from keras_transformer.special_ids import END_ID  # noqa: E402
 from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.data.labels import label_ids, pad_labels
+from keras_transformer.data.examples import label_ids, pad_labels
 
 
 def test_names_are_sorted_and_numbers_count_from_zero():

@@ -6,10 +6,10 @@ import pytest
 pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
-from keras_transformer.data.tagging import tagging_batches  # noqa: E402
+from keras_transformer.data.labelled import tagging_batches  # noqa: E402
 from keras_transformer.special_ids import END_ID  # noqa: E402
+from keras_transformer.text.corpora import encode_words  # noqa: E402
 from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
-from keras_transformer.text.words import encode_words  # noqa: E402
 
 SENTENCES = [["a", "unbelievable", "hat"], ["hat"], [], ["", "a"]]
 TAGS = [["D", "A", "N"], ["N"], [], ["A", "D"]]

@@ -13,7 +13,7 @@ from support.tiers import quick
 
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
-from keras_transformer.export.runtime import Generator, Translator, steps
+from keras_transformer.export.runtime import Generator, Translator, steps_session
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.session import (
     CUDA,
@@ -21,7 +21,7 @@ from keras_transformer.export.runtime.session import (
     records_graphs,
     without_graphs,
 )
-from keras_transformer.export.runtime.steps import StepsSession, finished
+from keras_transformer.export.runtime.steps_session import StepsSession, finished
 from keras_transformer.search import BeamSearch, GreedySearch
 
 SEARCHES = {"beam": exports.BEAM, "greedy": GreedySearch(min_length=3)}
@@ -201,7 +201,7 @@ def test_a_graph_is_replayed_where_it_was_recorded(sessions):
 def test_shapes_beyond_the_most_run_without_a_graph(sessions, monkeypatch):
     _, plain = sessions
     session = StepsSession(plain.first, plain.step, graphs=True)
-    monkeypatch.setattr(steps, "MOST_SHAPES", 1)
+    monkeypatch.setattr(steps_session, "MOST_SHAPES", 1)
     kept = places(session, source(3, 6))
     assert places(session, source(2, 6))[1] == ["-1", "-1"]
     assert places(session, source(3, 6)) == kept

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.search import BeamSearch, Cache, GreedySearch, Sampling
-from keras_transformer.search.candidates import top_candidates, top_tokens
-from keras_transformer.search.sampling import _uniform_noise
+from keras_transformer.search.ranking import top_tokens
+from keras_transformer.search.sampling import uniform_noise
 
 END = 3
 SEARCHES = [
@@ -243,19 +243,6 @@ def test_ranking_parts_of_the_vocabulary_equals_ranking_all_of_it(vocabulary, co
         np.testing.assert_array_equal(found[1], expected.indices)
 
 
-def test_of_fewer_words_only_special_ids_are_forbidden():
-    @tf.function(input_signature=[tf.TensorSpec([None, 1, None])])
-    def best(logits):
-        return top_candidates(logits, 1, [(token, None)])[1]
-
-    logits = tf.constant([[[5.0, 1.0, 2.0, 3.0, 4.0]]])
-    token = 0
-    assert best(logits).numpy().tolist() == [[[4]]]
-    token = 4
-    with pytest.raises(ValueError, match="only special ids may be forbidden"):
-        tf.function(best.python_function, input_signature=best.input_signature)(logits)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("search", SEARCHES, ids=repr)
 def test_a_sentence_does_not_depend_on_its_batch(search, causal):
@@ -277,9 +264,9 @@ def test_ids_hold_words_then_one_end_token_then_padding(search):
     limits = 2 + np.arange(17) % 11
     ids = search(model, sentences(17, 5, 13), max_length=limits).ids.numpy()
     assert ids.dtype == np.int32
-    assert ids.shape[:2] == (17, search._width)
+    assert ids.shape[:2] == (17, search.width)
     ended = 0
-    for limit, row in zip(limits.repeat(search._width), ids.reshape(-1, ids.shape[2]), strict=True):
+    for limit, row in zip(limits.repeat(search.width), ids.reshape(-1, ids.shape[2]), strict=True):
         length = np.count_nonzero(row)
         assert 1 <= length <= limit
         assert not np.isin(row[:length], [0, 2]).any()
@@ -377,8 +364,8 @@ def test_nothing_allowed_gives_no_hypothesis_and_never_nan(search):
     model = FakeModel(4)  # pad, unknown, begin, end
     search = type(search)(**search.get_config() | {"min_length": 3, "allow_unknown": False})
     result = search(model, np.array([[1], [3]], "int32"))
-    assert result.ids.shape == (2, search._width, 0)
-    np.testing.assert_array_equal(result.scores, np.full((2, search._width), -np.inf))
+    assert result.ids.shape == (2, search.width, 0)
+    np.testing.assert_array_equal(result.scores, np.full((2, search.width), -np.inf))
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=repr)
@@ -389,8 +376,8 @@ def test_padding_alone_and_empty_batches_give_results(search):
         assert np.isfinite(result.scores).all()
         np.testing.assert_array_equal(result.ids[0], result.ids[1])
         empty = search(model, np.zeros([0, length], "int32"))
-        assert empty.ids.shape == (0, search._width, 0)
-        assert empty.scores.shape == (0, search._width)
+        assert empty.ids.shape == (0, search.width, 0)
+        assert empty.scores.shape == (0, search.width)
 
 
 def test_greedy_on_padding_alone_equals_a_plain_search():
@@ -413,11 +400,11 @@ def chi_square_fits(counts, expected):
 def test_noise_is_uniform_and_neighbours_are_independent(axis):
     if axis == "seed":
         source = np.array([[5, 7]], "int32")
-        noise = [_uniform_noise(source, tf.constant(i), 11, 23).numpy() for i in range(101)]
+        noise = [uniform_noise(source, tf.constant(i), 11, 23).numpy() for i in range(101)]
         noise = np.array(noise).reshape(101, -1)
     else:
         source = np.stack([np.arange(4, 105), np.arange(101) // 9], axis=1).astype("int32")
-        noise = _uniform_noise(source, tf.constant(3), 101, 103).numpy()
+        noise = uniform_noise(source, tf.constant(3), 101, 103).numpy()
         noise = np.moveaxis(noise, {"position": 0, "sentence": 1, "sample": 2}[axis], 0)
     assert noise.dtype == np.float32 and noise.min() >= 0 and noise.max() < 1
     bins = (noise * 32).astype(int)
@@ -550,7 +537,7 @@ def test_three_methods_suffice(search):
 def test_a_missing_method_is_named(method):
     members = {name: item for name, item in vars(Bigrams).items() if name != method}
     model = type("Unfinished", (), members)(np.zeros((5, 5), "float32"))
-    with pytest.raises(TypeError, match=f"Unfinished has no {method}, so nothing can be generated"):
+    with pytest.raises(TypeError, match=f"Unfinished has no {method}, so it cannot be searched"):
         GreedySearch()(model, sentences(2, 3, 5))
 
 
@@ -755,10 +742,14 @@ def test_bad_constructor_arguments_are_named(make, error, words):
         ({"max_length": 0}, ValueError, "max_length"),
         ({"max_length": 2.0}, TypeError, "max_length"),
         ({"max_length": 2}, ValueError, "max_length 2 is below.*min_length 3"),
-        ({"max_length": np.array([5, 6, 7])}, ValueError, "max_length must be one"),
+        ({"max_length": np.array([5, 6, 7])}, ValueError, "max_length must have the batch size"),
         ({"max_length": np.array([[5, 6]])}, ValueError, "max_length must have rank 1"),
         ({"target_prefix": np.array([5, 6])}, ValueError, "target_prefix must have rank 2"),
-        ({"target_prefix": np.array([[5, 6]])}, ValueError, "target_prefix must have one row"),
+        (
+            {"target_prefix": np.array([[5, 6]])},
+            ValueError,
+            "target_prefix must have the batch size",
+        ),
         ({"target_prefix": np.array([[0.5]] * 2)}, TypeError, "target_prefix.*integer"),
         (
             {"target_prefix": np.array([[5, 6], [0, 6]])},
@@ -788,5 +779,5 @@ def test_a_prompt_that_is_not_padded_on_the_right_is_refused(row):
 
 def test_other_backends_are_refused_in_words(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="TensorFlow backend, this is 'jax'"):
+    with pytest.raises(ValueError, match="TensorFlow backend, but the backend is 'jax'"):
         GreedySearch()(FakeModel(11), sentences(2, 3, 11))

@@ -1,18 +1,22 @@
-"""Convolution over padded frames: results and masks do not depend on the padding."""
+"""Sound frames, whose padding changes nothing, and image patches, which leave no pixel out."""
 
 import itertools
 
 import keras
 import numpy as np
 import pytest
+from support import tiers
 from support.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
 
 from keras_transformer.layers.blocks import EncoderBlock
-from keras_transformer.layers.frames import MaskedConv1D
 from keras_transformer.layers.pooling import SequencePooling
+from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
 
 C, D = 4, 6
 PADDINGS = ("valid", "same", "causal")
+B, HEIGHT, WIDTH, COLOURS, SIZE = 2, 8, 12, 3, 4
+
+# Convolution over frames
 
 
 def convolved(**options):
@@ -30,7 +34,12 @@ def convolved(**options):
     return run
 
 
-@pytest.mark.parametrize("padding, strides", [*itertools.product(PADDINGS, (1, 2, 3))])
+CASES = [*itertools.product(PADDINGS, (1, 2, 3))]
+
+
+@pytest.mark.parametrize(
+    "padding, strides", tiers.quick(CASES, ("valid", 3), ("same", 2), ("causal", 1))
+)
 def test_padding_on_the_right_changes_nothing(padding, strides):
     run = convolved(padding=padding, strides=strides)
     for length, more in [(17, 1), (17, 4), (18, 1), (20, 5)]:
@@ -50,10 +59,9 @@ def test_padding_on_the_right_changes_nothing(padding, strides):
 def test_padding_on_the_left_changes_nothing_without_strides(padding):
     run = convolved(padding=padding)
     x = normal(2, 17, C)
-    alone, _ = run(x)
     padded = np.concatenate([np.full((2, 3, C), np.nan, "float32"), x], axis=1)
     found, kept = run(padded, np.arange(20)[None].repeat(2, 0) >= 3)
-    assert_close(found[numpy64(kept) == 1], alone.reshape(-1, D))
+    assert_close(found[numpy64(kept) == 1], run(x)[0].reshape(-1, D))
 
 
 @pytest.mark.parametrize("padding, strides", [*itertools.product(PADDINGS, [1]), ("valid", 2)])
@@ -93,12 +101,57 @@ def test_a_row_gives_one_answer_alone_and_in_company():
     assert_close(together[1:], numpy64(model(given[1:])[0]))
 
 
-def test_layer_promises(tmp_path):
-    config = {"filters": D, "kernel_size": (3,), "strides": (2,), "padding": "valid"}
-    check_layer(MaskedConv1D, config, [normal(2, 9, C)], tmp_path, masked=False)
-
-
 @pytest.mark.parametrize("option", [{"padding": "full"}, {"data_format": "channels_first"}])
-def test_what_it_cannot_do_is_refused(option):
+def test_options_of_convolutions_that_masks_do_not_fit_are_refused(option):
     with pytest.raises(ValueError, match="padding|frames"):
         MaskedConv1D(D, 3, **option)
+
+
+# Image patches
+
+
+@pytest.mark.numeric
+def test_patches_are_a_convolution_whose_strides_are_its_kernel():
+    layer, x = PatchEmbedding(D, SIZE), normal(B, HEIGHT, WIDTH, COLOURS)
+    layer.build(x.shape)
+    randomise(layer)
+    convolution = keras.layers.Conv2D(D, SIZE, strides=SIZE)
+    convolution.build(x.shape)
+    kernel = numpy64(layer.kernel).reshape(SIZE, SIZE, COLOURS, D)
+    convolution.set_weights([kernel, numpy64(layer.bias)])
+    expected = numpy64(convolution(x)).reshape(B, -1, D)
+    assert_close(layer(x), expected)
+    ends = keras.Input((None, None, COLOURS))  # sizes that are known at run time only
+    model = keras.Model(ends, layer(ends))
+    assert model.output_shape == (None, None, D)
+    assert_close(model(x), expected)
+    with pytest.raises(Exception, match="height of 10"):
+        model.predict(np.zeros((B, 10, 8, COLOURS), "float32"), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "shape, named",
+    [((B, 10, 12, 3), "height of 10"), ((B, 8, 9, 3), "width of 9"), ((B, 8, 9), "height, width")],
+)
+def test_images_that_do_not_divide_are_refused(shape, named):
+    for images in (np.zeros(shape, "float32"), keras.Input(shape[1:])):
+        with pytest.raises(ValueError, match=named):
+            PatchEmbedding(D, SIZE)(images)
+
+
+@pytest.mark.parametrize("sizes, named", [((0, 4), "d_model"), ((4, 0), "patch_size")])
+def test_sizes_that_are_not_positive_are_refused(sizes, named):
+    with pytest.raises(ValueError, match=f"{named} must be at least 1"):
+        PatchEmbedding(*sizes)
+
+
+FRAMES = {"filters": D, "kernel_size": (3,), "strides": (2,), "padding": "valid"}
+PATCHES = {"d_model": D, "patch_size": SIZE}
+
+
+@pytest.mark.parametrize(
+    "cls, config, shape",
+    [(MaskedConv1D, FRAMES, (2, 9, C)), (PatchEmbedding, PATCHES, (B, 8, 8, COLOURS))],
+)
+def test_layer_promises(cls, config, shape, tmp_path):
+    check_layer(cls, config, [normal(*shape)], tmp_path, masked=False)
