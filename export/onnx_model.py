@@ -24,6 +24,7 @@ from keras_transformer.export.arguments import (
 )
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import digest, seal
+from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
@@ -35,7 +36,6 @@ from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.staging import Progress, staged, why_not_files
 from keras_transformer.export.tasks import ForwardTask, SearchTask, Task, Traceable
-from keras_transformer.export.tasks.forward import Head
 from keras_transformer.export.tasks.search import Search
 from keras_transformer.export.tasks.stepwise import StepwiseSearch
 from keras_transformer.search import Shortlist

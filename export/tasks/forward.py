@@ -14,12 +14,7 @@ from keras import ops
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import id_inputs
-from keras_transformer.export.artefact.task_heads import (
-    Classification,
-    FeatureExtraction,
-    QuestionAnswering,
-    TokenClassification,
-)
+from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
@@ -33,7 +28,6 @@ from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.types import Array, Tensor
 
-Head: TypeAlias = Classification | TokenClassification | QuestionAnswering | FeatureExtraction
 Case: TypeAlias = Mapping[str, Array]
 
 # Probabilities sum to 1 within this tolerance.
