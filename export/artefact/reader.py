@@ -48,7 +48,7 @@ class Artefact(NamedTuple):
 
     Attributes:
         folder: pathlib.Path, absolute, without symbolic links.
-        manifest: dict, the content of `artefact.json`; its fields are those of `manifest.FIELDS`.
+        manifest: dict, the content of `artefact.json`; `manifest` describes its fields.
         tokenizer: Tokenizer, or None where the artefact holds none.
         target_tokenizer: Tokenizer of what the model writes: `tokenizer`, unless the artefact
             holds a second one.

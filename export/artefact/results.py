@@ -12,20 +12,9 @@ Shapes: `S` tokens of a text, `D` size of a vector.
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-
-
-class Result(Protocol):
-    """What all results share."""
-
-    @property
-    def error(self) -> str | None: ...
-
-    def line(self) -> str: ...
-
-    def _asdict(self) -> dict[str, Any]: ...
 
 
 class Translation(NamedTuple):
@@ -80,11 +69,6 @@ class Generation(NamedTuple):
     full_texts: tuple[str, ...] = ()
 
     @property
-    def text(self) -> str:
-        """The best continuation, or an empty string."""
-        return self.texts[0] if self.texts else ""
-
-    @property
     def full_text(self) -> str:
         """The prompt with its best continuation, or an empty string."""
         return self.full_texts[0] if self.full_texts else ""
@@ -93,17 +77,10 @@ class Generation(NamedTuple):
         """The same result, with the prompt in front of each text."""
         return self._replace(texts=self.full_texts)
 
-    def line(self) -> str:
-        """The best continuation, or an empty string."""
-        return self.text
-
-    def ranked(self) -> Iterable[tuple[float, str]]:
-        """Pairs of score and text, best first."""
-        return zip(self.scores, self.texts, strict=True)
-
-    def columns(self) -> dict[str, Any]:
-        """`text` and `score` of the best continuation."""
-        return _columns(self, self.text, self.scores[0] if self.scores else None)
+    text = Translation.text
+    line = Translation.line
+    ranked = Translation.ranked
+    columns = Translation.columns
 
 
 class Labels(NamedTuple):
@@ -227,6 +204,9 @@ class Outputs(NamedTuple):
     def line(self) -> str:
         """The arrays as JSON, or an empty string."""
         return as_json(self.arrays) if self.arrays else ""
+
+
+Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector | Outputs
 
 
 def as_json(value: Any) -> str:
