@@ -56,8 +56,8 @@ from keras_transformer.export.artefact.signature import (
 from keras_transformer.export.artefact.task_heads import HEADS, fits_labels
 from keras_transformer.types import StrPath
 
-# What a field may hold, as `_fits` reads it: a type, a range of integers, a constant, a tuple of
-# alternatives, a list with the form of its items, or a dict with exactly these keys.
+# The form of each field: a type, a range of integers, a constant, a tuple of alternatives, a list
+# with the form of its items, or a dict with exactly these keys.
 _COUNT = range(2**63)
 _COUNT_OR_NULL = (_COUNT, None)
 _VALUES = [{"name": str, "dtype": DTYPES, "axes": [(str, _COUNT)]}]

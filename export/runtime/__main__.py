@@ -94,8 +94,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=1,
         metavar="N",
-        help="batches at the same time (default %(default)s); for many lines on a CPU as many as "
-        "it has cores",
+        help="batches at the same time (default %(default)s); for many lines on a CPU pass the "
+        "number of its cores",
     )
     add(
         "--provider",

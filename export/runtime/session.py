@@ -59,8 +59,7 @@ def open_session(
         providers, threads, arena, spinning: as in `Translator`.
 
     Raises:
-        ArtefactError: onnxruntime refuses the model, or its inputs and outputs are not those of the
-            manifest.
+        ArtefactError: onnxruntime refuses the model, or the manifest lists other inputs and outputs.
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
@@ -201,8 +200,8 @@ def chosen_providers(providers: list[Any] | None, precision: str) -> list[Any]:
         if name not in available:
             raise ProviderError(
                 f"{name} is not in this onnxruntime {onnxruntime.__version__}, which has "
-                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in an "
-                "environment of its own, without the package onnxruntime."
+                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in a "
+                "separate environment, without the package onnxruntime."
             )
     first = _name(providers[0])
     if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:

@@ -13,7 +13,7 @@ from support.exports import LINES, MAX_LENGTH, source, tiny, tokenizer
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
-from keras_transformer.export.runtime import Generator, Translator, steps
+from keras_transformer.export.runtime import Generator, Translator, steps_session
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.session import (
     CUDA,
@@ -137,9 +137,9 @@ def test_only_the_scatter_reads_the_caches_that_it_writes(folder):
 
 def test_a_step_writes_its_slots_and_leaves_the_others(folder):
     session = open_session(read_artefact(folder("greedy")))
-    buffers = session._begin({"source_ids": source(3, 5)})
+    buffers = session.run_first({"source_ids": source(3, 5)})
     place = buffers.pair[0]["blocks.0"].data_ptr()
-    after, count = session._run_steps(buffers)
+    after, count = session.run_steps(buffers)
     keys = after["blocks.0"].numpy()
     assert keys.shape[2] == MAX_LENGTH and after["blocks.0"].data_ptr() == place
     written = np.abs(keys).sum(axis=(0, 1, 3)) > 0
@@ -224,7 +224,7 @@ def test_kept_buffers_give_the_same_tokens(sessions):
 
 def places(session, ids):
     """Where the tensors of a call lie, and which graphs it would record."""
-    buffers = session._begin({"source_ids": ids})
+    buffers = session.run_first({"source_ids": ids})
     names = [options.get_run_config_entry("gpu_graph_id") for options in buffers.graphs]
     return {tensor.data_ptr() for each in buffers.pair for tensor in each.values()}, names
 
@@ -244,7 +244,7 @@ def test_a_graph_is_replayed_where_it_was_recorded(sessions):
 def test_shapes_beyond_the_most_run_without_a_graph(sessions, monkeypatch):
     _, plain = sessions
     session = StepsSession(plain.first, plain.step, graphs=True)
-    monkeypatch.setattr(steps, "MOST_SHAPES", 1)
+    monkeypatch.setattr(steps_session, "MOST_SHAPES", 1)
     kept = places(session, source(3, 6))
     assert places(session, source(2, 6))[1] == ["-1", "-1"]
     assert places(session, source(3, 6)) == kept
