@@ -61,7 +61,7 @@ from keras_transformer.types import StrPath
 _COUNT = range(2**63)
 _COUNT_OR_NULL = (_COUNT, None)
 _VALUES = [{"name": str, "dtype": DTYPES, "axes": [(str, _COUNT)]}]
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "format": str,
     "format_version": int,
     "task": TASKS,
@@ -83,7 +83,7 @@ FIELDS = {
     "files": dict,
     "checksum": str,
 }
-OPTIONAL = {
+OPTIONAL: dict[str, Any] = {
     "head": {"class_name": tuple(HEADS), "config": dict},
     "ignores_padding": bool,
     "proof": {

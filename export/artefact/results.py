@@ -77,10 +77,22 @@ class Generation(NamedTuple):
         """The same result, with the prompt in front of each text."""
         return self._replace(texts=self.full_texts)
 
-    text = Translation.text
-    line = Translation.line
-    ranked = Translation.ranked
-    columns = Translation.columns
+    @property
+    def text(self) -> str:
+        """The best continuation, or an empty string."""
+        return self.texts[0] if self.texts else ""
+
+    def line(self) -> str:
+        """The best continuation, or an empty string."""
+        return self.text
+
+    def ranked(self) -> Iterable[tuple[float, str]]:
+        """Pairs of score and text, best first."""
+        return zip(self.scores, self.texts, strict=True)
+
+    def columns(self) -> dict[str, Any]:
+        """`text` and `score` of the best continuation."""
+        return _columns(self, self.text, self.scores[0] if self.scores else None)
 
 
 class Labels(NamedTuple):

@@ -28,7 +28,7 @@ HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
 START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only with prompts
 
 # Names of the axes, in order. Axes of one name have one length within a call.
-AXES = {
+AXES: dict[str, tuple[str, ...]] = {
     SOURCE_IDS: ("batch", "source_length"),
     TARGET_IDS: ("batch", "target_length"),
     SEED: (),
@@ -70,7 +70,7 @@ MANIFEST_FILE = "artefact.json"
 # Instead of MODEL_FILE, for a loop outside of the graph.
 FIRST_FILE, FIRST_WEIGHTS_FILE = "first.onnx", "first.onnx.data"  # up to the first step
 STEP_FILE, STEP_WEIGHTS_FILE = "step.onnx", "step.onnx.data"  # one step
-MODEL_FILES = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
+MODEL_FILES: dict[str, tuple[str, ...]] = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
 FILES = (
     *(MODEL_FILE, WEIGHTS_FILE, FIRST_FILE, FIRST_WEIGHTS_FILE, STEP_FILE, STEP_WEIGHTS_FILE),
     *(TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE),

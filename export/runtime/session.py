@@ -59,7 +59,8 @@ def open_session(
         providers, threads, arena, spinning: as in `Translator`.
 
     Raises:
-        ArtefactError: onnxruntime refuses the model, or the manifest lists other inputs and outputs.
+        ArtefactError: onnxruntime refuses the model, or the manifest names other inputs and
+            outputs.
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """

@@ -20,7 +20,7 @@ steps, T tokens of the longest hypothesis.
 import itertools
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +73,10 @@ class StepsSession:
     """
 
     def __init__(self, first: Any, step: Any, device: str = "cpu", graphs: bool = False):
-        self.first, self.step, self.device, self.graphs = first, step, device, graphs
+        self.first: Any = first
+        self.step: Any = step
+        self.device: str = device
+        self.graphs: bool = graphs
         self._read = [value.name for value in step.get_inputs()]
         self._changed = [
             value.name.removeprefix(NEXT)
@@ -83,8 +86,8 @@ class StepsSession:
         self._kept = threading.local()  # as ONNX Runtime's graphs: each thread has its own
         self._graph_ids = itertools.count(1)  # 0 is ONNX Runtime's own
 
-        self.get_inputs = first.get_inputs
-        self.get_providers = step.get_providers
+        self.get_inputs: Callable[[], list[Any]] = first.get_inputs
+        self.get_providers: Callable[[], list[str]] = step.get_providers
 
     def get_outputs(self) -> list[Any]:
         """`token_ids` and `scores`; only their names."""
