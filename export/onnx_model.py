@@ -21,9 +21,7 @@ from keras_transformer.export.arguments import (
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
-from keras_transformer.export.graph.flat_rows import flatten_networks
 from keras_transformer.export.graph.fuse import fuse_blocks, optional
-from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
@@ -226,12 +224,7 @@ def _make_graph(task, precision, fuse, keep_float, tell):
         simplify(model, hoisting=not fuse)  # fusion hoists when it has seen the blocks
     if fuse:
         with tell("fusing blocks"), optional(model):
-            fuse_blocks(model, skip_norms=precision == "float16")
-            simplify(model)
-            if precision == "float32":
-                join_projections(model)
-                flatten_networks(model.graph, simplify(model))
-                simplify(model)
+            fuse_blocks(model, precision)
     if precision != "float32":
         with tell(f"converting to {precision}"):
             reduced = quantize.reduce_precision(model, precision, keep_float)
