@@ -1,12 +1,12 @@
 """Passes over an ONNX graph, between the traced TensorFlow function and the written file.
 
-In the order of an export; in brackets the nodes of a beam search with two layers:
+What lives here, in the order of an export, with the nodes of a beam search of two layers:
 
 - `conversion`: from a Keras function to a graph of ONNX's operators [1,026]. `operators` and
   `integer_operators` write those that tf2onnx converts wrongly or not at all, by `lowering`.
 - `simplify`: writes sums as products of matrices (`einsums`), then repeats the passes that change
   no number: `folding` (constants), `no_ops` (reshapes, nodes that do nothing) and `loops` (what a
-  step carries and computes) [585].
+  step carries and computes) [581].
 - `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
   `fuse_selections` [310]; models with convolutions also pass `channels_first` and
   `fuse_convolutions`.
@@ -18,7 +18,7 @@ All of them read `shapes`, symbolic shape inference. It uses `sizes` (products o
 tensors). `nodes` has the helpers. Each pass takes an `onnx_ir` model or graph and changes it in
 place.
 
-Allowed imports: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A new
+What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A new
 fusion is a function or rule in the file of its subject, and a new precision a function in
 `quantize`. Another kind of rewrite is one file here and one line in `export.onnx_model`.
 """

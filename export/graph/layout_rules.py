@@ -6,18 +6,13 @@ integer tensors, such as the target of a Reshape, which `shape_data` follows.
 Shapes: B batch, T positions, H heads, K size of a head, C channels, S axis of space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import attribute
+from keras_transformer.export.graph.shape_data import ShapeTable
 from keras_transformer.export.graph.sizes import Dims, Size, product, quotient, total
-
-if TYPE_CHECKING:
-    from keras_transformer.export.graph.shapes import InferredShapes
 
 # No axis is this long: tf2onnx and TensorFlow write this or more for "up to the end".
 ENDLESS = 10**9
@@ -31,7 +26,7 @@ def replace_axes(dims: Dims, axes: Iterable[int], by: Dims) -> Dims:
     )
 
 
-def reshape(shapes: InferredShapes, node: ir.Node, dims: Dims | None, shape: Dims) -> Dims | None:
+def reshape(shapes: ShapeTable, node: ir.Node, dims: Dims | None, shape: Dims) -> Dims | None:
     """The values of the target, with 0 for the input's own size and -1 for the remaining size.
 
     (B, T, H, K) reshaped to [0, 0, -1] is (B, T, H K): the product of all sizes, over B T.
@@ -52,19 +47,19 @@ def reshape(shapes: InferredShapes, node: ir.Node, dims: Dims | None, shape: Dim
     return tuple(target)
 
 
-def flatten(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims:
+def flatten(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     """(B, T, D) becomes (B, T D): axes before `axis` become one, and so do the others."""
     axis = attribute(node, "axis", 1)
     return (product(dims[:axis]), product(dims[axis:]))
 
 
-def transpose(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims:
+def transpose(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     """The axes in the order of `perm`, by default reversed."""
     order = attribute(node, "perm", range(len(dims) - 1, -1, -1))
     return tuple(dims[axis] for axis in order)
 
 
-def unsqueeze(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> Dims | None:
+def unsqueeze(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     """(B, T) with axes [1] becomes (B, 1, T)."""
     axes = shapes.constant(node.inputs[1])
     if axes is None:
@@ -74,7 +69,7 @@ def unsqueeze(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> Dims | No
     return tuple(1 if axis in axes else next(remaining) for axis in range(rank))
 
 
-def squeeze(shapes: InferredShapes, node: ir.Node, dims: Dims, *axes) -> Dims | None:
+def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes) -> Dims | None:
     """(B, 1, T) with axes [1] becomes (B, T); without axes, all of size 1 are removed."""
     if axes:
         axes = shapes.constant(node.inputs[1])
@@ -85,7 +80,7 @@ def squeeze(shapes: InferredShapes, node: ir.Node, dims: Dims, *axes) -> Dims | 
     return None if axes is None else replace_axes(dims, axes, ())
 
 
-def concat(shapes: InferredShapes, node: ir.Node, *inputs: Dims) -> Dims:
+def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
     """The inputs' sizes of one axis are added; the other axes are those of the first.
 
     A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new symbol.
@@ -97,7 +92,7 @@ def concat(shapes: InferredShapes, node: ir.Node, *inputs: Dims) -> Dims:
     return replace_axes(inputs[0], [axis], (length,))
 
 
-def split(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
+def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
     """Parts of an axis, of given sizes or of equal ones: (B, T, 3 D) gives three of (B, T, D)."""
     sizes = shapes.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     axis = attribute(node, "axis", 0) % len(dims)
@@ -106,7 +101,7 @@ def split(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> list[Dims] |
     return None if None in sizes else [replace_axes(dims, [axis], (size,)) for size in sizes]
 
 
-def slice_(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims | None:
+def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims | None:
     """An axis from a start to an end: its own size if it is whole, else a number or symbol."""
     starts, ends, axes, steps = (*map(shapes.constant, node.inputs[1:]), None, None)[:4]
     if len(node.inputs) > 3 and axes is None:
@@ -124,7 +119,7 @@ def slice_(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims | None
     return tuple(output)
 
 
-def tile(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> Dims | None:
+def tile(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     """Each axis times its number of repeats: (B, T) by [1, 3] gives (B, 3 T)."""
     repeats = shapes.data.get(node.inputs[1])
     if repeats is None:
@@ -132,7 +127,7 @@ def tile(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> Dims | None:
     return tuple(product(pair) for pair in zip(dims, repeats.flat, strict=True))
 
 
-def pad(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims:
+def pad(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims:
     """Sizes grow by the padding on both sides: (B, T) by [0, 1, 0, 2] gives (B, T + 3)."""
     widths = shapes.constant(node.inputs[1])
     if widths is None or len(widths) != 2 * len(dims):
@@ -141,13 +136,13 @@ def pad(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims:
     return tuple(total(size, sum(pair)) for size, pair in zip(dims, pairs, strict=True))
 
 
-def constant_of_shape(shapes: InferredShapes, node: ir.Node, _) -> Dims | None:
+def constant_of_shape(shapes: ShapeTable, node: ir.Node, _) -> Dims | None:
     """The values of the input."""
     target = shapes.data.get(node.inputs[0])
     return None if target is None else tuple(target.flat)
 
 
-def range_(shapes: InferredShapes, node: ir.Node, *_) -> Dims:
+def range_(shapes: ShapeTable, node: ir.Node, *_) -> Dims:
     """From 0 in steps of 1 the end is also the count."""
     start, stop, step = (shapes.data.get(value) for value in node.inputs)
     if start is not None and stop is not None and step is not None:
@@ -156,14 +151,14 @@ def range_(shapes: InferredShapes, node: ir.Node, *_) -> Dims:
     return shapes.new_symbols(node.outputs[0], 1)
 
 
-def conv(shapes: InferredShapes, node: ir.Node, dims: Dims, filters: Dims, *_) -> Dims | None:
+def conv(shapes: ShapeTable, node: ir.Node, dims: Dims, filters: Dims, *_) -> Dims | None:
     """(B, C, S) by filters (N, C / groups, k): (B, N, S'), S' by strides and padding."""
     if len(dims) != len(filters):
         return None
     return (dims[0], filters[0], *_window_sizes(shapes, node, dims, filters[2:]))
 
 
-def pool(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims | None:
+def pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims | None:
     """(B, C, S): (B, C, S'), S' by the window, strides and padding."""
     window = attribute(node, "kernel_shape", None)
     if window is None or attribute(node, "ceil_mode", 0):
@@ -171,13 +166,13 @@ def pool(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims | None:
     return (*dims[:2], *_window_sizes(shapes, node, dims, window))
 
 
-def global_pool(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims:
+def global_pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     """(B, C, S) becomes (B, C, 1)."""
     return replace_axes(dims, range(2, len(dims)), (1,))
 
 
 def _window_sizes(
-    shapes: InferredShapes, node: ir.Node, dims: Dims, window: Sequence[Size]
+    shapes: ShapeTable, node: ir.Node, dims: Dims, window: Sequence[Size]
 ) -> list[Size]:
     """Sizes of the axes of space after a window went over them."""
     rank = len(dims) - 2

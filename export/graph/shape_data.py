@@ -1,29 +1,58 @@
-"""Data propagation: the values of small integer tensors, such as targets of a Reshape.
+"""The table of known shapes, and data propagation: values of small integer tensors.
 
 TensorFlow computes shapes at run time. A layer that joins heads takes the shape of its input
-(B, T, H, K), picks B and T, appends H K and reshapes to the result: eight small nodes. This module
+(B, T, H, K), picks B and T, appends H K and reshapes to the result: eight small nodes. `propagate`
 follows such tensors through the graph. Their values are object arrays of sizes (`sizes`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.sizes import Dims, Size, difference, product, total
+from keras_transformer.export.graph.sizes import (
+    Dims,
+    Size,
+    SymbolicSize,
+    difference,
+    product,
+    symbol,
+    total,
+)
 from keras_transformer.types import Array
-
-if TYPE_CHECKING:
-    from keras_transformer.export.graph.shapes import InferredShapes
 
 INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
-def propagate(shapes: InferredShapes, node: ir.Node, dims: Dims | None) -> Array | None:
+class ShapeTable:
+    """What is known of shapes. Values of which nothing is known are in neither dict.
+
+    Attributes:
+        dims: dict from values to their shapes, tuples of sizes (`sizes`).
+        data: dict from small integer tensors to their values, object arrays of sizes.
+    """
+
+    def __init__(self) -> None:
+        self.dims: dict[ir.Value | None, Dims | None] = {}
+        self.data: dict[ir.Value | None, Array] = {}
+
+    @staticmethod
+    def new_symbol(value: ir.Value, axis: int) -> SymbolicSize:
+        """The symbol for the size of one axis of a value."""
+        return symbol(f"{value.name}[{axis}]")
+
+    def new_symbols(self, value: ir.Value, rank: int) -> Dims:
+        """A shape of symbols, one per axis of a value."""
+        return tuple(self.new_symbol(value, axis) for axis in range(rank))
+
+    def constant(self, value: ir.Value | None) -> list[int] | None:
+        """The values of a tensor as a flat list if all are known integers, else `None`."""
+        data = self.data.get(value)
+        return None if data is None or not is_plain(data.flat) else [int(x) for x in data.flat]
+
+
+def propagate(shapes: ShapeTable, node: ir.Node, dims: Dims | None) -> Array | None:
     """The values of a node's only output as an array of sizes, or `None` if they are unknown.
 
     Args:
@@ -108,6 +137,6 @@ def _array(items: Size | Dims | Array) -> Array:
     return array
 
 
-def is_plain(sizes) -> bool:
+def is_plain(sizes: Iterable[Size]) -> bool:
     """Whether all sizes are integers."""
     return all(isinstance(size, (int, np.integer)) for size in sizes)

@@ -3,7 +3,7 @@
 A rule is a function `(shapes, node, *dims)`. `dims` are the shapes of the inputs, tuples of sizes;
 `None` stands for an input that is left out. A rule returns the shape of the only output, or a list
 with one shape per output, or `None` if the inputs do not determine it. `shapes` is the
-`InferredShapes` that calls it: `shapes.data` holds the values of small integer tensors, and
+`ShapeTable` that is filled: `shapes.data` holds the values of small integer tensors, and
 `shapes.new_symbol(value, axis)` names an axis of unknown size.
 
 An operator without a rule is no error. Its outputs then have the shape that the file declares, or
@@ -11,23 +11,18 @@ none, and the passes do not change their readers. To add an operator, write a fu
 `layout_rules` and put it in `RULES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from keras_transformer.export.graph import layout_rules as layout
 from keras_transformer.export.graph.layout_rules import replace_axes
 from keras_transformer.export.graph.nodes import attribute
+from keras_transformer.export.graph.shape_data import ShapeTable
 from keras_transformer.export.graph.sizes import Dims, broadcast_size, product, quotient, total
 
-if TYPE_CHECKING:
-    from keras_transformer.export.graph.shapes import InferredShapes
 
-
-def broadcast(shapes: InferredShapes, node: ir.Node, *inputs: Dims) -> Dims:
+def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
     """Element-wise operators of several inputs: (B, 1, D) and (T, 1) give (B, T, D)."""
     rank = max(map(len, inputs))
     output = []
@@ -37,7 +32,7 @@ def broadcast(shapes: InferredShapes, node: ir.Node, *inputs: Dims) -> Dims:
     return tuple(output)
 
 
-def expand(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> Dims | None:
+def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     """The input stretched to a target: an axis of 1 takes the target's size.
 
     (B, 1, 1, T) expanded to [1, 1, T, 1] is (B, 1, T, T).
@@ -48,12 +43,12 @@ def expand(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> Dims | None:
     return broadcast(shapes, node, dims, tuple(target.flat))
 
 
-def same_as_first(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims:
+def same_as_first(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims:
     """Operators that change numbers and keep the shape."""
     return dims
 
 
-def reduce(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims | None:
+def reduce(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims | None:
     """Sums, means and products along `axes`, which is an attribute or a second input."""
     axes = attribute(node, "axes", None)
     if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
@@ -64,13 +59,13 @@ def reduce(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> Dims | None
     return replace_axes(dims, axes, (1,) if attribute(node, "keepdims", 1) else ())
 
 
-def arg_extreme(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims:
+def arg_extreme(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     """ArgMax and ArgMin: one index for an axis."""
     kept = (1,) if attribute(node, "keepdims", 1) else ()
     return replace_axes(dims, [attribute(node, "axis", 0)], kept)
 
 
-def matmul(shapes: InferredShapes, node: ir.Node, left: Dims, right: Dims) -> Dims | None:
+def matmul(shapes: ShapeTable, node: ir.Node, left: Dims, right: Dims) -> Dims | None:
     """(..., M, K) times (..., K, N); ONNX Runtime's FusedMatMul may transpose the second."""
     if len(left) < 2 or len(right) < 2 or attribute(node, "transA", 0):
         return None
@@ -80,13 +75,13 @@ def matmul(shapes: InferredShapes, node: ir.Node, left: Dims, right: Dims) -> Di
     return (*broadcast(shapes, node, left[:-2], right[:-2]), left[-2], columns)
 
 
-def skip_layer_normalization(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> list[Dims]:
+def skip_layer_normalization(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims]:
     """ONNX Runtime's residual + norm: the norm first, the sum last, statistics between them."""
     return [dims, (), (), dims]
 
 
 def multi_head_attention(
-    shapes: InferredShapes, node: ir.Node, query: Dims, key: Dims, value: Dims, *rest: Dims
+    shapes: ShapeTable, node: ir.Node, query: Dims, key: Dims, value: Dims, *rest: Dims
 ) -> list[Dims]:
     """ONNX Runtime's attention: the output (B, T, H K), and caches longer by the new keys."""
     size = value[2] if len(value) == 3 else product([value[1], value[3]])
@@ -95,14 +90,14 @@ def multi_head_attention(
 
 
 def packed_attention(
-    shapes: InferredShapes, node: ir.Node, dims: Dims, weights: Dims, *_
+    shapes: ShapeTable, node: ir.Node, dims: Dims, weights: Dims, *_
 ) -> Dims | None:
     """ONNX Runtime's attention with its projections, (D, 3 H K): (B, T, D) gives (B, T, H K)."""
     size = quotient(weights[1], 3)
     return None if size is None else (*dims[:2], size)
 
 
-def einsum(shapes: InferredShapes, node: ir.Node, *inputs: Dims) -> Dims | None:
+def einsum(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims | None:
     """The size that each letter of the output has in an input: abc,cde->abde."""
     terms, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")
     if not arrow or "." in terms:
@@ -117,29 +112,29 @@ def einsum(shapes: InferredShapes, node: ir.Node, *inputs: Dims) -> Dims | None:
     )
 
 
-def gather(shapes: InferredShapes, node: ir.Node, dims: Dims, index: Dims) -> Dims:
+def gather(shapes: ShapeTable, node: ir.Node, dims: Dims, index: Dims) -> Dims:
     """Rows (V, D) at indices (B, T): (B, T, D)."""
     return replace_axes(dims, [attribute(node, "axis", 0)], index)
 
 
-def gather_nd(shapes: InferredShapes, node: ir.Node, dims: Dims, index: Dims) -> Dims | None:
+def gather_nd(shapes: ShapeTable, node: ir.Node, dims: Dims, index: Dims) -> Dims | None:
     """Parts of (B, V, D) at indices (B, T, 1), with one batch axis: (B, T, D)."""
     if not isinstance(index[-1], int):
         return None
     return (*index[:-1], *dims[attribute(node, "batch_dims", 0) + index[-1] :])
 
 
-def gather_elements(shapes: InferredShapes, node: ir.Node, dims: Dims, index: Dims) -> Dims:
+def gather_elements(shapes: ShapeTable, node: ir.Node, dims: Dims, index: Dims) -> Dims:
     """One element for each index."""
     return index
 
 
-def non_zero(shapes: InferredShapes, node: ir.Node, dims: Dims) -> Dims:
+def non_zero(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     """An index of each axis for every element that is not 0."""
     return (len(dims), shapes.new_symbol(node.outputs[0], 1))
 
 
-def top_k(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> list[Dims] | None:
+def top_k(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> list[Dims] | None:
     """Values and indices: `k` replaces the size of an axis."""
     count = shapes.data.get(node.inputs[1])
     if count is None:
@@ -147,7 +142,7 @@ def top_k(shapes: InferredShapes, node: ir.Node, dims: Dims, _) -> list[Dims] | 
     return [replace_axes(dims, [attribute(node, "axis", -1)], (count.flat[0],))] * 2
 
 
-def recurrent(shapes: InferredShapes, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
+def recurrent(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
     """LSTM and others: (S, B, D) gives all states (S, 1 or 2, B, H) and the last (1 or 2, B, H)."""
     size = attribute(node, "hidden_size", None)
     if size is None or attribute(node, "layout", 0):

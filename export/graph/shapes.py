@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from keras_transformer.export.graph.shape_data import INTEGERS, is_plain, propagate
+from keras_transformer.export.graph.shape_data import INTEGERS, ShapeTable, propagate
 from keras_transformer.export.graph.shape_rules import RULES
-from keras_transformer.export.graph.sizes import Dims, SymbolicSize, depends_on, symbol
-from keras_transformer.types import Array
+from keras_transformer.export.graph.sizes import Dims, depends_on
 
 # Larger integer tensors are data, not shapes.
 LARGEST = 64
@@ -21,41 +20,18 @@ LARGEST = 64
 FROM_VALUES = ("Range", "Reshape")
 
 
-class InferredShapes:
+class InferredShapes(ShapeTable):
     """Shapes and small integer values of a graph and of its loops' bodies.
-
-    Values of which nothing is known are in neither dict.
 
     Args:
         graph: the graph, which is read once. Create a new object after a change.
-
-    Attributes:
-        dims: dict from values to their shapes, tuples of sizes (`sizes`).
-        data: dict from small integer tensors to their values, object arrays of sizes.
     """
 
-    dims: dict[ir.Value, Dims | None]
-    data: dict[ir.Value, Array]
-
     def __init__(self, graph: ir.Graph) -> None:
-        self.dims, self.data = {}, {}
+        super().__init__()
         for value in [*graph.inputs, *graph.initializers.values()]:
             self._declare(value)
         self._visit(graph)
-
-    @staticmethod
-    def new_symbol(value: ir.Value, axis: int) -> SymbolicSize:
-        """The symbol for the size of one axis of a value."""
-        return symbol(f"{value.name}[{axis}]")
-
-    def new_symbols(self, value: ir.Value, rank: int) -> Dims:
-        """A shape of symbols, one per axis of a value."""
-        return tuple(self.new_symbol(value, axis) for axis in range(rank))
-
-    def constant(self, value: ir.Value | None) -> list[int] | None:
-        """The values of a tensor as a flat list if all are known integers, else `None`."""
-        data = self.data.get(value)
-        return None if data is None or not is_plain(data.flat) else [int(x) for x in data.flat]
 
     def _declare(self, value: ir.Value) -> None:
         """Takes over constants and declared shapes; unnamed axes become symbols."""
