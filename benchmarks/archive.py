@@ -47,7 +47,7 @@ for path in sys.argv[3:]:
 
 def write_input(folder, data, count):
     """Files of sentences, and the sentences."""
-    from keras_transformer.data.corpora import read_lines
+    from keras_transformer.text.corpora import read_lines
 
     known = read_lines(data / "multi30k" / "train.en.gz") + common.newstest(data)
     lines = random.Random(0).choices(known, k=count)

@@ -58,8 +58,10 @@ def ratios_table(speed, kinds):
         sizes = {found["lines"]: ""}
         sizes.setdefault(WHOLE, ", reckoned: a start and the rest")
         for lines, how in sizes.items():
-            spent = [[cost(found, name, lines, kind) for kind in kinds]
-                     for name in ("translator", "archive")]  # fmt: skip
+            spent = [
+                [cost(found, name, lines, kind) for kind in kinds]
+                for name in ("translator", "archive")
+            ]
             ratios = [theirs / ours for theirs, ours in zip(*spent, strict=True)]
             rows.append([processor, f"{lines:,} lines{how}", *ratios])
     loads = ", ".join(

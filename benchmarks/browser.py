@@ -44,7 +44,7 @@ def export_all(data, folder):
 
     import keras_transformer as kt
     from keras_transformer import export
-    from keras_transformer.data.corpora import read_lines
+    from keras_transformer.text.corpora import read_lines
 
     files = [data / "multi30k" / f"train.{language}.gz" for language in ("en", "de")]
     lines = [line for file in files for line in read_lines(file)]

@@ -69,7 +69,7 @@ def source_ids(tokenizer, lines):
 
 def test_2016(data, count=None):
     """Sources and references of Multi30k's test.2016, tokenised and lowercased, BPE undone."""
-    from keras_transformer.data.corpora import read_parallel
+    from keras_transformer.text.corpora import read_parallel
 
     folder = data / "multi30k-bpe"
     files = [folder / f"test.2016.{language}.gz" for language in ("en", "de")]
@@ -78,7 +78,7 @@ def test_2016(data, count=None):
 
 def newstest(data, count=None):
     """English sentences of newstest2014."""
-    from keras_transformer.data.corpora import read_lines
+    from keras_transformer.text.corpora import read_lines
 
     return read_lines(data / "wmt14" / "newstest2014.eng.gz")[:count]
 

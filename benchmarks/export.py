@@ -29,7 +29,7 @@ import tensorflow_text  # noqa: F401, the operators of the SavedModel's strings
 
 import keras_transformer as kt
 from keras_transformer import export
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 from keras_transformer.padding import pad_rows
 
 

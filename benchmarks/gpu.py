@@ -118,9 +118,13 @@ def quality_table(part):
     return workers.table(heads, [[*cells, *(f"{score:.2f}" for score in part["bleu"].values())]])
 
 
-DO = dict(correctness=(correctness, correctness_table), training=(train, training_table),
-          serving=(serving, serving_table), replicas=(replicas, replicas_table),
-          quality=(quality, quality_table))  # fmt: skip
+DO = dict(
+    correctness=(correctness, correctness_table),
+    training=(train, training_table),
+    serving=(serving, serving_table),
+    replicas=(replicas, replicas_table),
+    quality=(quality, quality_table),
+)
 
 
 def do(args, name):

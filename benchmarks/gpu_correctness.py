@@ -120,35 +120,86 @@ def cases(generator, quick):
 
     block = layer(kt.EncoderBlock, H, F, dropout=0.0)
     yield (
-        "MultiHeadAttention", layer(kt.MultiHeadAttention, H, D // H), [x, memory],
+        "MultiHeadAttention",
+        layer(kt.MultiHeadAttention, H, D // H),
+        [x, memory],
         {"attention_mask": memory_mask},
         lambda w: reference.multi_head_attention(w, H, long[0], long[1], mask=wide[1])[0],
-    )  # fmt: skip
+    )
     yield (
-        "AdditiveAttention", layer(kt.AdditiveAttention, D), [x, memory],
+        "AdditiveAttention",
+        layer(kt.AdditiveAttention, D),
+        [x, memory],
         {"attention_mask": memory_mask},
         lambda w: reference.additive_attention(w, long[0], long[1], long[1], wide[1]),
-    )  # fmt: skip
-    yield ("FeedForward", layer(kt.FeedForward, F), [x], {},
-           lambda w: reference.feed_forward(w, long[0]))  # fmt: skip
-    yield ("TokenEmbedding", layer(kt.TokenEmbedding, V, D), [source], {},
-           lambda w: w["embeddings"][source] * D**0.5)  # fmt: skip
-    yield ("SinusoidalPositionEncoding", layer(kt.SinusoidalPositionEncoding), [x], {},
-           lambda w: long[0] + reference.sinusoids(T, D))  # fmt: skip
-    yield ("LearnedPositionEncoding", layer(kt.LearnedPositionEncoding, T + 2), [x], {},
-           lambda w: long[0] + w["embeddings"][:T])  # fmt: skip
-    yield ("RotaryPositionEncoding", layer(kt.RotaryPositionEncoding), [heads], {},
-           lambda w: reference.rotate(long[2]))  # fmt: skip
-    yield ("EncoderBlock", block, [x], {"attention_mask": mask},
-           lambda w: reference.encoder_block(w, long[0], mask, num_heads=H))  # fmt: skip
+    )
     yield (
-        "DecoderBlock", layer(kt.DecoderBlock, H, F, dropout=0.0), [x, memory],
+        "FeedForward",
+        layer(kt.FeedForward, F),
+        [x],
+        {},
+        lambda w: reference.feed_forward(w, long[0]),
+    )
+    yield (
+        "TokenEmbedding",
+        layer(kt.TokenEmbedding, V, D),
+        [source],
+        {},
+        lambda w: w["embeddings"][source] * D**0.5,
+    )
+    yield (
+        "SinusoidalPositionEncoding",
+        layer(kt.SinusoidalPositionEncoding),
+        [x],
+        {},
+        lambda w: long[0] + reference.sinusoids(T, D),
+    )
+    yield (
+        "LearnedPositionEncoding",
+        layer(kt.LearnedPositionEncoding, T + 2),
+        [x],
+        {},
+        lambda w: long[0] + w["embeddings"][:T],
+    )
+    yield (
+        "RotaryPositionEncoding",
+        layer(kt.RotaryPositionEncoding),
+        [heads],
+        {},
+        lambda w: reference.rotate(long[2]),
+    )
+    yield (
+        "EncoderBlock",
+        block,
+        [x],
+        {"attention_mask": mask},
+        lambda w: reference.encoder_block(w, long[0], mask, num_heads=H),
+    )
+    yield (
+        "DecoderBlock",
+        layer(kt.DecoderBlock, H, F, dropout=0.0),
+        [x, memory],
         {"attention_mask": mask, "memory_mask": memory_mask},
         lambda w: reference.decoder_block(w, *long[:2], mask, memory_mask, num_heads=H),
-    )  # fmt: skip
-    yield ("TransformerEncoder", layer(kt.TransformerEncoder, V, **config), [source], {},
-           lambda w: reference.transformer_encoder(w, config, source))  # fmt: skip
-    yield ("CausalTransformer", layer(kt.CausalTransformer, V, **config), [target], {},
-           lambda w: reference.causal_transformer(w, config, target))  # fmt: skip
-    yield ("Transformer", layer(kt.Transformer, V, **config), [ids], {},
-           lambda w: reference.transformer(w, config, source, target))  # fmt: skip
+    )
+    yield (
+        "TransformerEncoder",
+        layer(kt.TransformerEncoder, V, **config),
+        [source],
+        {},
+        lambda w: reference.transformer_encoder(w, config, source),
+    )
+    yield (
+        "CausalTransformer",
+        layer(kt.CausalTransformer, V, **config),
+        [target],
+        {},
+        lambda w: reference.causal_transformer(w, config, target),
+    )
+    yield (
+        "Transformer",
+        layer(kt.Transformer, V, **config),
+        [ids],
+        {},
+        lambda w: reference.transformer(w, config, source, target),
+    )

@@ -52,7 +52,7 @@ def onnx_engine(task):
     workers.use_checkout()
     import onnxruntime
 
-    from keras_transformer.export.runtime.artefact import read_artefact
+    from keras_transformer.export.artefact.reader import read_artefact
     from keras_transformer.export.runtime.session import CPU, open_session
 
     provider, artefact = task["provider"], read_artefact(task["artefact"])

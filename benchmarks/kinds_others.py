@@ -81,13 +81,21 @@ def other(name, build, inputs, **options):
 
 
 LLAMA = {
-    "vocabulary_size": VOCABULARY, "num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 2,
-    "hidden_dim": 64, "intermediate_dim": 128,
-}  # fmt: skip
+    "vocabulary_size": VOCABULARY,
+    "num_layers": 2,
+    "num_query_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_dim": 64,
+    "intermediate_dim": 128,
+}
 VIT = {
-    "image_shape": (32, 32, 3), "patch_size": (8, 8), "num_layers": 2, "num_heads": 4,
-    "hidden_dim": 64, "mlp_dim": 128,
-}  # fmt: skip
+    "image_shape": (32, 32, 3),
+    "patch_size": (8, 8),
+    "num_layers": 2,
+    "num_heads": 4,
+    "hidden_dim": 64,
+    "mlp_dim": 128,
+}
 WHISPER = {"max_encoder_sequence_length": 48, "max_decoder_sequence_length": 64}
 ROWS = [
     other("Keras' attention", keras_attention, lambda rng, real: {"source_ids": ids(rng, real)}),

@@ -11,9 +11,14 @@ import numpy as np
 VOCABULARY = 97
 # (B, S, side of the padding); of inputs without a length only B counts.
 CASES = (
-    (1, 1, "right"), (1, 2, "right"), (3, 7, "right"), (3, 7, "left"), (8, 24, "right"),
-    (8, 24, "left"), (32, 40, "right"),
-)  # fmt: skip
+    (1, 1, "right"),
+    (1, 2, "right"),
+    (3, 7, "right"),
+    (3, 7, "left"),
+    (8, 24, "right"),
+    (8, 24, "left"),
+    (32, 40, "right"),
+)
 QUICK_CASES = ((1, 1, "right"), (3, 7, "right"), (3, 7, "left"))
 
 

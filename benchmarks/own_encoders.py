@@ -21,18 +21,27 @@ import keras
 import numpy as np
 import onnxruntime
 import tensorflow as tf
+from support.sets.idx import read_idx
+from support.sets.sound import log_bands
+from support.sets.spoken_digits import WORDS, spoken_digits
 
 import keras_transformer as kt
 from keras_transformer import export
-from keras_transformer.data.sets.idx import read_idx
-from keras_transformer.data.sets.sound import log_bands
-from keras_transformer.data.sets.spoken_digits import WORDS, spoken_digits
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 
 CLOTHES = (
-    "tshirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot",
-)  # fmt: skip
+    "tshirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "boot",
+)
 LETTERS = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz", 4)}
 SIZES = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.1}
 BANDS = 24  # of a frame of sound

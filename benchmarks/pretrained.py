@@ -27,7 +27,7 @@ TEXTS, QUERIES, BATCH, TOP = 1000, 200, 64, 10
 
 def read_texts(data):
     """Texts to find and texts to look for."""
-    from keras_transformer.data.corpora import read_lines
+    from keras_transformer.text.corpora import read_lines
 
     files = [data / "multi30k" / f"test_{year}_flickr.en.gz" for year in (2016, 2017)]
     return [read_lines(files[0])[:TEXTS], read_lines(files[1])[:QUERIES]]

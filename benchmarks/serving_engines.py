@@ -25,7 +25,7 @@ class OnnxRuntime:
     """Our artefact: one call of the session does it all."""
 
     def __init__(self, config):
-        from keras_transformer.export.runtime.artefact import read_artefact
+        from keras_transformer.export.artefact.reader import read_artefact
         from keras_transformer.export.runtime.session import open_session
 
         artefact = read_artefact(config["folder"])

@@ -163,8 +163,11 @@ def bergamot_table(report):
             [name, "Keras, shortlist", f"{part['keras']['shortlist']} of {on}", *[None] * 4],
             [name, "Keras", f"{part['keras']['no shortlist']} of {off}", *[None] * 4],
         ]
-        kinds = [f"{precision}{also}" for precision in ("float32", "int8")
-                 for also in (", shortlist", "")]  # fmt: skip
+        kinds = [
+            f"{precision}{also}"
+            for precision in ("float32", "int8")
+            for also in (", shortlist", "")
+        ]
         for kind in kinds:
             own, count = part[kind], on if kind.endswith("shortlist") else off
             times = [1e3 * own[f"seconds a sentence{kind}"] for kind in ("", ", in batches")]

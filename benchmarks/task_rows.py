@@ -63,10 +63,13 @@ def tasks_table():
                 report["data"] += f", {report['epochs']} epochs"
         picture = f"[![{page}]({page}.png)]({page}.md)"
         known = [
-            "<br>".join(f"{report['data']}: {scores(report[part])}"
-                        for report in reports if report.get(part))
+            "<br>".join(
+                f"{report['data']}: {scores(report[part])}"
+                for report in reports
+                if report.get(part)
+            )
             for part in ("score", "published", "baseline")
-        ]  # fmt: skip
+        ]
         rows.append([picture, f"**[{page}]({page}.md)**: {DOES[page]}", *known])
     return workers.table(
         ["", "script, and what happens in it", "score", "published", "baseline"], rows

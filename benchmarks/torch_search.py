@@ -61,9 +61,9 @@ class TorchTranslator:
 
     def _feed_forward(self, name, x):
         hidden = functional.relu(self._dense(f"{name}/feed_forward/hidden", x))
-        return self._norm(f"{name}/feed_forward_norm", x + self._dense(
-            f"{name}/feed_forward/output", hidden
-        ))  # fmt: skip
+        return self._norm(
+            f"{name}/feed_forward_norm", x + self._dense(f"{name}/feed_forward/output", hidden)
+        )
 
     def _attend(self, name, x, query, keys, values, mask=None):
         heads = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)

@@ -101,8 +101,10 @@ def keras_hub_model(task):
     size, dtype = task["size"], workers.dtype_policy(task["precision"])
     block = dict(intermediate_dim=size["d_ff"], num_heads=size["num_heads"], dropout=DROPOUT)
     block["dtype"] = dtype
-    ids = {name: keras.Input((None,), dtype="int32", name=name)
-           for name in ("source_ids", "target_ids")}  # fmt: skip
+    ids = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("source_ids", "target_ids")
+    }
     embedding = kt.TokenEmbedding(task["vocabulary"], size["d_model"], dtype=dtype)
 
     def embed(ids):

@@ -11,16 +11,17 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
+from support import task_run
+from support.plots import plot_matrices
+from support.recipes import learning_rate
+from support.sets.calendar import calendar_questions, word_overlap_answers
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.data.sets.calendar import calendar_questions, word_overlap_answers
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.special_ids import END_ID
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
 
 OUTPUTS = "start", "end"
 
@@ -65,11 +66,17 @@ def reader(args, vocab_size):
 def train(args, run, sets, tokenizer):
     batches, valid = (
         kt.answer_batches(
-            some.questions, some.passages, some.answers, tokenizer, tokens_per_batch=2500,
-            one_row=False, shuffle=shuffle, seed=args.seed,
+            some.questions,
+            some.passages,
+            some.answers,
+            tokenizer,
+            tokens_per_batch=2500,
+            one_row=False,
+            shuffle=shuffle,
+            seed=args.seed,
         )
         for some, shuffle in zip(sets, (True, False), strict=True)
-    )  # fmt: skip
+    )
     print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
     model = reader(args, tokenizer.vocab_size)
     updates = args.epochs * len(batches)
@@ -81,8 +88,9 @@ def train(args, run, sets, tokenizer):
         loss={name: kt.SequenceCrossentropy(pad_id=-1) for name in OUTPUTS},
         weighted_metrics={name: kt.TokenAccuracy(pad_id=-1, name="accuracy") for name in OUTPUTS},
     )
-    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-            best="val_loss")  # fmt: skip
+    run.fit(
+        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_loss"
+    )
     return model
 
 
@@ -97,7 +105,7 @@ def draw_answers(model, tokenizer, questions, passage):
     labels = plots.token_labels(tokenizer, tokenizer.encode(passage))
     ends = [i for i, label in enumerate(labels, 1) if label.endswith(".")]
     parts = [(np.array(rows)[:, a:b], labels[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
-    return plots.plot_matrices(parts, questions, "probability of being in the answer")
+    return plot_matrices(parts, questions, "probability of being in the answer")
 
 
 def main(argv=None):

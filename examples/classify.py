@@ -14,44 +14,88 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
+from support import task_run
+from support.plots import plot_confusion, plot_words
+from support.recipes import learning_rate
+from support.sets import labelled_texts
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.data.sets import labelled_texts
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
 
 LONGEST = 5000  # pieces of a text: to choose by and to answer, texts are read whole
 # What to read, how to train on it, and what others reached. No setting was chosen on a test set.
-USUAL = dict(d_model=128, filters=128, widths=[3], word_dropout=0.0, max_pooled=False, alpha=None,
-             tokens={}, vocab_size=4000, longest=64, tokens_per_batch=1024, peak=0.001,
-             choose_epoch=True)  # fmt: skip
+USUAL = dict(
+    d_model=128,
+    filters=128,
+    widths=[3],
+    word_dropout=0.0,
+    max_pooled=False,
+    alpha=None,
+    tokens={},
+    vocab_size=4000,
+    longest=64,
+    tokens_per_batch=1024,
+    peak=0.001,
+    choose_epoch=True,
+)
 SETS = {
     "made": dict(
         name="opinions made of a few words",
-        read=lambda data, limit: labelled_texts.made_opinions(limit), d_model=64, filters=64,
-        input_dropout=0.1, dropout=0.1, vocab_size=400, peak=0.003, epochs=8,
+        read=lambda data, limit: labelled_texts.made_opinions(limit),
+        d_model=64,
+        filters=64,
+        input_dropout=0.1,
+        dropout=0.1,
+        vocab_size=400,
+        peak=0.003,
+        epochs=8,
     ),
     "trec": dict(
-        name="TREC", read=lambda data, limit: labelled_texts.read_trec(data / "sentiment", limit),
-        d_model=192, filters=64, widths=[3, 4, 5], max_pooled=True, word_dropout=0.1, dropout=0.3,
-        input_dropout=0.4, tokens=dict(model_type="word", byte_fallback=False), vocab_size=3500,
-        tokens_per_batch=768, epochs=12, choose_epoch=False, published={"CCT (2021)": 0.93},
+        name="TREC",
+        read=lambda data, limit: labelled_texts.read_trec(data / "sentiment", limit),
+        d_model=192,
+        filters=64,
+        widths=[3, 4, 5],
+        max_pooled=True,
+        word_dropout=0.1,
+        dropout=0.3,
+        input_dropout=0.4,
+        tokens=dict(model_type="word", byte_fallback=False),
+        vocab_size=3500,
+        tokens_per_batch=768,
+        epochs=12,
+        choose_epoch=False,
+        published={"CCT (2021)": 0.93},
     ),
     "sst2": dict(
-        name="SST-2", read=lambda data, limit: labelled_texts.read_sst2(data / "sentiment", limit),
-        word_dropout=0.2, input_dropout=0.4, dropout=0.4, alpha=0.5, epochs=12, choose_epoch=False,
+        name="SST-2",
+        read=lambda data, limit: labelled_texts.read_sst2(data / "sentiment", limit),
+        word_dropout=0.2,
+        input_dropout=0.4,
+        dropout=0.4,
+        alpha=0.5,
+        epochs=12,
+        choose_epoch=False,
         published={"CNN-rand (2014)": 0.827},
     ),
     "imdb": dict(
-        name="IMDB", read=lambda data, limit: labelled_texts.read_imdb(data / "imdb", limit),
-        d_model=64, filters=64, input_dropout=0.3, dropout=0.3, vocab_size=8000, longest=256,
-        tokens_per_batch=4096, peak=0.002, epochs=3, published={"keras.io's block": 0.87},
+        name="IMDB",
+        read=lambda data, limit: labelled_texts.read_imdb(data / "imdb", limit),
+        d_model=64,
+        filters=64,
+        input_dropout=0.3,
+        dropout=0.3,
+        vocab_size=8000,
+        longest=256,
+        tokens_per_batch=4096,
+        peak=0.002,
+        epochs=3,
+        published={"keras.io's block": 0.87},
     ),
-}  # fmt: skip
+}
 
 
 def parse_arguments(argv):
@@ -68,9 +112,15 @@ def parse_arguments(argv):
 def batches(texts, tokenizer, recipe, args):
     """To train on, of some sets with words cut into other pieces in every epoch; to choose by."""
     train = kt.classification_batches(
-        *texts.train, tokenizer, recipe["tokens_per_batch"], label_names=texts.labels,
-        max_length=recipe["longest"], truncate=True, sampling_alpha=recipe["alpha"], seed=args.seed,
-    )  # fmt: skip
+        *texts.train,
+        tokenizer,
+        recipe["tokens_per_batch"],
+        label_names=texts.labels,
+        max_length=recipe["longest"],
+        truncate=True,
+        sampling_alpha=recipe["alpha"],
+        seed=args.seed,
+    )
     valid = kt.classification_batches(
         *texts.valid, tokenizer, label_names=texts.labels, max_length=LONGEST, shuffle=False
     )
@@ -102,7 +152,7 @@ def draw_words(run, model, tokenizer, answers):
         sentences.append([text[start:end] for start, end in spans])
         weights.append(maps[0, :, 0, 1:].mean(axis=0))
         labels.append(f"{result.label} {result.probability:.2f}")
-    run.draw("words.png", plots.plot_words(sentences, weights, labels))
+    run.draw("words.png", plot_words(sentences, weights, labels))
 
 
 def main(argv=None):
@@ -113,9 +163,12 @@ def main(argv=None):
             texts = texts._replace(train=[a + b for a, b in zip(*texts[:2], strict=True)])
         # The rule folds capital letters: the same word at a sentence's start and within it.
         tokenizer = kt.Tokenizer.train(
-            texts.train[0], recipe["vocab_size"], normalization="nmt_nfkc_cf",
-            hard_vocab_limit=False, **recipe["tokens"],
-        )  # fmt: skip
+            texts.train[0],
+            recipe["vocab_size"],
+            normalization="nmt_nfkc_cf",
+            hard_vocab_limit=False,
+            **recipe["tokens"],
+        )
         train, valid = batches(texts, tokenizer, recipe, args)
         print(f"training: {train.batches.report}\nvalidation: {valid.batches.report}")
         model = classifier(recipe, tokenizer.vocab_size, len(texts.labels))
@@ -134,14 +187,17 @@ def main(argv=None):
         found = [result.label for result in results]
         accuracy = float(np.mean([a == b for a, b in zip(found, texts.test[1], strict=True)]))
         usual = max(texts.labels, key=texts.train[1].count)
-        run.draw("confusion.png", plots.plot_confusion(texts.test[1], found, texts.labels))
+        run.draw("confusion.png", plot_confusion(texts.test[1], found, texts.labels))
         pairs = zip(texts.test[0], results, strict=True)
         shown = [(text, result) for text, result in pairs if 20 <= len(text) <= 80][:8]
         draw_words(run, model, tokenizer, shown)
         run.write_score(
-            model, {"accuracy": accuracy}, data=recipe["name"], published=recipe.get("published"),
+            model,
+            {"accuracy": accuracy},
+            data=recipe["name"],
+            published=recipe.get("published"),
             baseline={f"always {usual!r}": texts.test[1].count(usual) / len(found)},
-        )  # fmt: skip
+        )
         for text, answer in shown:
             print(f"  {answer.label} ({answer.probability:.2f}): {text}")
 

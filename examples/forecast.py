@@ -14,17 +14,18 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from keras import ops
+from support.plots import plot_forecast
+from support.recipes import learning_rate
+from support.sets.linear_forecast import LinearForecast
+from support.sets.series import electricity_transformer, made_series
+from support.task_run import TaskRun, make_parser, parse
 
-from keras_transformer import export, plots
-from keras_transformer.data.sets.linear_forecast import LinearForecast
-from keras_transformer.data.sets.series import electricity_transformer, made_series
+import keras_transformer as kt
+from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.task_run import TaskRun, make_parser, parse
 
 DAY, D_MODEL = 24, 32  # hours; size of the vectors
 # Mean squared error on the standardised series of the test set.
@@ -95,9 +96,7 @@ def main(argv=None):
         middle = len(after) // 2
         shown = {"Transformer": forecasts[middle], "linear": linear[middle]}
         axes = {"unit": "hour", "value": "standard deviations of the training part"}
-        figure = plots.plot_forecast(
-            before[middle, -4 * DAY :], after[middle], shown, sets.names, **axes
-        )
+        figure = plot_forecast(before[middle, -4 * DAY :], after[middle], shown, sets.names, **axes)
         run.draw("forecast.png", figure)
         name = sets.names[-1]
         print(f"  {name}, the next hours: {np.round(forecasts[middle, :6, -1], 2)}")

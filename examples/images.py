@@ -12,16 +12,17 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 import tensorflow as tf
+from support.plots import plot_confusion, plot_picture_attention
+from support.recipes import learning_rate
+from support.sets.pictures import fashion_mnist, made_pictures
+from support.task_run import TaskRun, make_parser, parse
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.data.sets.pictures import fashion_mnist, made_pictures
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.task_run import TaskRun, make_parser, parse
 
 D_MODEL, GRID = 64, 7  # size of the vectors, patches in a row
 PUBLISHED = {"MLP, accuracy": 0.8833, "2 convolutions with pooling, accuracy": 0.916}
@@ -72,7 +73,7 @@ def draw_attention(run, model, pixels, captions):
     maps = weights[:, :, 0, 1:].reshape(len(pixels), -1, GRID, GRID)
     maps = np.concatenate([maps.mean(axis=1, keepdims=True), maps], axis=1)
     names = ["mean"] + [f"head {head}" for head in range(1, maps.shape[1])]
-    run.draw("attention.png", plots.plot_picture_attention(pixels, maps, captions, names))
+    run.draw("attention.png", plot_picture_attention(pixels, maps, captions, names))
 
 
 def main(argv=None):
@@ -94,7 +95,7 @@ def main(argv=None):
         true = [sets.labels[number] for number in classes]
         found = [answer.label for answer in answers]
         right = np.equal(true, found)
-        run.draw("confusion.png", plots.plot_confusion(true, found, sets.labels))
+        run.draw("confusion.png", plot_confusion(true, found, sets.labels))
         shown = np.unique(classes, return_index=True)[1]  # the first picture of each class
         captions = [f"{true[i]}\n-> {found[i]}" for i in shown]
         draw_attention(run, model, pixels[shown], captions)

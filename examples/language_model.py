@@ -13,17 +13,17 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import tensorflow as tf
+from support import task_run
+from support.recipes import learning_rate
+from support.sets.treebank import made_trees
+from support.sets.trees import tagged_words
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.data.corpora import read_lines
-from keras_transformer.data.sets.treebank import made_trees
-from keras_transformer.data.sets.trees import tagged_words
 from keras_transformer.export.runtime import Generator
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
+from keras_transformer.text.corpora import read_lines
 
 UPDATES = 200  # an epoch
 WINDOW, WINDOWS = 64, 12  # characters, and how many windows are a batch
@@ -73,9 +73,13 @@ def main(argv=None):
         tokenizer, train, valid, test = parts(text, args.seed)
         print(f"training: {train.batches.report}")
         model = kt.CausalTransformer(
-            tokenizer.vocab_size, **(NANO if args.data else SMALL), dropout=args.dropout,
-            norm_first=True, activation="gelu", positions="rotary",
-        )  # fmt: skip
+            tokenizer.vocab_size,
+            **(NANO if args.data else SMALL),
+            dropout=args.dropout,
+            norm_first=True,
+            activation="gelu",
+            positions="rotary",
+        )
         updates = min(UPDATES, train.batches.batches_per_epoch)
         total = args.epochs * updates
         rate = learning_rate(
@@ -94,10 +98,13 @@ def main(argv=None):
             jit_compile=True,  # all windows have one shape: XLA compiles once, and saves a third
         )
         history = run.fit(
-            model, train.map(without_first).repeat(), validation_data=valid.map(without_first),
-            epochs=args.epochs, steps_per_epoch=updates,
+            model,
+            train.map(without_first).repeat(),
+            validation_data=valid.map(without_first),
+            epochs=args.epochs,
+            steps_per_epoch=updates,
             shuffle=False,  # the windows come in random order
-        )  # fmt: skip
+        )
         run.draw("learning.png", plots.plot_learning_curve(history.history))
 
         search = kt.Sampling(temperature=0.8)

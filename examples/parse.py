@@ -15,16 +15,17 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
+from support import task_run
+from support.plots import plot_trees
+from support.recipes import learning_rate
+from support.scores.bracket_score import bracket_score
+from support.sets.treebank import made_trees, read_treebank
+from support.sets.trees import from_brackets, phrases, tagged_words, to_brackets
 
-from keras_transformer import export, plots
-from keras_transformer.data.sets.treebank import made_trees, read_treebank
-from keras_transformer.data.sets.trees import from_brackets, phrases, tagged_words, to_brackets
+import keras_transformer as kt
+from keras_transformer import export
 from keras_transformer.export.runtime import Translator
-from keras_transformer.training import task_run
-from keras_transformer.training.bracket_score import bracket_score
-from keras_transformer.training.recipes import learning_rate
 
 # Of the model, tokens of a batch, how many epochs, words of the shortest phrase to learn from.
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15, None
@@ -51,9 +52,15 @@ def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout
     for _ in range(num_layers):
         x = kt.EncoderBlock(num_heads, d_ff, dropout)(x)
     return kt.Transformer(
-        brackets.vocab_size, num_layers, d_model, num_heads, d_ff, dropout, norm_first=True,
+        brackets.vocab_size,
+        num_layers,
+        d_model,
+        num_heads,
+        d_ff,
+        dropout,
+        norm_first=True,
         encoder=keras.Model(source_ids, x),
-    )  # fmt: skip
+    )
 
 
 def tree_of(line, words=None):
@@ -112,16 +119,29 @@ def main(argv=None):
         adam = keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0)
         model.compile(adam, loss=kt.SequenceCrossentropy(label_smoothing=0.1))
         # The batches shuffle themselves.
-        run.fit(model, batches, validation_data=measured, epochs=args.epochs, best="val_loss",
-                shuffle=False)  # fmt: skip
+        run.fit(
+            model,
+            batches,
+            validation_data=measured,
+            epochs=args.epochs,
+            best="val_loss",
+            shuffle=False,
+        )
 
         search = kt.BeamSearch(args.beam_width, length_penalty=0.6)
         longest = 2 * max(len(brackets.encode(line)) for line in train[1])
         grammar = kt.BracketGrammar(brackets.pieces, words.word_starts, max_length=longest)
         lines = {}
         for name, held_to in {"onnx": grammar, "onnx-free": None}.items():
-            export.export_onnx(model, run.path / name, words, search, target_tokenizer=brackets,
-                               max_length=longest, grammar=held_to)  # fmt: skip
+            export.export_onnx(
+                model,
+                run.path / name,
+                words,
+                search,
+                target_tokenizer=brackets,
+                max_length=longest,
+                grammar=held_to,
+            )
             lines[name] = Translator(run.path / name).translate(test[0])
         trees, free = trees_of(sets.test, lines["onnx"]), scores(sets.test, lines["onnx-free"])
         shown = [i for i, tree in enumerate(trees) if tree and len(tagged_words(tree)) <= 12][:4]
@@ -129,12 +149,14 @@ def main(argv=None):
             print(f"  {trees[i]}")
         if shown:
             pair = [sets.test[shown[-1]], trees[shown[-1]]]
-            run.draw("trees.png", plots.plot_trees(pair, ["by people", "by the model"]))
+            run.draw("trees.png", plot_trees(pair, ["by people", "by the model"]))
         run.write_score(
-            model, scores(sets.test, lines["onnx"]), others={"without the grammar": free},
+            model,
+            scores(sets.test, lines["onnx"]),
+            others={"without the grammar": free},
             data="WSJ sample" if args.data else "sentences of a small grammar",
             baseline={"f1 of one bracket a sentence": flat_score(sets.test)},
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

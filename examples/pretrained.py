@@ -17,11 +17,11 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 import sentencepiece
 
+import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot, marian_binary
@@ -68,9 +68,15 @@ def make_small_model(folder):
     vocabulary = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([text for pair in DOMAIN for text in pair] + HELD_OUT),
-        model_writer=vocabulary, vocab_size=150, hard_vocab_limit=False, minloglevel=2,
-        eos_id=0, unk_id=1, bos_id=-1, pad_id=-1,
-    )  # fmt: skip
+        model_writer=vocabulary,
+        vocab_size=150,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        eos_id=0,
+        unk_id=1,
+        bos_id=-1,
+        pad_id=-1,
+    )
     (folder / "vocab.pten.spm").write_bytes(vocabulary.getvalue())
     size = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.getvalue()).vocab_size()
     d_model, d_ff, random = 32, 64, np.random.default_rng(0)
@@ -90,10 +96,11 @@ def make_small_model(folder):
         for part, names in parts.items():
             shapes |= {f"{block}_{part}_{name}": shape for name, shape in names.items()}
     arrays = {
-        name: np.full(shape, float(name.endswith("scale"))) if shape[0] == 1
+        name: np.full(shape, float(name.endswith("scale")))
+        if shape[0] == 1
         else random.normal(0.0, d_model**-0.5, shape)
         for name, shape in shapes.items()
-    }  # fmt: skip
+    }
     config = {"type": "transformer", "dim-emb": d_model, "enc-depth": 1, "dec-depth": 1}
     config |= {"transformer-heads": 4, "transformer-dim-ffn": d_ff, "dec-cell": "ssru"}
     config |= {"transformer-ffn-activation": "relu", "transformer-decoder-autoreg": "rnn"}

@@ -11,18 +11,19 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from keras import ops
+from support import task_run
+from support.plots import plot_matrix
+from support.recipes import learning_rate
+from support.scores.retrieval import recall_at
+from support.sets.number_words import number_words
+from support.sets.text_sets import read_sets
 
-from keras_transformer import export, plots
-from keras_transformer.data.number_words import number_words
-from keras_transformer.data.text_sets import read_sets
+import keras_transformer as kt
+from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.retrieval import recall_at
 
 TEMPERATURE = 0.05  # cosines lie in [-1, 1]; the softmax needs larger differences
 WHOLE_SET = dict(tokens_per_batch=10**6, bucket_boundaries=[256], shuffle=False)  # one batch
@@ -76,8 +77,9 @@ def train(args, run, text, tokenizer):
         loss=kt.PairCrossentropy(),
         weighted_metrics=[kt.TokenAccuracy(pad_id=-1, name="recall")],
     )
-    run.fit(model, batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-            best="val_recall")  # fmt: skip
+    run.fit(
+        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_recall"
+    )
     return embedder
 
 
@@ -122,7 +124,7 @@ def main(argv=None):
         scores = first @ second.T
         some = slice(24)
         texts = english[some], german[some]
-        figure = plots.plot_matrix(scores[some, some], *texts, "cosine similarity")
+        figure = plot_matrix(scores[some, some], *texts, "cosine similarity")
         run.draw("similarity.png", figure)
         for line, row in zip(english[:5], scores, strict=False):
             found = german[row.argmax()]

@@ -13,18 +13,19 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
+from support.plots import plot_spectrogram
+from support.recipes import learning_rate
+from support.scores.word_errors import word_error_rate
+from support.sets.sound import log_bands
+from support.sets.spoken_digits import RATE, dialled_digits, joined, spoken_digits
+from support.task_run import TaskRun, make_parser, parse
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.data.sets.sound import log_bands
-from keras_transformer.data.sets.spoken_digits import RATE, dialled_digits, joined, spoken_digits
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.task_run import TaskRun, make_parser, parse
-from keras_transformer.training.word_errors import word_error_rate
 
 D_MODEL = 64  # size of the vectors
 LONGEST = 5  # digits in a sequence
@@ -78,7 +79,7 @@ def draw(run, model, tokenizer, sound, frames, text):
     weights = plots.attention_maps(model, frames, [BEGIN_ID, *ids])["cross"]  # (1, heads, T, S')
     written = plots.token_labels(tokenizer, [*ids, END_ID])
     seconds = len(sound) / RATE
-    figure = plots.plot_spectrogram(
+    figure = plot_spectrogram(
         frames, seconds, RATE / 2, weights[-1].mean(axis=0), written, f"“{text}”"
     )
     run.draw("spectrogram.png", figure)

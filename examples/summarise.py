@@ -13,18 +13,19 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
+from support import task_run
+from support.plots import plot_matrix
+from support.recipes import learning_rate
+from support.scores.rouge import lead, rouge
+from support.sets.calendar import calendar_summaries
+from support.sets.debian import read_synopses
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.data.sets.calendar import calendar_summaries
-from keras_transformer.data.sets.debian import read_synopses
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.rouge import lead, rouge
 
 
 def parse_arguments(argv):
@@ -67,9 +68,14 @@ def make_model(args, text):
         text.train[0] + text.train[1], args.vocab_size, hard_vocab_limit=False, model_type="bpe"
     )
     model = kt.Transformer(
-        tokenizer.vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=0.1,
+        tokenizer.vocab_size,
+        args.num_layers,
+        args.d_model,
+        4,
+        2 * args.d_model,
+        dropout=0.1,
         norm_first=True,
-    )  # fmt: skip
+    )
     return model, tokenizer
 
 
@@ -80,23 +86,33 @@ def train(args, run, text, model, tokenizer):
         stages = {"beginnings": (1, begins)} | stages
     for name, (epochs, pairs_of) in stages.items():
         batches = kt.translation_batches(
-            *pairs_of(text.train), tokenizer, seed=args.seed,
+            *pairs_of(text.train),
+            tokenizer,
+            seed=args.seed,
             tokens_per_batch=2048 if args.start else 4096,
-        )  # fmt: skip
+        )
         valid = kt.translation_batches(*pairs_of(text.valid), tokenizer, shuffle=False)
         print(f"{name}: {batches.batches.report}\nvalidation: {valid.batches.report}")
         updates = epochs * len(batches)
         rate = learning_rate(
             peak=0.0002 if args.start else 0.002,  # what is learned already is easily lost
-            warmup_steps=min(300, updates // 4 + 1), anneal=True, updates=updates,
-        )  # fmt: skip
+            warmup_steps=min(300, updates // 4 + 1),
+            anneal=True,
+            updates=updates,
+        )
         model.compile(
             keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(label_smoothing=0.1),
             weighted_metrics=[kt.Perplexity()],
         )
-        run.fit(model, batches, validation_data=valid, epochs=epochs, shuffle=False,
-                best="val_perplexity")  # fmt: skip
+        run.fit(
+            model,
+            batches,
+            validation_data=valid,
+            epochs=epochs,
+            shuffle=False,
+            best="val_perplexity",
+        )
 
 
 def draw_attention(model, tokenizer, rows, pieces=30):
@@ -110,7 +126,7 @@ def draw_attention(model, tokenizer, rows, pieces=30):
     source, target = [*source, END_ID], [BEGIN_ID, *written]
     weights = plots.attention_maps(model, source, target)["cross"][-1].mean(axis=0)  # (T, S)
     labels = (plots.token_labels(tokenizer, ids) for ids in ([*written, END_ID], source))
-    return plots.plot_matrix(weights, *labels, "weight, mean of heads")
+    return plot_matrix(weights, *labels, "weight, mean of heads")
 
 
 def main(argv=None):

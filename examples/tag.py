@@ -13,17 +13,18 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 from collections import Counter
 
 import keras
+from support import task_run
+from support.plots import plot_confusion
+from support.recipes import learning_rate
+from support.sets.treebank import made_trees, read_treebank
+from support.sets.trees import tagged_words
 
-from keras_transformer import export, plots
-from keras_transformer.data.sets.treebank import made_trees, read_treebank
-from keras_transformer.data.sets.trees import tagged_words
+import keras_transformer as kt
+from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.training import task_run
-from keras_transformer.training.recipes import learning_rate
 
 # Of the model, of the batches, and how many epochs.
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), {}, 15
@@ -102,9 +103,13 @@ def main(argv=None):
             metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
         )
         run.fit(
-            model, batches, validation_data=measured, epochs=args.epochs, best="val_accuracy",
+            model,
+            batches,
+            validation_data=measured,
+            epochs=args.epochs,
+            best="val_accuracy",
             shuffle=False,  # the batches shuffle themselves
-        )  # fmt: skip
+        )
 
         head = export.TokenClassification(names)
         export.export_onnx(model, run.path / "onnx", tokenizer, head=head)
@@ -117,7 +122,7 @@ def main(argv=None):
             scores["of new words"] = share([found[i] for i in new], [true[i] for i in new])
         often = [name for name, _ in Counter(true).most_common(12)]  # there is room for so many
         both = [(a, b) for a, b in zip(true, found, strict=True) if a in often and b in often]
-        run.draw("confusion.png", plots.plot_confusion(*zip(*both, strict=True), often))
+        run.draw("confusion.png", plot_confusion(*zip(*both, strict=True), often))
         run.write_score(
             model,
             scores,

@@ -14,18 +14,18 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import tensorflow as tf
+from support import arguments
+from support.devices import mirrored_strategy
+from support.recipes import learning_rate
+from support.run_folder import RunFolder
+from support.scores.bleu import bleu
+from support.selection import choose_weights
 
+import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.training import arguments
-from keras_transformer.training.bleu import bleu
 from keras_transformer.training.callbacks import translate
-from keras_transformer.training.devices import mirrored_strategy
-from keras_transformer.training.recipes import learning_rate
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.training.selection import choose_weights
 
 tf.get_logger().setLevel("ERROR")  # it warns of retracing, but each search is its own graph
 
@@ -65,8 +65,9 @@ def train(args, run, text, tokenizer, strategy):
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
     try:  # the batches shuffle themselves
-        model.fit(batches, validation_data=valid, epochs=args.epochs, shuffle=False,
-                  callbacks=callbacks)  # fmt: skip
+        model.fit(
+            batches, validation_data=valid, epochs=args.epochs, shuffle=False, callbacks=callbacks
+        )
     except KeyboardInterrupt:
         return False
     return True

@@ -10,17 +10,17 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
-import keras_transformer as kt  # isort: skip  # before Keras: it silences TensorFlow's start-up
 import keras
 import numpy as np
 from keras import layers, ops
+from support import task_run
+from support.plots import Panel, plot_panels
+from support.sets.recall import recall_rows
+from support.timing import milliseconds
 
+import keras_transformer as kt
 from keras_transformer import export
-from keras_transformer.data.sets.recall import recall_rows
 from keras_transformer.export.runtime import Predictor
-from keras_transformer.plots import Panel, plot_panels
-from keras_transformer.training import task_run
-from keras_transformer.training.timing import milliseconds
 
 NEIGHBOURS, WIDTH = 16, 5  # r and k of Table 1
 LAYERS, LENGTH, VALUES = 3, 128, 16  # of the models that learn, and what they learn from
@@ -80,8 +80,14 @@ def learn_recall(args, run, train, valid, test):
     for kind in KINDS:
         print(f"recall over up to {LENGTH - 1} tokens: {kind}", flush=True)
         model = recall_model(kind)
-        run.fit(model, *train[:2], validation_data=valid[:2], epochs=args.epochs, batch_size=64,
-                best="val_accuracy")  # fmt: skip
+        run.fit(
+            model,
+            *train[:2],
+            validation_data=valid[:2],
+            epochs=args.epochs,
+            batch_size=64,
+            best="val_accuracy",
+        )
         right = model.predict(ids, verbose=0).argmax(-1) == labels
         found[kind] = [float(right[distances == distance].mean()) for distance in DISTANCES]
     return found, model
@@ -126,13 +132,34 @@ def main(argv=None):
         norms = slopes(rng, sizes := [2**i for i in range(11)])
         n, ms = "sequence length n", "forward pass, ms"
         far, right = [distance + 1 for distance in DISTANCES], "share of right answers"
-        run.draw("why_self_attention.png", plot_panels([
-            Panel("Cost of a layer, d = 128", n, ms, lengths, costs, True, True),
-            Panel(f"Recall, {LAYERS} layers", "distance + 1, in tokens", right, far, recall, True),
-            Panel("Two kinds of attention, d_k = 128", n, ms, lengths, attentions, True, True),
-            Panel("Gradient of the softmax", "d_k", "mean norm of the Jacobian", sizes, norms,
-                  True, True),
-        ]))  # fmt: skip
+        run.draw(
+            "why_self_attention.png",
+            plot_panels(
+                [
+                    Panel("Cost of a layer, d = 128", n, ms, lengths, costs, True, True),
+                    Panel(
+                        f"Recall, {LAYERS} layers",
+                        "distance + 1, in tokens",
+                        right,
+                        far,
+                        recall,
+                        True,
+                    ),
+                    Panel(
+                        "Two kinds of attention, d_k = 128", n, ms, lengths, attentions, True, True
+                    ),
+                    Panel(
+                        "Gradient of the softmax",
+                        "d_k",
+                        "mean norm of the Jacobian",
+                        sizes,
+                        norms,
+                        True,
+                        True,
+                    ),
+                ]
+            ),
+        )
 
         head = export.Classification([str(value) for value in range(VALUES)])
         export.export_onnx(model, run.path / "onnx", head=head)

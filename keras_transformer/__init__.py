@@ -13,11 +13,14 @@ it for a name that needs them says which extra to install.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_transformer.data.corpora import read_lines
-from keras_transformer.startup import quiet_commands, quiet_import, serve_without_frameworks
+from keras_transformer.startup import serve_without_frameworks
+from keras_transformer.text.corpora import read_lines
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "BatchOptions",
     "Batches",
     "BeamSearch",
     "BleuCallback",
@@ -57,7 +60,6 @@ __all__ = [
     "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
-    "TranslationBatches",
     "WordNumbers",
     "answer_batches",
     "average_checkpoints",
@@ -98,32 +100,27 @@ def _where_installed() -> Iterator[None]:
 
 # One group a requirement, so that what is missing holds nothing else back. A new module is one
 # line here and its public names in `__all__`.
-quiet_commands()
 serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
-    from keras_transformer.data.tokenizer import Tokenizer
+    from keras_transformer.text.tokenizer import Tokenizer
 
-with quiet_import(), _where_installed():  # Keras, on any of its backends
+with _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
     from keras_transformer.layers.additive import AdditiveAttention
-    from keras_transformer.layers.attention import MultiHeadAttention
+    from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
-    from keras_transformer.layers.class_token import ClassToken
-    from keras_transformer.layers.dot_product import scaled_dot_product_attention
-    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
-    from keras_transformer.layers.frames import MaskedConv1D
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
-    from keras_transformer.layers.patches import PatchEmbedding
-    from keras_transformer.layers.pooling import SequencePooling
+    from keras_transformer.layers.pooling import ClassToken, SequencePooling
     from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
         PositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
+    from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
-    from keras_transformer.layers.word_numbers import WordNumbers
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.callbacks import (
         BleuCallback,
@@ -132,21 +129,21 @@ with quiet_import(), _where_installed():  # Keras, on any of its backends
         translate,
     )
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
-    from keras_transformer.training.losses import SequenceCrossentropy
+    from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-    from keras_transformer.training.pair_loss import PairCrossentropy
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-with quiet_import(), _where_installed():  # TensorFlow proper
-    from keras_transformer.data.answers import answer_batches
-    from keras_transformer.data.classification import classification_batches
-    from keras_transformer.data.dataset import Batches
+with _where_installed():  # Keras and sentencepiece
+    from keras_transformer.data.batches import Batches
     from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.labelled import classification_batches, tagging_batches
     from keras_transformer.data.language_model import language_model_batches
-    from keras_transformer.data.pairs import pair_batches
-    from keras_transformer.data.tagging import tagging_batches
-    from keras_transformer.data.translation import TranslationBatches, translation_batches
+    from keras_transformer.data.pairs import answer_batches, pair_batches
+    from keras_transformer.data.plan import BatchOptions
+    from keras_transformer.data.translation import translation_batches
+
+with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
         BracketGrammar,

@@ -18,8 +18,8 @@ from keras_transformer.export.archive.plan import (
 )
 from keras_transformer.export.archive.progress import JobProgress
 from keras_transformer.export.archive.worker import TRIES_ENDING
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.files import checked_path
 
 PART_LINES = 2000

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from keras_transformer.export.archive.inputs import cut
 from keras_transformer.export.archive.outputs import ENDINGS
-from keras_transformer.export.runtime.manifest import checksum
+from keras_transformer.export.artefact.manifest import checksum
 from keras_transformer.files import whole_file
 
 PLAN_FILE = "_plan.json"  # who reads the folder as one Parquet table passes over such names

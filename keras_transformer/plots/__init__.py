@@ -14,31 +14,13 @@ from keras_transformer.plots.attention import (
     plot_translation,
     token_labels,
 )
-from keras_transformer.plots.confusion import plot_confusion
 from keras_transformer.plots.curves import plot_learning_curve
-from keras_transformer.plots.matrix import plot_matrices, plot_matrix
-from keras_transformer.plots.panels import Panel, plot_panels
-from keras_transformer.plots.pictures import plot_picture_attention
-from keras_transformer.plots.series import plot_forecast
-from keras_transformer.plots.spectrogram import plot_spectrogram
-from keras_transformer.plots.trees import plot_trees
-from keras_transformer.plots.words import plot_words
 
 __all__ = [
-    "Panel",
     "attention_maps",
     "block_attention",
     "plot_attention",
-    "plot_confusion",
-    "plot_forecast",
     "plot_learning_curve",
-    "plot_matrices",
-    "plot_matrix",
-    "plot_panels",
-    "plot_picture_attention",
-    "plot_spectrogram",
     "plot_translation",
-    "plot_trees",
-    "plot_words",
     "token_labels",
 ]

@@ -7,9 +7,9 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.features import feature_batches  # noqa: E402
-from keras_transformer.data.tokenizer import Tokenizer  # noqa: E402
 from keras_transformer.padding import pad_vectors  # noqa: E402
 from keras_transformer.special_ids import BEGIN_ID, END_ID  # noqa: E402
+from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 FRAMES = [np.full((n, 2), n, "float64") for n in (3, 5, 2)]
 

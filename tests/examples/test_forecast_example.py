@@ -33,7 +33,8 @@ def test_the_score_stands_beside_simpler_forecasts(run):
 
 @pytest.mark.full
 def test_the_score_is_the_artefacts(run):
-    from keras_transformer.data.sets.series import made_series
+    from support.sets.series import made_series
+
     from keras_transformer.export.runtime import Predictor
 
     before, after = made_series().windows(**SIZES, limit=20)["test"]

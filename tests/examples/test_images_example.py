@@ -29,7 +29,8 @@ def test_the_score_and_pictures_are_there(run):
 
 @pytest.mark.full
 def test_the_artefact_answers(run):
-    from keras_transformer.data.sets.pictures import made_pictures
+    from support.sets.pictures import made_pictures
+
     from keras_transformer.export.runtime import Predictor
 
     sets = made_pictures(limit=20)

@@ -9,7 +9,8 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
 
-from keras_transformer.data.sets.trees import from_brackets, read_trees, tagged_words  # noqa: E402
+from support.sets.trees import from_brackets, read_trees, tagged_words  # noqa: E402
+
 from keras_transformer.export.runtime import Translator  # noqa: E402
 
 

@@ -28,8 +28,9 @@ def test_the_score_and_the_picture_are_there(run):
 
 @pytest.mark.full
 def test_the_artefact_takes_sound_and_gives_text(run):
-    from keras_transformer.data.sets.sound import log_bands
-    from keras_transformer.data.sets.spoken_digits import WORDS, dialled_digits
+    from support.sets.sound import log_bands
+    from support.sets.spoken_digits import WORDS, dialled_digits
+
     from keras_transformer.export.runtime import Transcriber
 
     transcriber = Transcriber(run / "onnx")

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 from support import bergamot_model, scripts
+from support.sets.text_sets import TextSets
 
 import keras_transformer as kt
-from keras_transformer.data.text_sets import TextSets
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
 

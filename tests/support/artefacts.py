@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.export.runtime import signature
-from keras_transformer.export.runtime.manifest import seal
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.text.tokenizer import Tokenizer
 
 SHIFT = 7
 SOURCE_LIMIT = 61

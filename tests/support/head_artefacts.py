@@ -6,7 +6,7 @@ Shapes: B rows, S tokens.
 import onnx
 from support import artefacts
 
-from keras_transformer.export.runtime import signature
+from keras_transformer.export.artefact import signature
 
 IDS = "int32[batch, source_length] source_ids"
 # Numbers of a row of ids: their sum times 0.001, and how many are no padding, times 0.25.

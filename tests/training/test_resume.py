@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import pytest
 from support.resuming import Crash, assert_equal_weights, crash, dataset, fit, make_model, stop_at
+from support.run_folder import HistoryLog, RunFolder
 
 import keras_transformer as kt
 from keras_transformer.training.checkpoints import read_checkpoint, write_checkpoint
-from keras_transformer.training.run_folder import HistoryLog, RunFolder
 
 LINES = ["ab", "abcd", "b", "bca", "dd", "cab", "a", "bad", "ac", "dab", "bb", "c", "ddd"]
 

@@ -10,9 +10,9 @@ from support.exports import convert, counts, run, session, tiny
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.simplify import simplify
-from keras_transformer.export.runtime.artefact import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.search import BeamSearch, Sampling
 

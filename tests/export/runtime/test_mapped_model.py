@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from keras_transformer.export.runtime import mapped_model, signature
-from keras_transformer.export.runtime.artefact import Artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import Artefact
+from keras_transformer.export.runtime import mapped_model
 from keras_transformer.export.runtime.mapped_model import SMALLEST, MappedModel
 from keras_transformer.export.runtime.session import CPU, open_session
 

@@ -10,15 +10,14 @@ import onnxruntime
 import pytest
 from support import artefacts, runtime_process
 
+from keras_transformer.export.artefact import reader, signature
+from keras_transformer.export.artefact.manifest import checksum, seal, unseal
 from keras_transformer.export.runtime import (
     ArtefactError,
     Translator,
-    artefact,
     open_runner,
     session,
-    signature,
 )
-from keras_transformer.export.runtime.manifest import checksum, seal, unseal
 
 TRIES = 200
 
@@ -83,7 +82,7 @@ def test_the_layout_of_the_manifest_counts_too(copy):
         ):
             path.write_bytes(damaged)
             with pytest.raises(ArtefactError):
-                artefact.read_task(copy)
+                reader.read_task(copy)
 
 
 def test_the_shell_names_the_damage_and_gives_status_2(copy):
@@ -247,13 +246,13 @@ def test_what_a_manifest_says_is_shortened_in_errors(tmp_path, tokenizer):
 
 
 def test_a_file_that_goes_while_it_is_opened_is_named(copy, monkeypatch):
-    load = artefact.load_tokenizer
+    load = reader.load_tokenizer
 
     def removing(path):
         path.unlink()
         return load(path)
 
-    monkeypatch.setattr(artefact, "load_tokenizer", removing)
+    monkeypatch.setattr(reader, "load_tokenizer", removing)
     with pytest.raises(ArtefactError, match="tokenizer.model cannot be read"):
         Translator(copy)
 

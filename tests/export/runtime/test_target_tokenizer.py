@@ -3,9 +3,10 @@
 import pytest
 from support import artefacts
 
-from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.export.runtime import ArtefactError, Translator, signature
-from keras_transformer.export.runtime.artefact import read_artefact
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.runtime import ArtefactError, Translator
+from keras_transformer.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import onnx
 import pytest
 from support import artefacts, runtime_process
 
-from keras_transformer.export.runtime import ArtefactError, open_text_model, signature
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import ArtefactError, open_text_model
 
 TEXT = {
     "inputs": [artefacts.described("text", "string")],

@@ -1,0 +1,110 @@
+"""Command-line arguments that scripts share which train on parallel text."""
+
+import argparse
+import hashlib
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from support.recipes import RECIPES
+from support.sets import known_corpora
+from support.sets.number_words import number_words
+from support.sets.text_sets import read_sets
+
+
+def make_parser(prog, description):
+    """A parser for the text, the model's size, the training and the folder of a run.
+
+    Args:
+        prog: str, the command, such as "python examples/translate.py"; `--output` is then
+            "runs/translate" by default.
+        description: str, one line on what the script does.
+
+    Returns:
+        `argparse.ArgumentParser`; a script adds its own arguments, and `parse` reads them all.
+    """
+    output = Path("runs", Path(prog).stem)
+    # fmt: off
+    parser = argparse.ArgumentParser(prog, description=description)
+    add = parser.add_argument_group("text").add_argument
+    add("--data", help="folder of parallel files (plain or .gz), or a corpus to fetch: "
+        f"{', '.join(known_corpora.CORPORA)}; default: number words")
+    add("--source", default="en", help="ending of the source files' names")
+    add("--target", default="de", help="ending of the target files' names")
+    add("--train", default="train", help="name of the training files")
+    add("--valid", help="of the validation files; default: valid, val or dev")
+    add("--test", nargs="*", help="of the test files; default: all test*")
+    add("--limit", type=int, help="use the first LIMIT pairs of each set only")
+    add("--undo-bpe", action="store_true", help="join words cut by '@@ '")
+    add = parser.add_argument_group("training").add_argument
+    add("--preset", choices=RECIPES, help="size and settings; default: tiny; numbers without "
+        "--data")
+    add("--epochs", type=int)
+    add("--vocab-size", type=int)
+    add("--tokens-per-batch", type=int)
+    add("--sampling-alpha", type=float, help="subword sampling while training")
+    add("--replicas", type=int, help="default: every GPU, or one CPU")
+    add("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
+    add("--seed", type=int, default=1)
+    add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
+    add("--evaluate", action="store_true", help="use what is there, do not train")
+    # fmt: on
+    return parser
+
+
+def parse(parser, argv=None):
+    """Parses; what is not given comes from the preset. Integers must be at least 1, a seed 0.
+
+    Args:
+        parser: what `make_parser` returned, with the script's own arguments.
+        argv: list of str. Defaults to `None`: `sys.argv[1:]`.
+
+    Returns:
+        The arguments. `recipe` holds the settings of the preset, and `command` the whole command
+        for a report; it names folders by their last part, for where they lie is a private matter.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(argv)
+    shown = [argument.rstrip(os.sep).split(os.sep)[-1] for argument in argv]
+    args.command = f"{parser.prog} {shlex.join(shown)}".strip()
+    args.preset = args.preset or ("tiny" if args.data else "numbers")
+    args.recipe = RECIPES[args.preset]
+    for name, number in vars(args).items():
+        if type(number) is int and number < (least := 0 if name == "seed" else 1):
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
+        if name in args.recipe and number is None:
+            setattr(args, name, args.recipe[name])
+    return args
+
+
+def read_text(args):
+    """The `TextSets` that the arguments name."""
+    if not args.data:
+        return number_words(args.source, args.target, limit=args.limit)
+    return read_sets(
+        args.data,
+        args.source,
+        args.target,
+        train=args.train,
+        valid=args.valid,
+        tests=args.test,
+        undo_bpe=args.undo_bpe,
+        limit=args.limit,
+    )
+
+
+def run_settings(args, train_set):
+    """What makes a run what it is, for `RunFolder.claim`.
+
+    Args:
+        args: what `parse` returned.
+        train_set: pair of lists of strings; the settings hold their SHA-256.
+    """
+    rate = dict(args.recipe["rate"])
+    if rate.get("anneal"):  # the rate at each update depends on when the run ends
+        rate["epochs"] = args.epochs
+    digest = hashlib.sha256("\n".join(train_set[0] + train_set[1]).encode()).hexdigest()
+    names = "vocab_size", "tokens_per_batch", "sampling_alpha", "replicas", "dtype", "seed"
+    settings = {name: getattr(args, name) for name in names}
+    return {"model": args.recipe["model"], "rate": rate, **settings, "train_sha256": digest}

@@ -1,0 +1,23 @@
+"""Figures of the tasks, one file for each kind. Functions return a `matplotlib.figure.Figure`."""
+
+from support.plots.confusion import plot_confusion
+from support.plots.matrix import plot_matrices, plot_matrix
+from support.plots.panels import Panel, plot_panels
+from support.plots.pictures import plot_picture_attention
+from support.plots.series import plot_forecast
+from support.plots.spectrogram import plot_spectrogram
+from support.plots.trees import plot_trees
+from support.plots.words import plot_words
+
+__all__ = [
+    "Panel",
+    "plot_confusion",
+    "plot_forecast",
+    "plot_matrices",
+    "plot_matrix",
+    "plot_panels",
+    "plot_picture_attention",
+    "plot_spectrogram",
+    "plot_trees",
+    "plot_words",
+]

@@ -1,0 +1,69 @@
+"""Sound as a picture, and where a model listens while it writes.
+
+Shapes: S frames, F bands of frequencies, T tokens, S' vectors of the encoder.
+"""
+
+import numpy as np
+
+
+def plot_spectrogram(frames, seconds, hertz, weights=None, tokens=None, title=None):
+    """Draws a spectrogram, and below it, if there are weights, when each token attends to what.
+
+    The weights' colours reach from 0 to the largest weight.
+
+    Args:
+        frames: (S, F), power of the bands, in logarithms; low frequencies first.
+        seconds: float, how long the sound lasts.
+        hertz: float, the highest frequency.
+        weights: (T, S'), cross-attention weights, or `None`. The S' vectors are taken to divide
+            the sound evenly.
+        tokens: T strings, with `weights`.
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`, with one panel, or two that share the time axis.
+
+    Raises:
+        ValueError: shapes do not fit.
+
+    Example:
+
+    >>> frames, weights = np.zeros((100, 24)), np.full((3, 25), 1 / 25)
+    >>> len(plot_spectrogram(frames, 1.0, 4000, weights, ["one", "two", "</s>"]).axes)
+    2
+    """
+    from matplotlib.figure import Figure
+
+    frames = np.asarray(frames)
+    weights = None if weights is None else np.asarray(weights)
+    count = 0 if tokens is None else len(tokens)
+    if frames.ndim != 2 or (weights is not None and (weights.ndim, len(weights)) != (2, count)):
+        raise ValueError(
+            f"frames must be (S, F), and weights (T, S') with T tokens, but frames are "
+            f"{frames.shape}, weights {None if weights is None else weights.shape}, and there are "
+            f"{count} tokens."
+        )
+    lower = 0.6 + 0.22 * count if count else 0
+    figure = Figure(figsize=(8, 2.8 + lower), layout="constrained")
+    if weights is None:
+        panels = [figure.subplots()]
+    else:
+        panels = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, lower))
+        panels[1].imshow(
+            weights,
+            vmin=0,
+            vmax=weights.max(),
+            cmap="Blues",
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0, seconds, count - 0.5, -0.5),
+        )
+        panels[1].set_yticks(range(count), [token.replace("$", r"\$") for token in tokens])
+        panels[1].set_ylabel("token written")
+    panels[0].imshow(
+        frames.T, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds, 0, hertz / 1000)
+    )
+    panels[0].set_ylabel("frequency in kHz")
+    panels[-1].set_xlabel("time in s")
+    figure.suptitle(title)
+    return figure

@@ -1,0 +1,141 @@
+"""Sets of pictures with a class each.
+
+Shapes: N pictures.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from support.sets.idx import read_idx
+
+CLOTHES = (
+    "T-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "boot",
+)
+VALID = 5000  # pictures of the training set that are kept to choose by
+SIZE = 28  # height and width in pixels
+
+
+class PictureSets(NamedTuple):
+    """Pictures to train on, to choose by and to measure on, each with its class.
+
+    Attributes:
+        train, valid, test: two arrays each: pixels (N, 28, 28, 1), float32 from 0 to 1, and class
+            numbers (N,), int32.
+        labels: tuple of str, the names of the classes.
+    """
+
+    train: tuple[np.ndarray, np.ndarray]
+    valid: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    labels: tuple[str, ...]
+
+
+def fashion_mnist(folder, limit=None):
+    """Reads Fashion-MNIST: 70,000 pictures of clothes (Xiao et al. 2017, arXiv 1708.07747).
+
+    The same 5,000 of the 60,000 pictures to train on are the validation set in every call.
+
+    Args:
+        folder: where its four files are, under the names that they come with.
+        limit: int, use the first so many pictures of each set only. Defaults to `None`: all.
+
+    Returns:
+        `PictureSets`.
+
+    Raises:
+        ValueError: a file is not what it should be.
+        OSError: a file is missing.
+
+    Example:
+
+    >>> fashion_mnist("images").train[0].shape  # doctest: +SKIP
+    (55000, 28, 28, 1)
+    """
+    pixels, classes = _read(Path(folder), "train")
+    order = np.random.default_rng(0).permutation(len(pixels))
+    valid, train = order[:VALID][:limit], order[VALID:][:limit]
+    test = _read(Path(folder), "t10k")
+    return PictureSets(
+        (_scaled(pixels[train]), classes[train]),
+        (_scaled(pixels[valid]), classes[valid]),
+        (_scaled(test[0][:limit]), test[1][:limit]),
+        CLOTHES,
+    )
+
+
+def _read(folder, part):
+    pixels = read_idx(folder / f"{part}-images-idx3-ubyte.gz")
+    classes = read_idx(folder / f"{part}-labels-idx1-ubyte.gz").astype("int32")
+    if pixels.shape != (len(classes), SIZE, SIZE) or classes.max() >= len(CLOTHES):
+        raise ValueError(
+            f"{folder} does not hold Fashion-MNIST: {part} has pictures {pixels.shape}, "
+            f"classes {classes.shape}, the largest {classes.max()}."
+        )
+    return pixels, classes
+
+
+def _scaled(pixels):
+    return (pixels[..., None] / 255).astype("float32")
+
+
+def made_pictures(count=3000, limit=None):
+    """Sets of drawn shapes of any place and size in noise, which need no files.
+
+    The same pictures are drawn in every call: two thirds to train on, a sixth each to choose by and
+    to measure on.
+
+    Args:
+        count: int, how many pictures in all, at least 6.
+        limit: int, use the first so many pictures of each set only. Defaults to `None`: all.
+
+    Returns:
+        `PictureSets`.
+
+    Raises:
+        ValueError: `count` is too small.
+
+    Example:
+
+    >>> made_pictures().labels
+    ('disc', 'ring', 'square', 'frame', 'cross')
+    """
+    if count < 6:
+        raise ValueError(f"count must be at least 6, got {count}.")
+    draw = np.random.default_rng(0)
+    labels = tuple(SHAPES)
+    classes = draw.integers(len(labels), size=count).astype("int32")
+    radius = draw.uniform(5, 10, (count, 1, 1))
+    middle = draw.uniform(radius, SIZE - 1 - radius, (2, count, 1, 1))
+    y, x = np.mgrid[:SIZE, :SIZE][:, None] - middle  # (N, 28, 28) each
+    shown = np.select(
+        [(classes == n)[:, None, None] for n in range(len(labels))],
+        [inside(x, y, radius) for inside in SHAPES.values()],
+    )
+    pixels = 0.7 * shown + draw.uniform(0, 0.3, shown.shape)
+    pixels = pixels[..., None].astype("float32")
+    parts = np.split(np.arange(count), [count * 2 // 3, count * 5 // 6])
+    return PictureSets(*((pixels[part[:limit]], classes[part[:limit]]) for part in parts), labels)
+
+
+# Which pixels belong to a shape, by their distances from its middle.
+SHAPES = {
+    "disc": lambda x, y, radius: np.hypot(x, y) <= radius,
+    "ring": lambda x, y, radius: np.abs(np.hypot(x, y) - radius + 1) <= 1.2,
+    "square": lambda x, y, radius: np.maximum(np.abs(x), np.abs(y)) <= radius * 0.85,
+    "frame": lambda x, y, radius: (
+        np.abs(np.maximum(np.abs(x), np.abs(y)) - radius * 0.85 + 1) <= 1.2
+    ),
+    "cross": lambda x, y, radius: (
+        (np.minimum(np.abs(x), np.abs(y)) <= 1.2) & (np.maximum(np.abs(x), np.abs(y)) <= radius)
+    ),
+}

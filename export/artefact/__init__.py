@@ -1,0 +1,15 @@
+"""The folder that an export writes: names of its files, its manifest, and the reader.
+
+The exporters write an artefact with these modules, and the runtime reads it with them.
+
+What lives here, from the bottom up:
+
+- `signature`: names of inputs, outputs, axes and files;
+- `results`: the result of an input, one class for each kind of task;
+- `task_heads`: what the outputs of a model without a search mean;
+- `manifest`: `artefact.json`, which lists all of it;
+- `reader`: reads a folder and checks it.
+
+What may be imported: NumPy, SentencePiece, and of this package the tokenizers and the special ids.
+A new head is a class in `task_heads` and its result in `results`.
+"""

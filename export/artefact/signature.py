@@ -1,0 +1,96 @@
+"""Names that exporters write and servers read: inputs, outputs, axes, files, signatures.
+
+Plain Python without a framework, so that a server can import it. `manifest` describes the file
+that lists them all.
+
+Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary. `S` is at
+least 1, and `B` may be 0: no texts have no translations.
+"""
+
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+
+SOURCE_IDS = "source_ids"  # (B, S) int32, input; right-padded with SPECIAL_IDS["pad"]
+TARGET_IDS = "target_ids"  # (B, T) int32, second input where the forward pass itself is exported
+SEGMENT_IDS = "segment_ids"  # (B, S) int32, beside ids of two texts: 0 padding, 1 first, 2 second
+SEED = "seed"  # () int32, second input where a search draws random numbers
+TOKEN_IDS = "token_ids"  # (B, W, T) int32, output; best hypothesis first
+SCORES = "scores"  # (B, W) float32, output
+LOGITS = "logits"  # (B, T, V) float32, output where the forward pass itself is exported
+TEXT = "text"  # (B,) string, input of the text model
+TEXTS = "texts"  # (B, W) string, its output beside SCORES
+ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
+
+# Inputs and outputs of a step, for a loop outside of the graph.
+NEXT = "next."  # before the name of an input: its value for the next step
+SLOTS = "blocks"  # the beginning of the names of cached keys and values
+UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
+HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
+START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only with prompts
+
+# Names of the axes, in order. Axes of one name have one length within a call.
+AXES: dict[str, tuple[str, ...]] = {
+    SOURCE_IDS: ("batch", "source_length"),
+    TARGET_IDS: ("batch", "target_length"),
+    SEED: (),
+    TOKEN_IDS: ("batch", "beam", "target_length"),
+    SCORES: ("batch", "beam"),
+    LOGITS: ("batch", "target_length", "vocabulary"),
+    TEXT: ("batch",),
+    TEXTS: ("batch", "beam"),
+}
+
+
+def axes_of(name: str, rank: int) -> tuple[str, ...]:
+    """Names of the axes of an input or output: from `AXES`, else a batch of sequences."""
+    if name in AXES and len(AXES[name]) == rank:
+        return AXES[name]
+    return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
+
+
+DTYPES = ("bool", "float16", "float32", "int32", "int64", "string")
+
+MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
+
+SPECIAL_IDS = {"pad": PAD_ID, "unknown": UNKNOWN_ID, "begin": BEGIN_ID, "end": END_ID}
+
+# Rules for unusual text, in `Translator`, a SavedModel and a text model. Input ends at its first
+# NUL character, because onnxruntime-extensions end it there. Input of white space (`str.isspace`),
+# or without any piece that the tokenizer knows, is blank: it has one empty hypothesis of score 0,
+# or an empty result. Output has U+FFFD for bytes that are not UTF-8, and for NUL.
+BLANK = (  # a regular expression of RE2 for white space
+    r"[\t-\r\x1c- \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
+)
+REPLACEMENT = "\ufffd"
+
+# Files of an artefact.
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "model.onnx.data"  # external data, only of models over 2 GB
+TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only on request
+TOKENIZER_FILE = "tokenizer.model"
+TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of the output, if it has another tokenizer
+MANIFEST_FILE = "artefact.json"
+# Instead of MODEL_FILE, for a loop outside of the graph.
+FIRST_FILE, FIRST_WEIGHTS_FILE = "first.onnx", "first.onnx.data"  # up to the first step
+STEP_FILE, STEP_WEIGHTS_FILE = "step.onnx", "step.onnx.data"  # one step
+MODEL_FILES: dict[str, tuple[str, ...]] = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
+FILES = (
+    *(MODEL_FILE, WEIGHTS_FILE, FIRST_FILE, FIRST_WEIGHTS_FILE, STEP_FILE, STEP_WEIGHTS_FILE),
+    *(TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE),
+)
+# Layouts of an artefact with a search: one file with the loop in it, or one for each step.
+LAYOUTS = tuple(MODEL_FILES)
+
+# Signatures of a SavedModel. The signature for strings has the task as its name.
+SEARCH = "search"  # ids in and out
+FORWARD = "forward"  # one forward pass; its name is LOGITS if these are the only output
+
+FORMAT = "keras-transformer-onnx"
+FORMAT_VERSION = 1
+# Source to target, prompt to continuation, a source without text to target.
+SEARCH_TASKS = ("translate", "generate", "transcribe")
+# Text to label, words to tags, question and text to answer, input to vectors: see `task_heads`.
+HEAD_TASKS = ("classify", "tag", "answer", "embed")
+TASKS = (*SEARCH_TASKS, *HEAD_TASKS, "forward")
+# float16 is meant for GPUs; the others run on CPUs. "int8": weights and, at run time, activations;
+# "weight_int8" and "weight_int4": weights in blocks, with a scale for each block.
+PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")

@@ -1,0 +1,6 @@
+"""Text: tokenizers, and reading of text files. Imports no framework.
+
+`tokenizer` encodes and decodes. It uses `sentencepiece_model` (training, TensorFlow graphs) and
+`tokenizer_sampling` (random segmentations). `json_tokenizer` reads tokenizers of BERT and GPT-2.
+`corpora` reads and checks lines of text. Put a new kind of tokenizer into a file here.
+"""

@@ -1,0 +1,65 @@
+"""Files of text: plain and gzip, ends of lines, clear refusals."""
+
+import gzip
+
+import pytest
+
+from keras_transformer.text.corpora import read_lines, read_parallel, without_bpe
+
+
+def test_plain_and_gzip_hold_the_same_lines(tmp_path):
+    lines = ["a", "", "ü 😀", "a\u2028b\x85c", "\x00", " d "]
+    content = "\r\n".join(lines).encode() + b"\n"
+    (tmp_path / "plain.en").write_bytes(b"\xef\xbb\xbf" + content)
+    (tmp_path / "packed.en.gz").write_bytes(gzip.compress(content))
+    assert read_lines(tmp_path / "plain.en") == lines
+    assert read_lines(str(tmp_path / "packed.en.gz")) == lines
+    assert read_parallel(tmp_path / "plain.en", lines) == (lines, lines)
+
+
+def test_the_last_line_needs_no_end_and_an_empty_file_has_no_line(tmp_path):
+    path = tmp_path / "train.en"
+    for content, lines in (
+        (b"a\nb", ["a", "b"]),
+        (b"a\n\n", ["a", ""]),
+        (b"", []),
+        (b"\n", [""]),
+    ):
+        path.write_bytes(content)
+        assert read_lines(path) == lines
+
+
+def test_bpe_is_undone(tmp_path):
+    assert without_bpe("a gir@@ af@@ fe , m@@ @ @@") == "a giraffe , m@ "
+    (tmp_path / "train.en").write_text("a gir@@ affe\nno cut\n")
+    assert read_lines(tmp_path / "train.en", undo_bpe=True) == ["a giraffe", "no cut"]
+    assert read_parallel(["x@@ y"], ["z"], undo_bpe=True) == (["xy"], ["z"])
+
+
+def test_bad_utf8_is_named_with_file_and_line(tmp_path):
+    path = tmp_path / "train.en"
+    path.write_bytes(b"a\nb\nc\xfcd\n")
+    with pytest.raises(ValueError, match=r"train\.en, line 3: not UTF-8 at byte 1 of the line"):
+        read_lines(path)
+
+
+def test_broken_gzip_is_named(tmp_path):
+    packed = gzip.compress(b"a\n" * 5000)
+    for content in (packed[:-9], packed[:30], b"\x1f\x8bnothing", packed[:-8] + b"12345678"):
+        (tmp_path / "train.en.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"train\.en\.gz: broken gzip file"):
+            read_lines(tmp_path / "train.en.gz")
+
+
+def test_other_line_counts_are_named_with_the_first_line_too_many(tmp_path):
+    (tmp_path / "train.en").write_text("a\nb\nc\n")
+    (tmp_path / "train.de").write_text("a\nb\n")
+    with pytest.raises(ValueError, match=r"train\.en has 3, .*train\.de has 2\. Line 3 of .*\.en"):
+        read_parallel(tmp_path / "train.en", tmp_path / "train.de")
+    with pytest.raises(ValueError, match="source has 1, target has 2. Line 2 of target"):
+        read_parallel(["a"], ["a", "b"])
+
+
+def test_what_is_no_text_is_named():
+    with pytest.raises(TypeError, match="`target` must be .* got bytes as line 2"):
+        read_parallel(["a", "b"], ["a", b"b"])

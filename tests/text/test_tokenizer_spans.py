@@ -1,0 +1,43 @@
+"""Where pieces stand in a text, in characters."""
+
+import pytest
+from support.texts import CORPUS, LINES, ODD
+
+from keras_transformer.text.tokenizer import Tokenizer
+
+TEXTS = [text for text in (*LINES, *ODD) if "\0" not in text]
+
+
+@pytest.fixture(scope="module", params=["identity", "nmt_nfkc"])
+def tokenizer(request):
+    return Tokenizer.train(
+        CORPUS, vocab_size=500, normalization=request.param, hard_vocab_limit=False
+    )
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_are_those_of_encode_and_spans_go_through_the_text(tokenizer, text):
+    ids, spans = tokenizer.encode_with_spans(text)
+    assert ids == tokenizer.encode(text) and len(ids) == len(spans)
+    assert [span for span in spans if not 0 <= span[0] <= span[1] <= len(text)] == []
+    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_every_character_is_in_the_span_of_a_piece(tokenizer, text):
+    _, spans = tokenizer.encode_with_spans(text)
+    assert "".join(text[start:end] for start, end in spans) == text
+
+
+def test_characters_of_several_bytes_count_once(tokenizer):
+    text = "fährt 😀 man"
+    ids, spans = tokenizer.encode_with_spans(text)
+    assert spans[-1][1] == len(text) == 11
+    assert "😀" in [text[start:end] for start, end in spans]
+
+
+def test_a_list_is_refused(tokenizer):
+    with pytest.raises(TypeError, match="must hold strings"):
+        tokenizer.encode_with_spans(["a"])
+    with pytest.raises(ValueError, match="half a surrogate pair"):
+        tokenizer.encode_with_spans("\ud800")
