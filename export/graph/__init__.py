@@ -18,7 +18,7 @@ All of them read `shapes`, symbolic shape inference. It uses `sizes` (products o
 tensors). `nodes` has the helpers. Each pass takes an `onnx_ir` model or graph and changes it in
 place.
 
-What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A new
-fusion is a function or rule in the file of its subject, and a new precision a function in
+What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
+new fusion is a function or rule in the file of its subject, a new precision a function in
 `quantize`. Another kind of rewrite is one file here and one line in `export.onnx_model`.
 """
