@@ -108,23 +108,19 @@ with _where_installed():  # sentencepiece
 with _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
     from keras_transformer.layers.additive import AdditiveAttention
-    from keras_transformer.layers.attention import MultiHeadAttention
+    from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
-    from keras_transformer.layers.class_token import ClassToken
-    from keras_transformer.layers.dot_product import scaled_dot_product_attention
-    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
-    from keras_transformer.layers.frames import MaskedConv1D
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
-    from keras_transformer.layers.patches import PatchEmbedding
-    from keras_transformer.layers.pooling import SequencePooling
+    from keras_transformer.layers.pooling import ClassToken, SequencePooling
     from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
         PositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
+    from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
-    from keras_transformer.layers.word_numbers import WordNumbers
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.callbacks import (
         BleuCallback,

@@ -44,8 +44,8 @@ def test_an_array_comes_as_list_dict_json_or_a_batch(served):
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON: .*recursion"),
-        ("[[1e400, 1]]", "not JSON: '1e400' is no finite number"),
-        ("[[1, -Infinity]]", "not JSON: '-Infinity' is no finite number"),
+        ("[[1e400, 1]]", "not JSON: '1e400' is not a finite number"),
+        ("[[1, -Infinity]]", "not JSON: '-Infinity' is not a finite number"),
         ([[1, 2, 3]], r"'series' has the shape \(1, 3\) and dtype int64"),
         (np.ones((0, 2)), r"has the shape \(0, 2\)"),
         ([["a", "b"]], "dtype <U1, where the model takes .* float32"),

@@ -67,7 +67,7 @@ def test_a_beam_takes_no_seed(tokenizer, beam):
     assert (result.texts[1], len(result.texts), result.error) == ("two dogs run", 2, None)
     assert result.full_texts[1] == tokenizer.decode([*ids, *ids])
     for call in (beam.generate, beam.n_best, beam.generate_stream, beam.n_best_stream):
-        with pytest.raises(ValueError, match="`seed` was passed, but this artefact holds .*Beam"):
+        with pytest.raises(ValueError, match="`seed` was passed, but this artefact has .*Beam"):
             call(["two dogs"], seed=0)
 
 
@@ -122,15 +122,10 @@ def test_the_longest_prompt_that_fits_is_continued(tokenizer, sampling):
 
 @pytest.mark.parametrize("prompts", ["a man", b"a man", ["a man", 7]])
 def test_what_is_no_prompt_is_refused(sampling, prompts):
-    with pytest.raises(TypeError, match="`lines` must"):
+    with pytest.raises(TypeError, match="must be"):
         sampling.generate(prompts)
-    with pytest.raises(TypeError, match="`lines` must"):
+    with pytest.raises(TypeError, match="must be"):
         list(sampling.n_best_stream(prompts))
-
-
-def test_one_prompt_alone_names_the_call(sampling):
-    with pytest.raises(TypeError, match=r"Pass a list: generate\(\[prompt\]\)"):
-        sampling.generate("a man")
 
 
 def test_a_translator_is_refused(folder):

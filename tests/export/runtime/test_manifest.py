@@ -10,8 +10,8 @@ from support import array_search, artefacts, head_artefacts
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import checksum, unseal
 from keras_transformer.export.runtime import ArtefactError, answers, open_runner
+from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.session import ProviderError
-from keras_transformer.export.runtime.shell import main
 from keras_transformer.export.runtime.trials import made_up_inputs
 
 ODD = (None, True, -1, 1.5, 10**30, "x", "\ud800", [], [1], {}, {"a": 1})
@@ -94,7 +94,7 @@ def test_a_number_is_no_boolean(name, tokenizer, tmp_path):
     folder = write(tmp_path, "translate", tokenizer)
     manifest = unseal((folder / signature.MANIFEST_FILE).read_bytes())
     forge(folder, {**manifest, name: True})
-    with pytest.raises(ArtefactError, match=f"field '{name}' has the wrong type bool"):
+    with pytest.raises(ArtefactError, match=f"{name} (is )?True"):
         open_runner(folder)
 
 

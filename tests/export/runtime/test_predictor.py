@@ -216,7 +216,7 @@ def test_texts_and_arrays_come_as_lines_of_json(tokenizer, served):
         '{"source_ids": "a"}': r"dict of \['numbers', 'source_ids'\], and got \['source_ids'\]",
         '{"source_ids": "a", "numbers": {"b": 1}}': "has the shape",
         '{"source_ids": "a", "numbers": [1, null]}': "dtype object",
-        '{"source_ids": "a", "numbers": [1, 1e400]}': "'1e400' is no finite number",
+        '{"source_ids": "a", "numbers": [1, 1e400]}': "'1e400' is not a finite number",
     }
     first, *refused, blank, last = answers(
         served("mixed"), [good, *bad, " \n", ("\ufeff" + good).encode()]
@@ -243,7 +243,7 @@ def test_text_without_a_head_gives_plain_outputs_and_no_padding(tokenizer, serve
 
 @pytest.mark.parametrize("inputs", ["a man", b"a man", {"source_ids": "a"}])
 def test_one_input_alone_is_refused(served, inputs):
-    with pytest.raises(TypeError, match=r"`inputs` must be an iterable .*predict\(\[input\]\)"):
+    with pytest.raises(TypeError, match=r"`inputs` must be an iterable .*\[input\]"):
         served("classify").predict(inputs)
 
 
@@ -267,7 +267,7 @@ def test_nothing_in_nothing_out(served, caplog):
 
 
 def test_an_artefact_with_a_search_is_refused(folder):
-    with pytest.raises(ArtefactError, match="task 'translate' with a search.*Take Translator"):
+    with pytest.raises(ArtefactError, match="task 'translate' with a search.*Use Translator"):
         Predictor(folder)
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from support import artefacts, runtime_process
 
-from keras_transformer.export.runtime import shell
+from keras_transformer.export.runtime import __main__ as cli
 from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -155,7 +155,7 @@ def test_wrong_arguments_are_named_and_give_status_2(
     with open(os.devnull) as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         try:
-            status = shell.main(arguments)
+            status = cli.main(arguments)
         except SystemExit as stopped:  # by argparse
             status = stopped.code
     told = capsys.readouterr()

@@ -38,7 +38,7 @@ def test_a_bad_array_has_an_error_and_leaves_the_others_alone(tokenizer, transcr
 
 
 def test_a_search_that_draws_nothing_takes_no_seed(transcriber):
-    with pytest.raises(ValueError, match="`seed` was passed, but this artefact holds"):
+    with pytest.raises(ValueError, match="`seed` was passed, this artefact has the task 'transcr"):
         transcriber.transcribe([[5.0]], seed=3)
 
 
