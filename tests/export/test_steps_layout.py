@@ -112,9 +112,9 @@ def test_only_the_scatter_reads_the_caches_that_it_writes():
 
 def test_a_step_writes_its_slots_and_leaves_the_others():
     session = open_session(read_artefact(folder("greedy")))
-    buffers = session._begin({"source_ids": source(3, 5)})
+    buffers = session.run_first({"source_ids": source(3, 5)})
     place = buffers.pair[0]["blocks.0"].data_ptr()
-    after, count = session._run_steps(buffers)
+    after, count = session.run_steps(buffers)
     keys = after["blocks.0"].numpy()
     assert keys.shape[2] == MAX_LENGTH and after["blocks.0"].data_ptr() == place
     written = np.abs(keys).sum(axis=(0, 1, 3)) > 0
@@ -181,7 +181,7 @@ def test_kept_buffers_give_the_same_tokens(sessions):
 
 def places(session, ids):
     """Where the tensors of a call lie, and which graphs it would record."""
-    buffers = session._begin({"source_ids": ids})
+    buffers = session.run_first({"source_ids": ids})
     names = [options.get_run_config_entry("gpu_graph_id") for options in buffers.graphs]
     return {tensor.data_ptr() for each in buffers.pair for tensor in each.values()}, names
 

@@ -1,6 +1,6 @@
-"""The recurrent unit and the block around it against a loop in NumPy, and searches with its state.
+"""The recurrent unit and the block around it against a loop in NumPy.
 
-Shapes: B batch, T target length, S source length, W beam width, D d_model, F d_ff, V vocabulary.
+Shapes: B batch, T target length, S source length, D d_model, F d_ff, V vocabulary.
 """
 
 import keras
@@ -12,7 +12,6 @@ from support.checks import (
     assert_rounding_only,
     check_gradients,
     check_layer,
-    compiled,
     gradients,
     integers,
     normal,
@@ -23,8 +22,9 @@ from support.checks import (
 
 from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
 from keras_transformer.models import Transformer
+from keras_transformer.plots import attention_maps
 
-B, T, S, W, D, F, V = 3, 11, 7, 5, 22, 19, 23
+B, T, S, D, F, V = 3, 11, 7, 22, 19, 23
 
 
 def expected_states(weights, x, mask=None):
@@ -137,46 +137,12 @@ def test_the_block_has_a_unit_in_the_place_of_self_attention():
     assert paths == [f"self_attention/{name}" for name in names]
 
 
-def translator():
-    return randomise(Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True))
-
-
 def test_the_model_says_in_its_configuration_what_its_decoder_is():
-    model = translator()
+    model = Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True)
     copy = Transformer.from_config(model.get_config())
     assert [w.path for w in copy.weights] == [w.path for w in model.weights]
     assert all(isinstance(block, RecurrentDecoderBlock) for block in copy.decoder_stack.blocks)
     assert model.recurrent and not Transformer(V, 1, D, 2, F).recurrent
-
-
-@pytest.mark.numeric
-def test_cached_steps_of_reordered_hypotheses_give_the_logits_of_the_whole():
-    model = translator()
-    source, target = integers(4, V, B, S), integers(4, V, B, W, T, seed=1)
-    source[0, 4:] = 0
-    cache, memory, rng = model.initial_cache(B, W), model.encode(source), np.random.default_rng(2)
-    assert cache.by_sentence == ()
-    full_pass = compiled(model)
-    past = np.zeros((B, W, T), "int32")  # of one length: JAX compiles for each anew
-    for t in range(T):
-        past[:, :, t] = target[:, :, t]
-        logits, cache = model.decode_step(target[:, :, t], t, memory, cache)
-        rows = {"source_ids": np.repeat(source, W, axis=0), "target_ids": past.reshape(B * W, T)}
-        whole = full_pass(rows)
-        assert_close(logits, numpy64(whole)[:, t].reshape(B, W, V), atol=2e-5)
-        parents = rng.integers(0, W, (B, W))
-        past = np.take_along_axis(past, parents[:, :, None], axis=1)
-        states = [
-            np.take_along_axis(numpy64(state), parents[:, :, None], axis=1)
-            for state in cache.by_hypothesis.blocks
-        ]
-        states = [ops.convert_to_tensor(state, "float32") for state in states]
-        cache = cache._replace(by_hypothesis=type(cache.by_hypothesis)(states))
-
-
-def test_attention_maps_leave_the_decoder_out():
-    from keras_transformer.plots import attention_maps
-
-    maps = attention_maps(translator(), integers(4, V, S), np.array([2, 5, 7]))
+    maps = attention_maps(model, integers(4, V, S), np.array([2, 5, 7]))
     shapes = {name: array.shape for name, array in maps.items()}
-    assert shapes == {"encoder": (1, 2, S, S), "cross": (2, 2, 3, S)}
+    assert shapes == {"encoder": (1, 2, S, S), "cross": (2, 2, 3, S)}  # no "decoder"

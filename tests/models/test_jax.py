@@ -1,4 +1,4 @@
-"""The numeric tests on Keras' JAX backend, in one process of their own."""
+"""The numeric tests on Keras' JAX backend, in another process."""
 
 import collections
 import os

@@ -110,7 +110,7 @@ def test_a_manifest_without_a_head_loads_as_before(folder, tokenizer, tmp_path):
     written = head_artefacts.write(tmp_path, tokenizer, "classify")
     manifest = unseal((written / signature.MANIFEST_FILE).read_bytes())
     del manifest["head"]
-    with pytest.raises(ValueError, match="head is None"):
+    with pytest.raises(ValueError, match="task 'classify' with the fields"):
         seal(manifest)
     assert Predictor(written).predict([""]) == [Labels()]
     assert artefacts.SOURCE_LIMIT == manifest["limits"]["source_length"]

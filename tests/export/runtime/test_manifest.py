@@ -94,7 +94,7 @@ def test_a_number_is_no_boolean(name, tokenizer, tmp_path):
     folder = write(tmp_path, "translate", tokenizer)
     manifest = unseal((folder / signature.MANIFEST_FILE).read_bytes())
     forge(folder, {**manifest, name: True})
-    with pytest.raises(ArtefactError, match=f"field '{name}' has the wrong type bool"):
+    with pytest.raises(ArtefactError, match=f"{name} (is )?True"):
         open_runner(folder)
 
 

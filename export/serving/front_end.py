@@ -1,16 +1,17 @@
-"""Both servers of a service, HTTP and gRPC, from their start to a drain at a signal."""
+"""The front end: the servers of HTTP and gRPC, from their start to the drain."""
 
 import asyncio
 import contextlib
 import functools
-import signal
 import socket
+from collections.abc import Callable, Sequence
 
 import uvicorn
 
 from keras_transformer.export.serving.app import make_app
 from keras_transformer.export.serving.connections import Connection
 from keras_transformer.export.serving.grpc_v2 import make_server
+from keras_transformer.export.serving.models import Models
 
 
 class _Server(uvicorn.Server):
@@ -20,19 +21,26 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-async def serve_doors(
-    models, opened, grpc_port, stop, drain_seconds=30.0, listening=None, hosts=()
-):
-    """Serves models until they are to stop, and answers what was taken in.
+async def run_servers(
+    models: Models,
+    stop: asyncio.Event,
+    *,
+    opened: socket.socket,
+    grpc_port: int = 0,
+    drain_seconds: float = 30.0,
+    listening: Callable[[int, int], None] | None = None,
+    allowed_hosts: Sequence[str] = (),
+) -> bool:
+    """Serves models until an event is set, and answers what was taken in.
 
     Args:
         models: `Models`.
+        stop: asyncio.Event.
         opened: socket that listens, for HTTP; gRPC listens at the same address.
         grpc_port: int, 0 for any free one.
-        stop: asyncio.Event.
         drain_seconds: float, the time that open requests have after that.
         listening: function of both ports, called when requests are taken.
-        hosts: allowed host names, as `SameOrigin` takes them.
+        allowed_hosts: host names, as `SameOrigin` takes them.
 
     Returns:
         Whether all requests were answered.
@@ -45,7 +53,7 @@ async def serve_doors(
     # asyncio sees to that only where a socket was made with the protocol's number.
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
-        make_app(models, host, hosts),
+        make_app(models, host, allowed_hosts),
         http=functools.partial(Connection, models.limits),
         ws="none",
         lifespan="off",
@@ -66,22 +74,8 @@ async def serve_doors(
             listening(port, grpc_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
-        return await models.drain(drain_seconds)
+        return await models.admission.drain(drain_seconds)
     finally:
         http.should_exit = True
         await grpc.stop(grace=2)
         await serving
-
-
-@contextlib.contextmanager
-def stopped_by_signals(stop):
-    """Sets an event at SIGTERM and SIGINT, within the block and in its event loop."""
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
