@@ -332,20 +332,6 @@ def test_json_has_all_of_it(folder, tmp_path, capsys, machine):
     assert report["artefact"] is None and "is not an artefact" in report["artefact_error"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "the following arguments are required: folder"),
-        (("a", "--check", "--n-best", "2"), "--check answers no lines: leave out --n-best"),
-        (("--check", "--seed", "0", "--with-prompt"), "leave out --seed, --with-prompt"),
-    ],
-)
-def test_arguments_that_do_not_go_together_are_refused(capsys, arguments, message):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(arguments)
-    assert message in capsys.readouterr().err
-
-
 def test_it_is_a_command_that_needs_no_framework_and_no_input(folder):
     command = runtime_process.command("--check", folder, "--provider", CPU)
     done = subprocess.run(
