@@ -41,7 +41,9 @@ AXES: dict[str, tuple[str, ...]] = {
 
 
 def axes_of(name: str, rank: int) -> tuple[str, ...]:
-    """Names of the axes of an input or output of another model: a batch of sequences."""
+    """Names of the axes of an input or output: from `AXES`, else a batch of sequences."""
+    if name in AXES and len(AXES[name]) == rank:
+        return AXES[name]
     return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
 
 

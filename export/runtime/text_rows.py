@@ -15,7 +15,7 @@ from keras_transformer.export.artefact.task_heads import Passage, Row
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.runtime.rows import ItemReader, arrays, check_names, parsed
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.text.words import encode_words
+from keras_transformer.text.corpora import encode_words
 
 
 class LineReader:

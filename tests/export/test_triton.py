@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support import artefacts, exports, head_artefacts, runtime_process, seeded_artefact
+from support import artefacts, exports, head_artefacts, seeded_artefact
 
 from keras_transformer.export import ExportError, export_triton, triton
 from keras_transformer.export.artefact import signature
@@ -76,12 +76,10 @@ def backend_problems(config, opened):
     return problems
 
 
-@pytest.mark.parametrize("made", ["exported", "hand", "classify", "embed"])
+@pytest.mark.parametrize("made", ["exported", "classify", "embed"])
 def test_the_backend_loads_the_model_with_the_configuration(made, tokenizer, tmp_path):
     if made == "exported":
-        folder = exports.shared_artefact()
-    elif made == "hand":
-        folder = artefacts.write(tmp_path / made, tokenizer)
+        folder = exports.artefact()
     else:
         folder = head_artefacts.write(tmp_path / made, tokenizer, made)
     path = export_triton(folder, tmp_path / "repository", "some-model_1.0")
@@ -208,16 +206,3 @@ def test_a_folder_of_something_else_is_left_alone(hand_made, tmp_path):
     (path / triton.VERSION).mkdir()
     with pytest.raises(ExportError, match="it has no config.pbtxt"):
         export_triton(hand_made, path.parent, "model")
-
-
-def test_the_command_needs_no_framework(hand_made, tmp_path):
-    code = "from keras_transformer.export.triton import main; import sys; sys.exit(main())"
-    repository = tmp_path / "repository"
-    told = runtime_process.run(code, hand_made, repository, "--name", "m", "--threads", 2)
-    assert told == f"{repository / 'm'}\n"
-    assert parsed(repository / "m").parameters["intra_op_thread_count"].string_value == "2"
-
-
-def test_the_command_tells_what_is_wrong(tmp_path, capsys):
-    assert triton.main([str(tmp_path), str(tmp_path)]) == 1
-    assert "is not an artefact" in capsys.readouterr().err

@@ -30,8 +30,9 @@ import recipes  # noqa: E402
 import tf2onnx  # noqa: E402, F401, before the fork
 from judging import Keras, difference, feeds, numbers  # noqa: E402
 
-from keras_transformer.export import ExportError, export_onnx, probe, verify  # noqa: E402
+from keras_transformer.export import ExportError, export_onnx, proof  # noqa: E402
 from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
+from keras_transformer.export.proof import script  # noqa: E402
 from keras_transformer.export.runtime.session import open_session  # noqa: E402
 
 # Cases that end in the exit status 1; and where an empty batch or an empty result is refused.
@@ -169,15 +170,15 @@ def export(case, folder, keras_found):
 
 
 def prove_here(command, **_):
-    """Stands in for the process of `probe`: this one is a fork, and may end."""
+    """Stands in for the process of `proof`: this one is a fork, and may end."""
     job = json.loads(pathlib.Path(command[-1]).read_text("utf-8"))
-    check, report, loaded = "imports", {}, dict(sys.modules)
+    loaded = dict(sys.modules)
+    report = {"check": "imports", "error": None, "seconds": 0.0}
     try:
-        for check in probe.run(job):  # noqa: B007
-            pass
+        script.run(job, report)
     except Exception as error:
-        report = {"check": check, "error": f"{type(error).__name__}: {error}"}
-    sys.modules.update(loaded)  # the probe forbids TensorFlow
+        report["error"] = f"{type(error).__name__}: {error}"
+    sys.modules.update(loaded)  # the script forbids TensorFlow
     return argparse.Namespace(returncode=0, stdout=json.dumps(report), stderr="")
 
 
@@ -187,7 +188,7 @@ def work(kind, seed, index, pipe, quiet):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-    verify.subprocess.run = prove_here
+    proof.subprocess.run = prove_here
     try:
         pipe.send(("end", *judge(kind, seed, index, lambda *stage: pipe.send(("at", *stage)))))
     except Exception:

@@ -279,9 +279,9 @@ def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
 
 def test_what_is_no_grammar_is_refused(tmp_path):
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
-    with pytest.raises(TypeError, match="str has no read, start, step, so it is no grammar"):
+    with pytest.raises(TypeError, match="str has no read, start, step, so it is not a grammar"):
         kt.Constrained(model, "brackets")
-    with pytest.raises(ValueError, match="writes 13 ids, but the grammar knows 9"):
+    with pytest.raises(ValueError, match="vocabulary of 13 ids, but the grammar has 9"):
         kt.GreedySearch()(kt.Constrained(model, kt.BracketGrammar(PLAIN)), SOURCES, 5)
     with pytest.raises(ValueError, match="pass a search, or leave the grammar out"):
         export_onnx(model, tmp_path / "out", grammar=grammar)
@@ -298,5 +298,5 @@ def test_what_is_no_grammar_is_refused(tmp_path):
     ids=["nothing", "no end", "no words", "no depth"],
 )
 def test_pieces_that_make_no_tree_are_refused(pieces, depth):
-    with pytest.raises(ValueError, match="Pass `pieces` of the tokenizer whose lines are written"):
+    with pytest.raises(ValueError, match="Pass `pieces` of the target"):
         kt.BracketGrammar(pieces, max_depth=depth)

@@ -290,7 +290,7 @@ def test_padding_alone_trains_nothing():
 def test_clip_does_what_the_optimizer_does(limit):
     import keras
 
-    from keras_transformer.training.gradients import clip
+    from keras_transformer.training.steps import clip
 
     gradients = [np.array([3.0, -4.0], "float32"), np.array([0.1], "float32")]
     weights = [keras.Variable(np.zeros(2, "float32")), keras.Variable(np.zeros(1, "float32"))]
@@ -306,7 +306,7 @@ def test_clip_does_what_the_optimizer_does(limit):
 def test_clip_leaves_overflow_to_the_loss_scale(limit):
     import keras
 
-    from keras_transformer.training.gradients import clip
+    from keras_transformer.training.steps import clip
 
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, **limit))
     gradients = [keras.ops.array([np.inf, 1.0]), keras.ops.array([0.1])]
@@ -328,7 +328,7 @@ def test_what_prepare_cannot_do_it_refuses():
         [keras.Input((2,)), keras.layers.Dense(2)]
     )
     own.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="Own has a train_step of its own"):
+    with pytest.raises(ValueError, match="Own has its own train_step"):
         prepare(own)
     with pytest.raises(ValueError, match="accumulate must be at least 1"):
         prepare(small_model(), 0)

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from support import exports
 from support.exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
 
-from keras_transformer.export import ExportError, export_onnx, tasks, verify
+from keras_transformer.export import ExportError, export_onnx, tasks
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.quantize import (
     quantize_blocks,
@@ -20,6 +20,7 @@ from keras_transformer.export.graph.quantize import (
     reduce_precision,
 )
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.proof import comparison
 from keras_transformer.search import GreedySearch
 
 INTEGERS = ("int8", "weight_int8", "weight_int4")
@@ -171,7 +172,7 @@ def test_proof_tells_rounding_from_damage(precision, search):
     def check(tried):
         names = [value.name for value in tried.graph.outputs]
         found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
-        task.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+        task.compare(cases, expected, found, comparison.TOLERANCES[precision], exact=False)
 
     check(graph(made))
     for kind in ("zero", "negated", "shuffled"):
