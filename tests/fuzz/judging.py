@@ -42,8 +42,8 @@ def numbers(tensor, shape, style, random):
         if "ids" in tensor.name:
             array = random.integers(1, recipes.VOCAB, shape)
         elif style == "large":
-            # Neighbours that float32 cannot tell apart. Sums stay below 2^31: TensorFlow wraps around
-            # there, ONNX Runtime stops.
+            # Neighbours that float32 cannot tell apart. Sums stay below 2^31: TensorFlow wraps
+            # around there, ONNX Runtime stops.
             array = random.integers(0, 9, shape) + random.integers(2**24, 3 * 10**7)
             array = array * random.choice([-1, 1], shape)
         else:
