@@ -128,7 +128,7 @@ def train(model, tokenizer, seconds):
     batches = kt.translation_batches(sources, targets, tokenizer, tokens_per_batch=512)
     model.compile(keras.optimizers.Adam(1e-4), kt.SequenceCrossentropy(), jit_compile=False)
     stop = StopAfter(seconds)
-    losses = model.fit(batches, epochs=10_000, verbose=0, shuffle=False, callbacks=[stop])
+    losses = model.fit(batches, epochs=10_000, verbose=0, callbacks=[stop])
     return losses.history["loss"]
 
 
