@@ -28,9 +28,7 @@ from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
-from keras_transformer.export.graph.flat_rows import flatten_networks
 from keras_transformer.export.graph.fuse import fuse_blocks, optional
-from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.proof import comparison, run_exported
@@ -235,12 +233,7 @@ def _make_graph(
         simplify(model, hoisting=not fuse)  # fusion hoists after it has seen the blocks
     if fuse:
         with progress("fusing blocks"), optional(model):
-            fuse_blocks(model, skip_norms=precision == "float16")
-            simplify(model)
-            if precision == "float32":
-                join_projections(model)
-                flatten_networks(model.graph, simplify(model))
-                simplify(model)
+            fuse_blocks(model, precision)
     if precision != "float32":
         with progress(f"converting to {precision}"):
             reduced = quantize.reduce_precision(model, precision, keep_float)
