@@ -24,8 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import append
-from keras_transformer.layers.dot_product import FORBIDDEN
+from keras_transformer.layers.attention import FORBIDDEN, append
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.types import Tensor
 

@@ -9,7 +9,7 @@ import re
 import select
 import sys
 
-from keras_transformer.export.serving import MissingRay, Served, serve
+from keras_transformer.export.serving import MissingExtra, Served, serve
 from keras_transformer.export.serving.limits import Limits
 
 _KINDS = {"replicas": int, "gpus": float, "threads": int, "workers": int, "batch_tokens": int}
@@ -65,6 +65,13 @@ def parser():
         help="additional host name to accept in `Host` and `Origin`, for example your proxy's; "
         "repeatable",
     )
+    made.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="processes for each model that names no number, started and watched by Ray "
+        "(default: this process alone, without Ray)",
+    )
     made.add_argument("--quiet", action="store_true", help="no line a request on standard output")
     made.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
     return made
@@ -107,6 +114,12 @@ def main(arguments=None):
     try:
         pairs = [named(text) for text in options.models]
         models = dict(pairs)
+        if options.replicas is not None:
+            own = {"replicas": options.replicas}
+            models = {
+                name: served if served.replicas else dataclasses.replace(served, **own)
+                for name, served in models.items()
+            }
         if len(models) < len(pairs):
             raise ValueError("two models have one name: pass NAME=FOLDER")
         limits = dataclasses.replace(
@@ -128,7 +141,7 @@ def main(arguments=None):
                 listening=listening,
                 allowed_hosts=options.allow_host,
             )
-    except (MissingRay, ValueError, OSError, RuntimeError) as error:
+    except (MissingExtra, ValueError, OSError, RuntimeError) as error:
         say(f"error: {error}")
         return 2
     if not answered:
@@ -159,4 +172,7 @@ def say(text):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    os._exit(status)  # Python would wait for a batch that hangs in native code.

@@ -1,22 +1,30 @@
-"""The HTTP application: all doors, health, metrics, and one way to refuse."""
+"""The HTTP application: all protocols, health, metrics, and one way to refuse."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from keras_transformer.export.serving import http_v2, libretranslate, plain
 from keras_transformer.export.serving.bodies import read_body, unless_gone
-from keras_transformer.export.serving.limits import FAILED, Refusal, Unavailable
+from keras_transformer.export.serving.limits import FAILED, Refusal
+from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.models import Models
 from keras_transformer.export.serving.origins import SameOrigin
 
-DOORS = (http_v2, libretranslate, plain)
+PROTOCOLS = (http_v2, libretranslate, plain)
+Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
 
 
-def make_app(models, host, allowed_hosts=()):
-    """The ASGI application of a service's `Models`.
+def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
+    """Returns the ASGI application of a service.
 
     Args:
         models: `Models`.
@@ -24,49 +32,58 @@ def make_app(models, host, allowed_hosts=()):
         allowed_hosts: as `SameOrigin` takes them.
     """
 
-    def door(name, handler):
-        async def endpoint(request):
-            with models.request(name) as record, models.holding() as add:
+    def counted(
+        protocol: str, handler: Handler
+    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Makes an endpoint: counts a request, reads its body, and cancels if the client leaves."""
+
+        async def endpoint(request: Request) -> Response:
+            with models.request(protocol) as record:
                 try:
-                    body = await read_body(request, add, models.limits)
-                    with models.answering():
-                        return await unless_gone(request.receive, handler(request, body, record))
+                    body = await read_body(request, record, models.limits)
+                    with models.admission.computing():
+                        leaving = asyncio.ensure_future(request.receive())
+                        try:
+                            return await unless_gone(leaving, handler(request, body, record))
+                        finally:
+                            leaving.cancel()
                 except ClientDisconnect:
                     record.status = 499
-                    return Response(status_code=400)  # The client has left.
+                    return Response(status_code=400)  # No client reads it.
 
         return endpoint
 
-    async def live(request):
+    async def live(request: Request) -> Response:
         return Response("live\n", media_type="text/plain")
 
-    async def ready(request):
-        if not models.ready:
-            raise Unavailable("The service is shutting down, or a model has no live worker.")
+    async def ready(request: Request) -> Response:
+        models.check_ready()
         return Response("ready\n", media_type="text/plain")
 
-    async def metrics(request):
+    async def metrics(request: Request) -> Response:
         return Response(models.metrics.page(), media_type="text/plain; version=0.0.4")
 
-    own = [Route("/live", live), Route("/ready", ready), Route("/metrics", metrics)]
+    routes = [Route("/live", live), Route("/ready", ready), Route("/metrics", metrics)]
+    for protocol in PROTOCOLS:
+        routes += protocol.routes(models, counted)
     return Starlette(
-        routes=[*own, *(route for made in DOORS for route in made.routes(models, door))],
+        routes=routes,
         middleware=[Middleware(SameOrigin, host=host, allowed_hosts=allowed_hosts)],
         exception_handlers={Refusal: _refused, HTTPException: _no_route, Exception: _failed},
     )
 
 
-def _error(status, text, headers=None):
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": text}, status, headers)
 
 
-async def _refused(request, refusal):
+async def _refused(request: Request, refusal: Refusal) -> JSONResponse:
     return _error(refusal.status, str(refusal), refusal.headers)
 
 
-async def _no_route(request, error):
+async def _no_route(request: Request, error: HTTPException) -> JSONResponse:
     return _error(error.status_code, f"{error.detail}: no such address.", error.headers)
 
 
-async def _failed(request, error):
+async def _failed(request: Request, error: Exception) -> JSONResponse:
     return _error(500, FAILED)

@@ -1,46 +1,35 @@
-"""Bodies of HTTP requests: read within limits of size and time, and taken apart."""
+"""Bodies of HTTP requests: read within limits of size and time, and parsed."""
 
 import asyncio
 import contextlib
 import gc
 import json
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer.export.serving.limits import (
     Invalid,
+    Limits,
     Refusal,
     TooLarge,
     TooSlow,
     WrongType,
     shown,
 )
+from keras_transformer.export.serving.metrics import Record
 
-# Requests of at least this many bytes are processed on a thread.
-LARGE = 2**16
-
-
-async def aside(size, function, *arguments):
-    """Calls a function, on a thread if the work is large, so that the event loop goes on.
-
-    Args:
-        size: int, bytes that the function reads or writes.
-        function: function of the arguments.
-
-    Returns:
-        The result of the function.
-    """
-    if size < LARGE:
-        return function(*arguments)
-    return await asyncio.to_thread(function, *arguments)
+T = TypeVar("T")
 
 
-async def unless_gone(receive, answer):
+async def unless_gone(leaving: asyncio.Future[Any], work: Coroutine[Any, Any, T]) -> T:
     """Awaits a coroutine, and cancels it if the client leaves first.
 
     Args:
-        receive: of ASGI, after the last part of the body.
-        answer: coroutine.
+        leaving: future that is done when the client has left. Its exception is raised.
+        work: coroutine.
 
     Returns:
         The result of the coroutine.
@@ -48,50 +37,47 @@ async def unless_gone(receive, answer):
     Raises:
         ClientDisconnect: the client has left.
     """
-    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+    working = asyncio.ensure_future(work)
     try:
-        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            leaving.result()
             raise ClientDisconnect
-        return answering.result()
+        return working.result()
     finally:
-        answering.cancel()
-        leaving.cancel()
+        working.cancel()
 
 
-async def read_body(request, add, limits):
-    """The body of a Starlette request, bytes.
+async def read_body(request: Request, record: Record, limits: Limits) -> bytes:
+    """Reads the body of a request.
 
-    A body that is too large is read to its end and thrown away, in the same time: most clients
-    read no answer before they have sent all.
-
-    Args:
-        request: starlette.requests.Request.
-        add: from `Models.holding`.
-        limits: `Limits`.
+    A body that is too large is read to its end and dropped, within the same time: most clients read
+    no response before they have sent all.
 
     Raises:
         TooLarge: the body exceeds `body_bytes`.
         TooSlow: it does not arrive in time.
-        Busy: the bodies of all requests exceed `held_bytes`.
+        Busy: the bodies of all requests exceed `buffered_bytes`.
         WrongType: it is compressed.
     """
     check_encoding(request.headers)
-    parts, size, refusal, seconds = [], 0, None, limits.read_seconds
+    parts: list[bytes] = []
+    refusal: Refusal | None = None
+    seconds = limits.read_seconds
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
-                if refusal is None:
-                    size += len(part)
-                    try:
-                        if size > limits.body_bytes:
-                            raise TooLarge(f"A request may have {limits.body_bytes} bytes.")
-                        add(len(part))
-                        parts.append(part)
-                    except Refusal as error:
-                        refusal = error
-                        add(-sum(map(len, parts)))
-                        parts.clear()
+                if refusal is not None:
+                    continue
+                try:
+                    if record.buffered + len(part) > limits.body_bytes:
+                        raise TooLarge(f"A request may have {limits.body_bytes} bytes.")
+                    record.buffer(len(part))
+                    parts.append(part)
+                except Refusal as error:
+                    refusal = error
+                    parts.clear()
+                    record.free(record.buffered)
     except TimeoutError as error:
         raise refusal or TooSlow(f"The request did not arrive in {seconds:g} seconds.") from error
     if refusal is not None:
@@ -99,7 +85,7 @@ async def read_body(request, add, limits):
     return b"".join(parts)
 
 
-def check_encoding(headers):
+def check_encoding(headers: Headers) -> None:
     """Raises `WrongType` for a compressed body."""
     for name, plain in (("content-encoding", "identity"), ("transfer-encoding", "chunked")):
         for encoding in headers.getlist(name):
@@ -107,11 +93,11 @@ def check_encoding(headers):
                 raise WrongType(f"The body has the {name} {shown(encoding)}. Send it as it is.")
 
 
-def read_json(data):
-    """The JSON object in a body, a dict.
+def read_json(data: bytes) -> dict[str, Any]:
+    """Parses a body that must be a JSON object.
 
     Raises:
-        Invalid: the body is not a JSON object.
+        Invalid: it is not.
     """
     try:
         with _no_collection():
@@ -125,7 +111,7 @@ def read_json(data):
 
 
 @contextlib.contextmanager
-def _no_collection():
+def _no_collection() -> Iterator[None]:
     """Stops garbage collection, which takes seconds while millions of lists are made."""
     enabled = gc.isenabled()
     gc.disable()
@@ -136,8 +122,8 @@ def _no_collection():
             gc.enable()
 
 
-def request_seconds(headers):
-    """The deadline that a client sets by the header `Request-Timeout`, in seconds; or None."""
+def request_seconds(headers: Headers) -> float | None:
+    """Returns the deadline that a client sets by the header `Request-Timeout`."""
     value = headers.get("request-timeout")
     if value is None:
         return None

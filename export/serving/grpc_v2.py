@@ -1,21 +1,23 @@
-"""The door of the Open Inference Protocol, version 2, over gRPC.
+"""The Open Inference Protocol, version 2, over gRPC.
 
-Requests are taken as bytes and parsed here, so that one that cannot be parsed is answered with
+Requests are taken as bytes and parsed here, so that a request that cannot be parsed gets the code
 INVALID_ARGUMENT, as every other request that is wrong.
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from keras_transformer.export.serving import tensors
-from keras_transformer.export.serving.bodies import aside
-from keras_transformer.export.serving.http_v2 import EXTENSIONS, NAME, VERSION
 from keras_transformer.export.serving.limits import (
     FAILED,
+    GRPC_FIELDS,
     MOST,
     Busy,
     Invalid,
@@ -23,21 +25,26 @@ from keras_transformer.export.serving.limits import (
     TooLarge,
     TooSlow,
     Unknown,
+    aside,
 )
 from keras_transformer.export.serving.messages import MESSAGES, count_fields
+from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.models import Models
 
 logger = logging.getLogger("keras_transformer.serving")
 SERVICE = "inference.GRPCInferenceService"
-# Fields of a request beside its lines.
-FIELDS = 100
+Context = grpc.aio.ServicerContext
 
 
-def make_server(models, address):
-    """The server, bound and not started, and its port.
+def make_server(models: Models, address: str) -> tuple[grpc.aio.Server, int]:
+    """Makes the server, bound and not started.
 
     Args:
         models: `Models`.
         address: str, `host:port`; port 0 is any free one.
+
+    Returns:
+        The server and its port.
 
     Raises:
         RuntimeError: the port is taken.
@@ -47,40 +54,77 @@ def make_server(models, address):
     options = [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.so_reuseport", 0),  # two services at one port would share its requests
-        # A connection ends after a while, with the answers that its client has not taken. Clients
+        # A connection ends after a while, with the responses that its client has not taken. Clients
         # connect again; a request that was begun has all the time that it may take.
         ("grpc.max_connection_age_ms", _milliseconds(limits.deadline_seconds)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(longest)),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.open_requests)
-    door = _Door(models)
     # gRPC holds all of a request before a method gets it. So no more are read at the same time
-    # than `held_bytes` has room for, each as large as it may be; others wait. Health and metadata
-    # are asked for with a few bytes, and do not wait.
-    reading = asyncio.Semaphore(max(1, limits.held_bytes // limits.body_bytes))
-    small = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata")
-    rooms = dict.fromkeys(small, contextlib.nullcontext()) | {"ModelInfer": reading}
-    methods = {
+    # than `buffered_bytes` has room for, each as large as it may be; others wait. Requests for
+    # health and metadata have a few bytes, and do not wait.
+    reading = asyncio.Semaphore(max(1, limits.buffered_bytes // limits.body_bytes))
+    service = _Service(models)
+    methods = {}
+    for name in ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"):
+        methods[name] = _Method(models, name, getattr(service, name), contextlib.nullcontext())
+    methods["ModelInfer"] = _Method(models, "ModelInfer", service.ModelInfer, reading)
+    handlers = {
         # As a stream of requests, so that a method begins before its request is read.
-        name: grpc.stream_unary_rpc_method_handler(_method(models, room, name, getattr(door, name)))
-        for name, room in rooms.items()
+        name: grpc.stream_unary_rpc_method_handler(method.call)
+        for name, method in methods.items()
     }
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
     return server, server.add_insecure_port(address)
 
 
-def _milliseconds(seconds):
+def _milliseconds(seconds: float) -> int:
     return max(1, min(MOST, round(1000 * seconds)))
 
 
-def _method(models, room, name, answer):
-    """A method from bytes to bytes."""
-    seconds = models.limits.read_seconds
+class _Method:
+    """A method from bytes to bytes.
 
-    async def read(context):
-        begun = False
+    Args:
+        models: `Models`.
+        name: str.
+        respond: async function from a request and its context to the fields of the response.
+        reading: async context manager; requests are read within it.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        name: str,
+        respond: Callable[[Any, Context], Awaitable[tensors.Fields]],
+        reading: contextlib.AbstractAsyncContextManager[Any],
+    ) -> None:
+        self._admission, self._limits = models.admission, models.limits
+        self._respond, self._reading, self._name = respond, reading, name
+
+    async def call(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        """The method, as gRPC calls it."""
         try:
-            async with asyncio.timeout(seconds), room:
+            data = await self._read(context)
+            self._admission.buffer(len(data))
+            try:
+                request = await aside(len(data), self._parse, data)
+                fields = await self._respond(request, context)
+                return await aside(len(data), self._serialize, fields)
+            finally:
+                self._admission.free(len(data))
+        except Refusal as refusal:
+            code, reason = getattr(grpc.StatusCode, refusal.code), str(refusal)
+        except Exception:  # of any kind: gRPC would send its text
+            logger.exception("a request has failed")
+            code, reason = grpc.StatusCode.INTERNAL, FAILED
+        await context.abort(code, reason)
+        raise AssertionError  # `abort` has raised
+
+    async def _read(self, context: Context) -> bytes:
+        seconds, begun = self._limits.read_seconds, False
+        try:
+            async with asyncio.timeout(seconds), self._reading:
                 begun = True
                 data = await context.read()
         except TimeoutError as error:
@@ -89,116 +133,111 @@ def _method(models, room, name, answer):
             raise TooSlow(f"The request did not arrive in {seconds:g} seconds.") from error
         return b"" if data is grpc.aio.EOF else data
 
-    def parse(data):
-        most = models.limits.lines + FIELDS
+    def _parse(self, data: bytes) -> Message:
+        most, name = self._limits.lines + GRPC_FIELDS, self._name + "Request"
         try:
-            if count_fields(name + "Request", data, most) > most:
+            if count_fields(name, data, most) > most:
                 raise TooLarge(f"A request may have {most} fields.")
-            return MESSAGES[name + "Request"].FromString(data)
+            return MESSAGES[name].FromString(data)
         except DecodeError as error:
             raise Invalid("The request cannot be parsed.") from error
 
-    def written(response):
-        return MESSAGES[name + "Response"](**response).SerializeToString()
-
-    async def method(requests, context):
-        try:
-            data = await read(context)
-            with models.holding() as add:
-                add(len(data))
-                request = await aside(len(data), parse, data)
-                response = await answer(request, context)
-                return await aside(len(data), written, response)
-        except Refusal as refusal:
-            code, reason = getattr(grpc.StatusCode, refusal.code), str(refusal)
-        except Exception:  # of any kind: gRPC would send its text
-            logger.exception("a request has failed")
-            code, reason = grpc.StatusCode.INTERNAL, FAILED
-        await context.abort(code, reason)
-
-    return method
+    def _serialize(self, fields: tensors.Fields) -> bytes:
+        return MESSAGES[self._name + "Response"](**fields).SerializeToString()
 
 
-class _Door:
+class _Service:
     """The methods of the protocol: each takes a request and gives the fields of a response."""
 
-    def __init__(self, models):
+    def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def ServerLive(self, request, context):
+    async def ServerLive(self, request: Any, context: Context) -> tensors.Fields:
         return {"live": True}
 
-    async def ServerReady(self, request, context):
+    async def ServerReady(self, request: Any, context: Context) -> tensors.Fields:
         return {"ready": self._models.ready}
 
-    async def ServerMetadata(self, request, context):
-        return {"name": NAME, "version": VERSION, "extensions": EXTENSIONS}
+    async def ServerMetadata(self, request: Any, context: Context) -> tensors.Fields:
+        return tensors.SERVER
 
-    async def ModelReady(self, request, context):
+    async def ModelReady(self, request: Any, context: Context) -> tensors.Fields:
         try:
             self._models.get(request.name, request.version)
         except Unknown:
             return {"ready": False}
         return {"ready": self._models.ready}
 
-    async def ModelMetadata(self, request, context):
+    async def ModelMetadata(self, request: Any, context: Context) -> tensors.Fields:
         return tensors.described(self._models.get(request.name, request.version))
 
-    async def ModelInfer(self, request, context):
-        with self._models.request("v2-grpc") as record, self._models.answering():
+    async def ModelInfer(self, request: Any, context: Context) -> tensors.Fields:
+        models = self._models
+        with models.request("v2-grpc") as record, models.admission.computing():
             return await self._infer(request, context, record)
 
-    async def _infer(self, request, context, record):
-        model = self._models.get(request.model_name, request.model_version)
+    async def _infer(self, request: Any, context: Context, record: Record) -> tensors.Fields:
+        models = self._models
+        model = models.get(request.model_name, request.model_version)
         record.model = model.name
-        items, shape = _items(request, self._models)
-        outputs = tensors.asked_outputs([output.name for output in request.outputs])
-        parameters = {entry.key: _value(entry.value) for entry in request.parameters}
-        limits = [tensors.timeout(parameters.get("timeout")), context.time_remaining()]
+        read = functools.partial(_elements, request, most=models.limits.lines)
+        inference = tensors.parse(models, model, _fields(request), read)
+        limits = [inference.seconds, context.time_remaining()]
         seconds = min((limit for limit in limits if limit is not None), default=None)
-        seed = model.seed(parameters.get("seed"))
-        results = await self._models.answer(record, model, items, seed, seconds)
-        response = {
+        items = inference.items
+        results = await models.compute(record, model, items, inference.seed, seconds)
+        raw, size = bool(request.raw_input_contents), sum(map(len, items))
+        outputs = await aside(size, _outputs, inference, results, raw)
+        return outputs | {
             "model_name": model.name,
             "model_version": model.description.version,
             "id": request.id,
         }
-        raw = bool(request.raw_input_contents)
-        size = sum(map(len, items))
-        return response | await aside(size, _outputs, outputs, results, shape, raw)
 
 
-def _outputs(names, results, shape, raw):
-    """The fields of a response that hold the outputs."""
-    described, contents = [], []
-    for name in names:
+def _fields(request: Any) -> tensors.Fields:
+    """Returns a request as the fields that it has in JSON, without the elements of tensors."""
+    inputs = [
+        {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+            "parameters": {entry.key: None for entry in tensor.parameters},
+        }
+        for tensor in request.inputs
+    ]
+    return {
+        "inputs": inputs,
+        "outputs": [{"name": output.name} for output in request.outputs],
+        "parameters": {entry.key: _value(entry.value) for entry in request.parameters},
+    }
+
+
+def _value(parameter: Any) -> Any:
+    """Returns the value of an `InferParameter`, or None."""
+    kind = parameter.WhichOneof("parameter_choice")
+    return getattr(parameter, kind) if kind else None
+
+
+def _elements(request: Any, fields: tensors.Fields, most: int) -> list[bytes]:
+    """Returns the elements of the only input."""
+    (tensor,), raw = request.inputs, request.raw_input_contents
+    if not raw:
+        return list(tensor.contents.bytes_contents)
+    if len(raw) != 1 or tensor.HasField("contents"):
+        raise Invalid("raw_input_contents has one element for each input, in place of contents.")
+    return tensors.unpacked(raw[0], most)
+
+
+def _outputs(inference: tensors.Inference, results: Sequence[Any], raw: bool) -> tensors.Fields:
+    """Returns the fields of a response that hold the outputs."""
+    outputs, contents = [], []
+    for name in inference.outputs:
         elements = tensors.elements(name, results)
-        tensor = {"name": name, "datatype": "BYTES", "shape": shape}
+        output = {"name": name, "datatype": "BYTES", "shape": inference.shape}
         if raw:
             contents.append(tensors.packed(elements))
         else:
-            tensor["contents"] = {"bytes_contents": elements}
-        described.append(tensor)
-    return {"outputs": described, "raw_output_contents": contents}
-
-
-def _items(request, models):
-    """The elements of the input, a list of bytes, and its shape."""
-    names = [tensor.name for tensor in request.inputs]
-    tensor = request.inputs[0] if len(names) == 1 else MESSAGES["InferTensor"]()
-    shape, raw = list(tensor.shape), request.raw_input_contents
-    size = tensors.check_input(names, tensor.datatype, shape)
-    if any(entry.key == "shared_memory_region" for entry in tensor.parameters):
-        raise Invalid("Shared memory is not read: send the data.")
-    if raw and (len(raw) != 1 or tensor.HasField("contents")):
-        raise Invalid("raw_input_contents has one element for each input, in place of contents.")
-    contents = tensor.contents.bytes_contents
-    items = tensors.unpacked(raw[0], models.limits.lines) if raw else list(contents)
-    models.check_lines(len(items))
-    return tensors.check_size(items, size), shape
-
-
-def _value(parameter):
-    """The value of an `InferParameter`; None where it has none."""
-    kind = parameter.WhichOneof("parameter_choice")
-    return getattr(parameter, kind) if kind else None
+            output["contents"] = {"bytes_contents": elements}
+        outputs.append(output)
+    return {"outputs": outputs, "raw_output_contents": contents}

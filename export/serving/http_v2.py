@@ -1,114 +1,99 @@
-"""The door of the Open Inference Protocol, version 2, over HTTP: JSON and the binary extension.
+"""The Open Inference Protocol, version 2, over HTTP: JSON and the binary extension.
 
 In the extension a body is JSON and, behind it, the data of tensors; the header
 `Inference-Header-Content-Length` says where the JSON ends.
 """
 
-import importlib.metadata
+import functools
 import json
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.export.serving import tensors
-from keras_transformer.export.serving.bodies import aside, read_json, request_seconds
-from keras_transformer.export.serving.limits import Invalid, Unavailable, shown
+from keras_transformer.export.serving.bodies import read_json, request_seconds
+from keras_transformer.export.serving.limits import Invalid, aside, shown
+from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.models import Model, Models
 
-NAME = "keras_transformer"
-VERSION = importlib.metadata.version("keras-transformer-onnx")
-EXTENSIONS = ["binary_tensor_data"]
 _HEADER = "Inference-Header-Content-Length"
 
 
-def routes(models, door):
-    """The routes; `door(name, handler)` makes an endpoint that counts and refuses requests."""
-
-    async def metadata(request):
-        return JSONResponse({"name": NAME, "version": VERSION, "extensions": EXTENSIONS})
-
-    async def live(request):
-        return JSONResponse({"live": True})
-
-    async def ready(request):
-        if not models.ready:
-            raise Unavailable("The service is shutting down, or a model has no live worker.")
-        return JSONResponse({"ready": True})
-
-    async def model_metadata(request):
-        return JSONResponse(tensors.described(_model(models, request)))
-
-    async def model_ready(request):
-        model = _model(models, request)
-        await ready(request)
-        return JSONResponse({"name": model.name, "ready": True})
-
-    async def infer(request, body, record):
-        return await _infer(models, request, body, record)
-
-    made = [
-        Route("/v2", metadata),
-        Route("/v2/health/live", live),
-        Route("/v2/health/ready", ready),
-    ]
-    for place in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        made += [
-            Route(place, model_metadata),
-            Route(f"{place}/ready", model_ready),
-            Route(f"{place}/infer", door("v2-http", infer), methods=["POST"]),
-        ]
-    return made
-
-
-def _model(models, request):
-    return models.get(request.path_params["model"], request.path_params.get("version", ""))
-
-
-class _Asked(NamedTuple):
-    """The part of a request that is kept while it waits. Its JSON may be far larger."""
-
-    items: list
-    shape: list
-    outputs: dict
-    seconds: float | None
-    seed: int | None
+class _Parsed(NamedTuple):
+    inference: tensors.Inference
+    binary: set[str]  # names of outputs that are sent as binary data
     id: str
 
 
-async def _infer(models, request, body, record):
-    model = _model(models, request)
-    record.model = model.name
-    asked = await aside(len(body), _asked, models, model, request.headers, body)
-    results = await models.answer(record, model, asked.items, asked.seed, asked.seconds)
-    return await aside(len(body), _response, model, asked, results)
+def routes(models: Models, counted: Any) -> list[Route]:
+    """Returns the routes.
+
+    Args:
+        models: `Models`.
+        counted: function of a protocol's name and a handler, which makes an endpoint that counts
+            requests and reads their bodies.
+    """
+
+    async def metadata(request: Request) -> Response:
+        return JSONResponse(tensors.SERVER)
+
+    async def live(request: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def ready(request: Request) -> Response:
+        models.check_ready()
+        return JSONResponse({"ready": True})
+
+    async def model_metadata(request: Request) -> Response:
+        return JSONResponse(tensors.described(_model(models, request)))
+
+    async def model_ready(request: Request) -> Response:
+        model = _model(models, request)
+        models.check_ready()
+        return JSONResponse({"name": model.name, "ready": True})
+
+    async def infer(request: Request, body: bytes, record: Record) -> Response:
+        model = _model(models, request)
+        record.model = model.name
+        parsed = await aside(len(body), _parse, models, model, request.headers, body)
+        items, _, _, seed, seconds = parsed.inference
+        results = await models.compute(record, model, items, seed, seconds)
+        return await aside(len(body), _response, model, parsed, results)
+
+    model_routes = [("", model_metadata, "GET"), ("/ready", model_ready, "GET")]
+    model_routes.append(("/infer", counted("v2-http", infer), "POST"))
+    return [
+        Route("/v2", metadata),
+        Route("/v2/health/live", live),
+        Route("/v2/health/ready", ready),
+        *(
+            Route(f"/v2/models/{{model}}{version}{end}", endpoint, methods=[method])
+            for version in ("", "/versions/{version}")
+            for end, endpoint, method in model_routes
+        ),
+    ]
 
 
-def _asked(models, model, headers, body):
+def _model(models: Models, request: Request) -> Model:
+    return models.get(request.path_params["model"], request.path_params.get("version", ""))
+
+
+def _parse(models: Models, model: Model, headers: Headers, body: bytes) -> _Parsed:
     header, binary = _split(body, headers)
-    asked = read_json(header)
-    parameters = _object(asked, "parameters")
-    items, shape = _items(asked, binary, models)
-    seconds = tensors.timeout(parameters.get("timeout"))
-    if seconds is None:
-        seconds = request_seconds(headers)
-    seed = model.seed(parameters.get("seed"))
-    return _Asked(items, shape, _outputs(asked, parameters), seconds, seed, _id(asked))
+    fields = read_json(header)
+    read = functools.partial(_elements, binary=binary, most=models.limits.lines)
+    inference = tensors.parse(models, model, fields, read)
+    if inference.seconds is None:
+        inference = inference._replace(seconds=request_seconds(headers))
+    return _Parsed(inference, _binary_outputs(fields, inference.outputs), _id(fields))
 
 
-def _id(asked):
-    """The id of a request; empty where it has none."""
-    found = asked.get("id", "")
-    if not isinstance(found, str):
-        return ""
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise Invalid(f"The id {shown(found)} is not UTF-8.") from error
-    return found
-
-
-def _split(body, headers):
-    """The JSON and the binary part of a body."""
+def _split(body: bytes, headers: Headers) -> tuple[bytes, bytes]:
+    """Returns the JSON and the binary part of a body."""
     length = headers.get(_HEADER)
     if length is None:
         return body, b""
@@ -118,97 +103,83 @@ def _split(body, headers):
     return body[: int(length)], body[int(length) :]
 
 
-def _object(parent, key):
-    found = parent.get(key, {})
-    if not isinstance(found, dict):
-        raise Invalid(f"{key!r} is no object.")
-    return found
-
-
-def _objects(parent, key):
-    found = parent.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise Invalid(f"{key!r} is no list of objects.")
-    return found
-
-
-def _items(asked, binary, models):
-    """The elements of the input, bytes or str, and its shape."""
-    inputs = _objects(asked, "inputs")
-    names = [one.get("name") for one in inputs]
-    (one,) = inputs if len(inputs) == 1 else ({},)
-    shape = one.get("shape")
-    size = tensors.check_input(names, one.get("datatype"), shape)
-    parameters, most = _object(one, "parameters"), models.limits.lines
-    if "shared_memory_region" in parameters:
-        raise Invalid("Shared memory is not read: send the data.")
-    length = parameters.get("binary_data_size")
+def _elements(tensor: tensors.Fields, binary: bytes, most: int) -> list[Any]:
+    """Returns the elements of the input, str from JSON or bytes from binary data."""
+    length = tensors.get_object(tensor, "parameters").get("binary_data_size")
     if length is None:
         if binary:
             raise Invalid("There is binary data, and no input with binary_data_size.")
-        items = _flat(one.get("data"), most)
-    elif type(length) is not int or length != len(binary):
+        return _flat(tensor.get("data"), most)
+    if type(length) is not int or length != len(binary):
         raise Invalid(f"binary_data_size is {shown(length)}; there are {len(binary)} bytes.")
-    elif "data" in one:
+    if "data" in tensor:
         raise Invalid("The input has both data and binary_data_size.")
-    else:
-        items = tensors.unpacked(binary, most)
-    models.check_lines(len(items))
-    return tensors.check_size(items, size), shape
+    return tensors.unpacked(binary, most)
 
 
-def _flat(data, most):
-    """The strings in nested lists, in order; no more than one above `most`."""
+def _flat(data: object, most: int) -> list[str]:
+    """Returns the strings in nested lists, in order; no more than one above `most`."""
     if not isinstance(data, list):
         raise Invalid("The input has no data: a list of strings.")
-    items, left = [], [iter(data)]
+    items: list[str] = []
+    left: list[Iterator[Any]] = [iter(data)]
     while left and len(items) <= most:
-        for one in left[-1]:
-            if isinstance(one, list):
-                left.append(iter(one))
-                break
-            if not isinstance(one, str):
-                raise Invalid(f"An element of type BYTES is a string, not {type(one).__name__}.")
-            items.append(one)
-            if len(items) > most:
-                break
-        else:
+        entry = next(left[-1], left)
+        if entry is left:  # the list is at its end
             left.pop()
+        elif isinstance(entry, str):
+            items.append(entry)
+        elif isinstance(entry, list):
+            left.append(iter(entry))
+        else:
+            raise Invalid(f"An element of type BYTES is a string, not {type(entry).__name__}.")
     return items
 
 
-def _outputs(asked, parameters):
-    """Dict from names of the outputs to send to whether they are sent as binary data."""
-    default = parameters.get("binary_data_output", False) is True
-    entries = _objects(asked, "outputs")
-    names = tensors.asked_outputs([entry.get("name") for entry in entries])
-    as_binary = dict.fromkeys(names, default)
-    for entry in entries:
-        options = _object(entry, "parameters")
+def _binary_outputs(fields: tensors.Fields, names: list[str]) -> set[str]:
+    """Returns the names of the outputs that are sent as binary data."""
+    default = tensors.get_object(fields, "parameters").get("binary_data_output", False) is True
+    binary = {name for name in names if default}
+    for output in tensors.get_objects(fields, "outputs"):
+        options = tensors.get_object(output, "parameters")
         if "classification" in options or "shared_memory_region" in options:
             raise Invalid("Of an output's parameters only binary_data is known.")
-        as_binary[entry["name"]] = options.get("binary_data", default) is True
-    return as_binary
+        if "binary_data" in options:
+            binary.discard(output["name"])
+            binary |= {output["name"]} if options["binary_data"] is True else set()
+    return binary
 
 
-def _response(model, asked, results):
-    answer = {"model_name": model.name, "model_version": model.description.version}
-    if asked.id:
-        answer["id"] = asked.id
-    answer["outputs"], binary = [], []
-    for name, as_binary in asked.outputs.items():
+def _id(fields: tensors.Fields) -> str:
+    """Returns the id of a request; empty if it has none."""
+    found = fields.get("id", "")
+    if not isinstance(found, str):
+        return ""
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"The id {shown(found)} is not UTF-8.") from error
+    return found
+
+
+def _response(model: Model, parsed: _Parsed, results: Sequence[Any]) -> Response:
+    outputs, parts = [], []
+    for name in parsed.inference.outputs:
         items = tensors.elements(name, results)
-        entry = {"name": name, "datatype": "BYTES", "shape": asked.shape}
-        if as_binary:
-            binary.append(tensors.packed(items))
-            entry["parameters"] = {"binary_data_size": len(binary[-1])}
+        output = {"name": name, "datatype": "BYTES", "shape": parsed.inference.shape}
+        if name in parsed.binary:
+            parts.append(tensors.packed(items))
+            output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            entry["data"] = [item.decode() for item in items]
-        answer["outputs"].append(entry)
-    header = json.dumps(answer, ensure_ascii=False).encode()
-    if not binary:
+            output["data"] = [item.decode() for item in items]
+        outputs.append(output)
+    fields = {"model_name": model.name, "model_version": model.description.version}
+    if parsed.id:
+        fields["id"] = parsed.id
+    header = json.dumps(fields | {"outputs": outputs}, ensure_ascii=False).encode()
+    if not parts:
         return Response(header, media_type="application/json")
     headers = {_HEADER: str(len(header))}
     return Response(
-        b"".join([header, *binary]), media_type="application/octet-stream", headers=headers
+        b"".join([header, *parts]), headers=headers, media_type="application/octet-stream"
     )

@@ -1,146 +1,121 @@
-"""The door of LibreTranslate: `/translate` and `/languages`, for models named after languages.
+"""The protocol of LibreTranslate: `/translate` and `/languages`, for models named after languages.
 
 A model that translates and is called `en-de` serves English to German. A text is translated line
-by line, as a file is. What these models cannot do is refused by name: to detect a language, and to
-translate the text between the tags of HTML.
+by line, as a file is. Refused by name are: detection of the language, and HTML, whose tags would be
+lost or moved.
 """
 
 import re
 import urllib.parse
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from keras_transformer.export.serving.bodies import aside, read_json, request_seconds
-from keras_transformer.export.serving.limits import Invalid, WrongType, shown
-from keras_transformer.export.serving.models import Model
+from keras_transformer.export.serving.bodies import read_json, request_seconds
+from keras_transformer.export.serving.limits import FORM_FIELDS, Invalid, WrongType, aside, shown
+from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.models import Model, Models
 
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _NO_DETECTION = "These models do not detect languages: name the source."
 
 
-def routes(models, door):
-    """The routes; `door` as in `http_v2`."""
+class _Parsed(NamedTuple):
+    """The part of a request that is kept while it waits."""
 
-    async def languages(request):
-        return JSONResponse(_languages(models))
+    model: Model
+    texts: list[list[str]]  # the lines of each
+    is_list: bool
+    alternatives: int
 
-    async def detect(request, body, record):
+
+def routes(models: Models, counted: Any) -> list[Route]:
+    """Returns the routes; `counted` as in `http_v2`."""
+
+    async def languages(request: Request) -> Response:
+        pairs = _pairs(models)
+        targets: dict[str, list[str]] = {code: [] for pair in pairs for code in pair}
+        for source, target in pairs:
+            targets[source].append(target)
+        return JSONResponse(
+            [
+                {"code": code, "name": code, "targets": sorted(targets[code])}
+                for code in sorted(targets)
+            ]
+        )
+
+    async def detect(request: Request, body: bytes, record: Record) -> Response:
         raise Invalid(_NO_DETECTION)
 
-    async def translate(request, body, record):
-        return await _translate(models, request, body, record)
+    async def translate(request: Request, body: bytes, record: Record) -> Response:
+        content_type = request.headers.get("content-type", "")
+        parsed = await aside(len(body), _parse, models, content_type, body)
+        lines = [line for text in parsed.texts for line in text]
+        seconds = request_seconds(request.headers)
+        results = await models.compute(record, parsed.model, lines, seconds=seconds)
+        return await aside(len(body), _response, parsed, results)
 
     return [
         Route("/languages", languages),
-        Route("/detect", door("libretranslate", detect), methods=["POST"]),
-        Route("/translate", door("libretranslate", translate), methods=["POST"]),
+        Route("/detect", counted("libretranslate", detect), methods=["POST"]),
+        Route("/translate", counted("libretranslate", translate), methods=["POST"]),
     ]
 
 
-def _pairs(models):
-    """Names of the models that are named after languages, by their source and target."""
-    found = {name: _PAIR.fullmatch(name) for name in models.names()}
+def _pairs(models: Models) -> dict[tuple[str, ...], str]:
+    """Returns the names of models that are named after languages, by source and target."""
+    matches = [(name, _PAIR.fullmatch(name)) for name in models.names()]
     return {
         match.groups(): name
-        for name, match in found.items()
+        for name, match in matches
         if match and models.get(name).description.task == "translate"
     }
 
 
-def _languages(models):
-    pairs = _pairs(models)
-    codes = sorted({code for pair in pairs for code in pair})
-    return [
-        {
-            "code": code,
-            "name": code,
-            "targets": sorted(target for source, target in pairs if source == code),
-        }
-        for code in codes
-    ]
-
-
-class _Asked(NamedTuple):
-    """The part of a request that is kept while it waits."""
-
-    model: Model
-    parts: list  # for each text its lines
-    several: bool
-    alternatives: int
-
-
-async def _translate(models, request, body, record):
-    kind = request.headers.get("content-type", "")
-    asked = await aside(len(body), _asked, models, kind, body)
-    items = [line for part in asked.parts for line in part]
-    seconds = request_seconds(request.headers)
-    results = await models.answer(record, asked.model, items, seconds=seconds)
-    return await aside(len(body), _response, asked, results)
-
-
-def _asked(models, content_type, body):
-    fields = _read(content_type, body)
+def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
+    fields = _fields(content_type, body)
     texts = fields.get("q")
-    several = isinstance(texts, list)
-    texts = texts if several else [texts]
+    is_list = isinstance(texts, list)
+    if not is_list:
+        texts = [texts]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid("q is a text or a list of texts.")
     if fields.get("format", "text") != "text":
         raise Invalid("Only format text is translated: tags of html would be lost or moved.")
-    model, count = _model(models, fields), _alternatives(fields.get("alternatives", 0))
-    models.check_lines(len(texts) + sum(text.count("\n") for text in texts))
-    return _Asked(model, [text.split("\n") for text in texts], several, count)
+    model, count = _model(models, fields), fields.get("alternatives", 0)
+    digits = count if isinstance(count, str) else shown(count)
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
+        raise Invalid("alternatives is how many more translations are asked for.")
+    models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
+    return _Parsed(model, [text.split("\n") for text in texts], is_list, int(digits))
 
 
-def _response(asked, results):
-    for number, result in enumerate(results, 1):
-        if result.error is not None:
-            raise Invalid(f"Line {number} is not translated: {result.error}")
-    answers, rest = [], iter(results)
-    for part in asked.parts:
-        answers.append([next(rest) for _ in part])
-    answer = {"translatedText": [_joined(part, 0) for part in answers]}
-    if count := asked.alternatives:
-        answer["alternatives"] = [
-            [_joined(part, n) for n in range(1, 1 + min(count, _fewest(part)))] for part in answers
-        ]
-    return JSONResponse(answer if asked.several else {name: one for name, (one,) in answer.items()})
-
-
-def _joined(results, number):
-    """A text from its lines: of each the hypothesis of that number, or the last that there is."""
-    return "\n".join(result.texts[min(number, len(result.texts) - 1)] for result in results)
-
-
-def _fewest(results):
-    """How many hypotheses but the best the longest list of a text has."""
-    return max((len(result.texts) for result in results), default=1) - 1
-
-
-def _read(content_type, body):
-    """The fields of a request, as JSON or as a form."""
+def _fields(content_type: str, body: bytes) -> dict[str, Any]:
+    """Reads JSON or a form, whose field `q` may be repeated."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _JSON:
         return read_json(body)
     if kind != _FORM:
         raise WrongType(f"The content is {_JSON} or {_FORM}, not {shown(kind)}.")
     try:
-        text = body.decode("ascii")
-        fields = urllib.parse.parse_qsl(
-            text, keep_blank_values=True, errors="strict", max_num_fields=1000
+        pairs = urllib.parse.parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=FORM_FIELDS,
         )
     except ValueError as error:
         raise Invalid(f"The form cannot be read ({type(error).__name__}).") from error
-    found = dict(fields)
-    texts = [value for name, value in fields if name == "q"]
-    return found | {"q": texts if len(texts) > 1 else found.get("q")}
+    texts = [value for name, value in pairs if name == "q"]
+    fields: dict[str, Any] = dict(pairs)
+    return fields | {"q": texts} if len(texts) > 1 else fields
 
 
-def _model(models, asked):
-    source, target = asked.get("source"), asked.get("target")
+def _model(models: Models, fields: dict[str, Any]) -> Model:
+    source, target = fields.get("source"), fields.get("target")
     if source == "auto":
         raise Invalid(_NO_DETECTION)
     pairs = _pairs(models)
@@ -150,8 +125,26 @@ def _model(models, asked):
     return models.get(pairs[source, target])
 
 
-def _alternatives(value):
-    text = value if isinstance(value, str) else shown(value)
-    if not (text.isascii() and text.isdigit()) or len(text) > 3:
-        raise Invalid("alternatives is how many more translations are asked for.")
-    return int(text)
+def _response(parsed: _Parsed, results: list[Any]) -> Response:
+    for number, result in enumerate(results, 1):
+        if result.error is not None:
+            raise Invalid(f"Line {number} is not translated: {result.error}")
+    rest = iter(results)
+    texts = [[next(rest).texts for _ in text] for text in parsed.texts]
+    fields: dict[str, list[Any]] = {"translatedText": [_joined(text, 0) for text in texts]}
+    if parsed.alternatives:
+        fields["alternatives"] = [_alternatives(text, parsed.alternatives) for text in texts]
+    if parsed.is_list:
+        return JSONResponse(fields)
+    return JSONResponse({name: values[0] for name, values in fields.items()})
+
+
+def _alternatives(lines: list[list[str]], most: int) -> list[str]:
+    """Returns more translations of a text, as many as its line with most hypotheses has."""
+    count = max(len(hypotheses) for hypotheses in lines) - 1
+    return [_joined(lines, number) for number in range(1, 1 + min(most, count))]
+
+
+def _joined(lines: list[list[str]], number: int) -> str:
+    """Returns a text from the hypotheses of its lines: the one of this number, or the last."""
+    return "\n".join(hypotheses[min(number, len(hypotheses) - 1)] for hypotheses in lines)

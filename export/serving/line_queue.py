@@ -1,41 +1,46 @@
 """A model's queue: requests in, batches of lines of similar length out, for workers that are free.
 
-A worker that is free takes a line of the request whose turn it is and, beside it, those waiting
-lines that are most like it in length, whoever asked for them: a batch costs what its longest line
-costs. So nothing waits for a batch to fill, none is kept from its turn by others, and a request of
-many lines does not stand before one of few. Nothing is sent ahead of the workers: what waits longer
-finds better company, and the more wait, the more of them can share a batch without much padding.
+A free worker takes a line of the request whose turn it is and, with it, the waiting lines that are
+most similar in length, of any request: a batch costs what its longest line costs. Nothing waits for
+a batch to fill, and requests take turns, so that a long one cannot delay short ones. No batch is
+made ahead of time: the more lines wait, the less padding their batches need.
 
-Clients that were answered together ask again together. So where fewer requests wait than a batch
-has just answered, its worker gives them a twentieth of the time that the batch took, `LINGER` at
-most, before it takes what is there. An idle service waits for nobody.
+Clients whose requests ended together send the next ones together. If fewer requests wait than a
+batch has just finished, its worker gives them a twentieth of the batch's time, `LINGER` at most.
+An idle service does not wait.
 
-The queue is bounded. Where it is full a request is refused at once, and one that was taken in is
-never dropped for want of room.
+The queue is bounded. If it is full a request is refused at once. A request that was accepted is
+never dropped for lack of room.
 """
 
 import asyncio
 import collections
-import dataclasses
+import pathlib
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
-from keras_transformer.export.serving.bodies import aside
-from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost
-from keras_transformer.export.serving.measure import SEEN
+from keras_transformer.export.artefact.signature import TOKENIZER_FILE
+from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost, aside
+from keras_transformer.text.json_tokenizer import load_tokenizer
+from keras_transformer.types import StrPath
 
 LINGER = 0.05  # seconds
-# Lines of a request, longest first, among which company is looked for; only these fill the queue.
+# Lines of a request, longest first, that may join a batch of another request; only these count as
+# waiting.
 NEXT_LINES = 64
-# Workers that may die at the lines of a request, and seconds before the second one gets them: the
-# other connections of the dead process break meanwhile.
-DEATHS, PAUSE = 2, 0.1
-# Where so many times the tokens of a batch wait, batches grow with them, to twice as many.
+DEATHS = 2  # workers that may die at the lines of a request
+# If so many times the tokens of a batch wait, batches grow with them, to twice as many.
 BATCHES_WAITING = 5
+# Characters whose tokens are counted; the rest of a longer line is assumed to be like them.
+SEEN = 1000
+UNKNOWN = 16  # length of everything that is not read as text, such as arrays
+Lines: TypeAlias = Sequence[str | bytes]
+Measure: TypeAlias = Callable[[Lines], list[int]]
 
 
-@dataclasses.dataclass
-class Answered:
-    """What became of the lines of a request.
+class QueuedRequest:
+    """A request in the queue.
 
     Attributes:
         results: list, one a line.
@@ -43,43 +48,47 @@ class Answered:
         waited: float, seconds in the queue until the last line was taken.
     """
 
-    results: list
-    tokens: int = 0
-    waited: float = 0.0
-
-
-class _Request:
-    """A request's lines that wait, as pairs of length and place, longest first."""
-
-    def __init__(self, items, lengths, seed):
+    def __init__(self, items: Lines, lengths: list[int], seed: int | None) -> None:
         self.items, self.lengths, self.seed = items, lengths, seed
+        self.results: list[Any] = [None] * len(items)
+        self.tokens, self.waited = 0, 0.0
         self.since = time.monotonic()
+        # Pairs of the length and the place of each line that waits, longest first.
         self.waiting = sorted(zip(lengths, range(len(items)), strict=True), reverse=True)
         self.open, self.alone, self.deaths = len(items), False, 0
-        self.answered = Answered([None] * len(items))
-        self.done = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def finish(self, place, result, tokens):
-        self.answered.results[place] = result
-        self.answered.tokens += tokens
+    def finish(self, place: int, result: Any, tokens: int) -> None:
+        """Sets the result of a line."""
+        self.results[place] = result
+        self.tokens += tokens
         self.open -= 1
         if not self.open and not self.done.done():
-            self.done.set_result(self.answered)
+            self.done.set_result(None)
 
-    def fail(self, error):
+    def fail(self, error: Exception) -> None:
+        """Ends the request with an error."""
         if not self.done.done():  # else the client has gone, or has the error of another batch
             self.done.set_exception(error)
+
+    def retry(self, places: list[int]) -> None:
+        """Puts lines back, which then share no batch with other requests."""
+        self.alone = True
+        self.waiting += [(self.lengths[place], place) for place in places]
+        self.waiting.sort(reverse=True)
+
+
+Batch: TypeAlias = list[tuple[QueuedRequest, int]]  # lines: requests and places in them
 
 
 class LineQueue:
     """The bounded queue of one model. To be used in one event loop.
 
     Args:
-        send: async function of a list of lines and a seed, which returns an object with `results`
-            and `lengths`, a list each.
-        measure: function of a list of lines: how long each is, a list of int. May be a guess.
-        calls: int, batches that are computed at the same time.
-        batch_tokens: int, tokens of a batch, padding included; up to twice as many where many lines
+        compute: async function of a list of lines and a seed, which returns a `BatchResult`.
+        measure: function from a list of lines to their estimated lengths in tokens.
+        workers: int, batches that are computed at the same time.
+        batch_tokens: int, tokens of a batch, padding included; up to twice as many if many lines
             wait. A longer line is a batch of its own.
         most_waiting: int, lines that wait before requests are refused.
 
@@ -87,116 +96,131 @@ class LineQueue:
         waiting: int, how many lines wait; of each request no more than `NEXT_LINES` count.
     """
 
-    def __init__(self, send, measure, calls=1, batch_tokens=512, most_waiting=512):
-        self._send, self._measure = send, measure
+    def __init__(
+        self,
+        compute: Callable[[Lines, int | None], Awaitable[Any]],
+        measure: Measure,
+        workers: int = 1,
+        batch_tokens: int = 512,
+        most_waiting: int = 512,
+    ) -> None:
+        self._compute, self._measure = compute, measure
         self._batch_tokens, self._most = batch_tokens, most_waiting
-        self._requests, self.waiting = collections.deque(), 0  # by turns
-        self._arrived, self._free = asyncio.Event(), 0
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(calls)]
+        self._requests: collections.deque[QueuedRequest] = collections.deque()  # by turns
+        self.waiting = self._free = 0
+        self._suspect_runs = False
+        self._arrived = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
 
-    async def answer(self, items, seed=None, deadline=None):
-        """Answers a request.
+    async def compute(
+        self, items: Lines, seed: int | None = None, deadline: float | None = None
+    ) -> QueuedRequest:
+        """Computes the lines of a request.
 
         Args:
             items: list of lines.
-            seed: int or None. Only requests of one seed share a batch.
-            deadline: float, when the client waits no longer, by the event loop's time; or None.
-                What has not begun by then is not done.
-
-        Returns:
-            `Answered`.
+            seed: int or None. Only requests with the same seed share a batch.
+            deadline: float, by the event loop's time; or None. Lines that are not in a batch by
+                then are not computed.
 
         Raises:
             Busy: too many lines wait.
             Late: the deadline is over.
         """
-        if not items:
-            return Answered([])
         self._check_room()
         lengths = await aside(SEEN * len(items), self._measure, items)
         self._check_room()
-        request = _Request(items, lengths, seed)
+        request = QueuedRequest(items, lengths, seed)
+        if not items:
+            return request
         self._requests.append(request)
-        self.waiting += min(len(items), NEXT_LINES)
+        self._count()
         self._arrived.set()
         try:
             async with asyncio.timeout_at(deadline):
-                return await request.done
+                await request.done
         except TimeoutError as error:
             raise Late("The deadline of the request is over.") from error
         finally:  # Remove the lines of failed or cancelled requests.
             if request.waiting:
                 request.waiting.clear()
-                self._leave_out_empty()
+                self._count()
+        return request
 
-    def _check_room(self):
-        if self.waiting >= self._most:
-            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
-
-    def _leave_out_empty(self):
-        """Forgets the requests of which no line waits, and counts the lines of the others."""
-        self._requests = collections.deque(request for request in self._requests if request.waiting)
-        self.waiting = sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
-
-    async def close(self):
-        """Ends the tasks that send batches; what waits is not answered."""
+    async def close(self) -> None:
+        """Ends the tasks that compute batches; lines that wait are not computed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _work(self):
-        """Sends one batch after the other."""
+    def _check_room(self) -> None:
+        if self.waiting >= self._most:
+            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
+
+    def _count(self) -> None:
+        """Drops the requests of which no line waits, and counts the lines of the others."""
+        self._requests = collections.deque(request for request in self._requests if request.waiting)
+        self.waiting = sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
+
+    async def _work(self) -> None:
+        """Computes one batch after the other."""
         while True:
             self._free += 1
-            while not self._requests:
+            while not (batch := self._take()):
                 self._arrived.clear()
                 await self._arrived.wait()
-            lines = self._take()
             self._free -= 1
             begun = time.monotonic()
-            items = [request.items[place] for request, place in lines]
-            try:
-                sent = await self._send(items, lines[0][0].seed)
-                answers = list(zip(lines, sent.results, sent.lengths, strict=True))
-            except (WorkerLost, Invalid) as error:
-                await self._part(lines, error)
-                continue
-            except Exception as error:  # of any kind: who asked gets it, and the queue goes on
-                for request, _ in lines:
-                    request.fail(error)
-                continue
-            for (request, place), result, tokens in answers:
-                request.answered.waited = max(request.answered.waited, begun - request.since)
-                request.finish(place, result, tokens)
-            if 1 < len({request for request, _ in lines}) > len(self._requests):
+            is_suspect = batch[0][0].deaths > 0
+            self._suspect_runs |= is_suspect
+            await self._compute_batch(batch, begun)
+            if is_suspect:
+                self._suspect_runs = False
+                self._arrived.set()
+            if 1 < len({request for request, _ in batch}) > len(self._requests):
                 await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
-    async def _part(self, lines, error):
+    async def _compute_batch(self, batch: Batch, begun: float) -> None:
+        items = [request.items[place] for request, place in batch]
+        try:
+            result = await self._compute(items, batch[0][0].seed)
+            lines = list(zip(batch, result.results, result.lengths, strict=True))
+        except (WorkerLost, Invalid) as error:
+            self._retry(batch, error)
+        except Exception as error:  # of any kind: the requests get it, and the queue goes on
+            for request, _ in batch:
+                request.fail(error)
+        else:
+            for (request, place), line_result, tokens in lines:
+                request.waited = max(request.waited, begun - request.since)
+                request.finish(place, line_result, tokens)
+
+    def _retry(self, batch: Batch, error: Exception) -> None:
         """Retries each request of a failed batch in its own batch.
 
-        So the one that kills a worker or is refused fails,
-        and its neighbours do not.
+        So a request that kills a worker or is refused fails alone. Requests whose worker has died
+        are retried one after the other, because one of them may kill the next process, too.
         """
-        requests = {request: None for request, _ in lines}
-        if isinstance(error, WorkerLost):
-            await asyncio.sleep(PAUSE)
-        for request in requests:
+        places = collections.defaultdict(list)
+        for request, place in batch:
+            places[request].append(place)
+        for request in places:
             request.deaths += isinstance(error, WorkerLost)
-            if request.deaths >= DEATHS or len(requests) == 1 and isinstance(error, Invalid):
+            if request.deaths >= DEATHS or len(places) == 1 and isinstance(error, Invalid):
                 request.fail(error)
             elif not request.done.done():
-                request.alone = True
                 if not request.waiting:
                     self._requests.append(request)
-                places = [place for one, place in lines if one is request]
-                request.waiting += [(request.lengths[place], place) for place in places]
-                request.waiting.sort(reverse=True)
-        self._leave_out_empty()
+                request.retry(places[request])
+        self._count()
         self._arrived.set()
 
-    def _take(self):
-        """The lines of the next batch, pairs of a request and a place in it."""
-        first = self._requests[0]
+    def _take(self) -> Batch:
+        """Takes the lines of the next batch out of the queue; an empty list if there is none."""
+        turns = (one for one in self._requests if not (one.deaths and self._suspect_runs))
+        first = next(turns, None)
+        if first is None:
+            return []
         longest = first.waiting[0][0]
         lines = [
             (abs(length - longest), length, place, request)
@@ -206,16 +230,41 @@ class LineQueue:
         ]
         # Python's sort is stable: of equal lines those go first whose turn is first.
         lines.sort(key=lambda line: line[0])
-        tokens, taken = sum(line[1] for line in lines), []
+        tokens = sum(length for _, length, _, _ in lines)
         most = max(self._batch_tokens, min(2 * self._batch_tokens, tokens // BATCHES_WAITING))
-        # Where few lines wait and other workers are free, they get a part.
+        # If few lines wait and other workers are free, they get a part.
         most = min(most, tokens // self._free + longest)
+        batch: Batch = []
         for _, length, place, request in lines:
             longest = max(longest, length)
-            if taken and longest * (len(taken) + 1) > most:
+            if batch and longest * (len(batch) + 1) > most:
                 break
-            taken.append((request, place))
+            batch.append((request, place))
             request.waiting.remove((length, place))
-        self._requests.rotate(-1)
-        self._leave_out_empty()
-        return taken
+        self._requests.remove(first)
+        self._requests.append(first)
+        self._count()
+        return batch
+
+
+def make_measure(folder: StrPath) -> Measure:
+    """Returns a function that estimates the lengths of lines in tokens.
+
+    It uses the artefact's tokenizer, if there is one. An artefact that replaces it may have another
+    one; lines that were similar in length still are.
+    """
+    path = pathlib.Path(folder) / TOKENIZER_FILE
+    if not path.exists():
+        return lambda items: [UNKNOWN] * len(items)
+    encode = load_tokenizer(path).encode
+
+    def length(item: str | bytes) -> int:
+        seen = item[:SEEN]
+        text = seen.decode("utf-8", "replace") if isinstance(seen, bytes) else seen
+        try:
+            count = 1 + len(encode(text))  # and an end token
+        except ValueError:  # half a surrogate pair: the line will be refused
+            return 0
+        return count * len(item) // max(1, len(seen))
+
+    return lambda items: [length(item) for item in items]

@@ -1,39 +1,73 @@
-"""Prometheus' metrics and the log: one line of JSON a request, without its text.
-
-They are kept where the requests are counted, in the process of the doors, with the package that
-Ray itself uses. Ray's own metrics leave through an agent of its dashboard, on a port for each
-machine; here they are at `/metrics` of the service, the replica being a label.
-"""
+"""Prometheus' metrics and the log: one line of JSON for each request, without its text."""
 
 import collections
 import json
 import sys
 import threading
 import time
+from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from keras_transformer.export.serving.engine import BatchResult
+from keras_transformer.export.serving.limits import Admission
+from keras_transformer.export.serving.line_queue import LineQueue
+
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 _LINES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# The latest requests, of which percentiles are told.
+# Percentiles are computed from the latest requests.
 LATEST = 1024
 QUANTILES = (0.5, 0.95, 0.99)
-# Log lines that wait to be written; seconds that they have at the end.
-LOG_LINES, LOG_SECONDS = 10_000, 2.0
-LOG_PAUSE = 0.02  # seconds in which lines are gathered, to be written together
+# Log lines that wait to be written; seconds that they have at the end; seconds in which lines are
+# gathered, to be written together.
+LOG_LINES, LOG_SECONDS, LOG_PAUSE = 10_000, 2.0, 0.02
+
+
+class Record:
+    """An open request: its bytes, and its numbers for metrics and log.
+
+    Args:
+        protocol: str.
+        admission: `Admission`, where its bytes count.
+
+    Attributes:
+        protocol, model: str.
+        lines, tokens, status: int; `status` as in HTTP.
+        waited: float, seconds in the queue.
+        start: float, by `time.monotonic`.
+        buffered: int, bytes.
+    """
+
+    def __init__(self, protocol: str, admission: Admission) -> None:
+        self.protocol, self.model = protocol, ""
+        self.lines = self.tokens = self.buffered = 0
+        self.waited, self.status = 0.0, 200
+        self.start = time.monotonic()
+        self._admission = admission
+
+    def buffer(self, count: int) -> None:
+        """Counts bytes that are kept for the request; raises `Busy` if there is no room."""
+        self._admission.buffer(count)
+        self.buffered += count
+
+    def free(self, count: int) -> None:
+        """Counts bytes no longer."""
+        self._admission.free(count)
+        self.buffered -= count
 
 
 class Log:
-    """Writes lines on a thread: an output that is slow, full or closed delays no answer.
+    """Writes lines on a thread, so that a slow, full or closed output delays no response.
 
     Args:
         file: text file.
         dropped: counter of the lines that were not written.
     """
 
-    def __init__(self, file, dropped):
+    def __init__(self, file: TextIO, dropped: Counter) -> None:
         self._file, self._dropped = file, dropped
-        self._lines, self._arrived, self._closing = [], threading.Event(), threading.Event()
+        self._lines: list[str] = []
+        self._arrived, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -51,7 +85,7 @@ class Log:
         self._arrived.set()
         self._thread.join(LOG_SECONDS)
 
-    def _work(self):
+    def _work(self) -> None:
         while self._lines or not self._closing.is_set():
             self._arrived.wait()
             self._closing.wait(LOG_PAUSE)
@@ -68,70 +102,77 @@ class Log:
 
 
 class Metrics:
-    """What is counted of requests, batches and queues.
+    """Counts requests, batches and queues.
 
     Args:
-        log: file that gets a line a request; None for none.
+        log: file that gets a line for each request, or None.
+
+    Attributes:
+        registry: of `prometheus_client`.
     """
 
-    def __init__(self, log=sys.stdout):
-        self.registry = registry = CollectorRegistry()
-
-        def made(kind, name, text, labels, **options):
-            return kind(f"keras_transformer_{name}", text, labels, registry=registry, **options)
-
-        request = ("door", "model")
-        self._requests = made(Counter, "requests", "Requests.", (*request, "status"))
-        self._seconds = made(
-            Histogram, "request_seconds", "From begin to end.", request, buckets=_SECONDS
+    def __init__(self, log: TextIO | None = sys.stdout) -> None:
+        self.registry = CollectorRegistry()
+        batch, request = ("model", "replica"), ("protocol", "model")
+        self._requests = self._make(Counter, "requests", "Requests.", (*request, "status"))
+        self._seconds = self._make(
+            Histogram, "request_seconds", "Of requests.", request, buckets=_SECONDS
         )
-        self._waits = made(
-            Histogram, "wait_seconds", "Of requests in the queue.", ("model",), buckets=_SECONDS
+        self._waits = self._make(
+            Histogram, "wait_seconds", "In the queue.", ("model",), buckets=_SECONDS
         )
-        self._lines = made(Counter, "lines", "Lines answered.", ("model", "replica"))
-        self._tokens = made(Counter, "tokens", "Tokens read.", ("model", "replica"))
-        self._busy = made(Counter, "busy_seconds", "Of the replica.", ("model", "replica"))
-        self._batches = made(
+        self._lines = self._make(Counter, "lines", "Lines.", batch)
+        self._tokens = self._make(Counter, "tokens", "Tokens read.", batch)
+        self._busy = self._make(Counter, "busy_seconds", "Of workers.", batch)
+        self._batches = self._make(
             Histogram, "batch_lines", "Lines of a batch.", ("model",), buckets=_LINES
         )
-        self._waiting = made(Gauge, "waiting_lines", "Lines in the queue.", ("model",))
-        self._latency = made(
+        self._waiting = self._make(Gauge, "waiting_lines", "Lines in the queue.", ("model",))
+        self._latency = self._make(
             Gauge, "latency_seconds", f"Of the {LATEST} latest.", ("model", "quantile")
         )
-        self._latest = collections.defaultdict(lambda: collections.deque(maxlen=LATEST))
-        dropped = made(Counter, "log_dropped", "Log lines that were not written.", ())
+        self._latest: dict[str, collections.deque[float]] = {}
+        dropped = self._make(Counter, "log_dropped", "Log lines that were not written.")
         self._log = None if log is None else Log(log, dropped)
-        self._open = made(Gauge, "open_requests", "Being read or answered.", ())
-        self._held = made(Gauge, "held_bytes", "Of these requests.", ())
 
-    def count_open(self, requests, held_bytes):
-        """Takes functions that count the open requests and their bytes."""
-        self._open.set_function(requests)
-        self._held.set_function(held_bytes)
+    def _make(
+        self, kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any
+    ) -> Any:
+        name = f"keras_transformer_{name}"
+        return kind(name, text, labels, registry=self.registry, **options)
 
-    def watch(self, name, queue):
-        """Has the length of a model's queue told."""
+    def watch_admission(self, admission: Admission) -> None:
+        """Reports the open requests of a service and their bytes."""
+        open_requests = self._make(Gauge, "open_requests", "Being read or computed.")
+        buffered = self._make(Gauge, "buffered_bytes", "Of these requests.")
+        open_requests.set_function(lambda: admission.open)
+        buffered.set_function(lambda: admission.buffered)
+
+    def watch_queue(self, name: str, queue: LineQueue) -> None:
+        """Reports how many lines wait in the queue of a model."""
         self._waiting.labels(name).set_function(lambda: queue.waiting)
 
-    def batch_done(self, name, sent):
-        """Counts a batch: `Sent` by a replica."""
-        self._batches.labels(name).observe(len(sent.results))
-        self._lines.labels(name, sent.replica).inc(len(sent.results))
-        self._tokens.labels(name, sent.replica).inc(sum(sent.lengths))
-        self._busy.labels(name, sent.replica).inc(sent.seconds)
+    def batch_done(self, name: str, batch: BatchResult) -> None:
+        """Counts a batch of a model."""
+        self._batches.labels(name).observe(len(batch.results))
+        self._lines.labels(name, batch.replica).inc(len(batch.results))
+        self._tokens.labels(name, batch.replica).inc(sum(batch.lengths))
+        self._busy.labels(name, batch.replica).inc(batch.seconds)
 
-    def request_done(self, record, seconds):
+    def request_done(self, record: Record) -> None:
         """Counts a request, and writes its line."""
-        self._requests.labels(record.door, record.model, record.status).inc()
-        self._seconds.labels(record.door, record.model).observe(seconds)
+        seconds = time.monotonic() - record.start
+        self._requests.labels(record.protocol, record.model, record.status).inc()
+        self._seconds.labels(record.protocol, record.model).observe(seconds)
         if record.model:
             self._waits.labels(record.model).observe(record.waited)
-            self._latest[record.model].append(seconds)
+            latest = self._latest.setdefault(record.model, collections.deque(maxlen=LATEST))
+            latest.append(seconds)
         if self._log is None:
             return
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "door": record.door,
+            "protocol": record.protocol,
             "model": record.model,
             "status": record.status,
             "lines": record.lines,
@@ -141,13 +182,13 @@ class Metrics:
         }
         self._log.write(json.dumps(line) + "\n")
 
-    def close(self):
+    def close(self) -> None:
         """Ends the log."""
         if self._log is not None:
             self._log.close()
 
-    def page(self):
-        """What Prometheus reads, bytes."""
+    def page(self) -> bytes:
+        """Returns the page for Prometheus."""
         for model, latest in self._latest.items():
             ordered = sorted(latest)
             for quantile in QUANTILES:

@@ -1,27 +1,31 @@
-"""What the doors ask: models by name, each with its queue, and one record a request.
+"""The models of a service: each with its queue, and one record of each request.
 
-A door turns a request of its protocol into lines and an answer into its protocol; all else is here,
-so that limits, deadlines, metrics and the log are the same at every door.
+A protocol turns a request into lines, and results into a response. Limits, deadlines, metrics and
+the log are applied here, and so are the same for every protocol.
 """
 
 import asyncio
-import collections
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from keras_transformer.export.artefact.signature import MOST_SEED
+from keras_transformer.export.serving.engine import BatchResult, Description
 from keras_transformer.export.serving.limits import (
-    Busy,
+    Admission,
     Invalid,
     Late,
+    Limits,
     Refusal,
-    TooLarge,
     Unavailable,
     Unknown,
     shown,
 )
-from keras_transformer.export.serving.line_queue import LineQueue
+from keras_transformer.export.serving.line_queue import LineQueue, Lines
+from keras_transformer.export.serving.metrics import Metrics, Record
+from keras_transformer.export.serving.pools import Pool
 
 logger = logging.getLogger("keras_transformer.serving")
 
@@ -31,46 +35,38 @@ class Model:
 
     Args:
         name: str, as it stands in addresses.
-        workers: object with `answer(items, seed)`, `describe()`, `measure(items)`, `calls`,
-            `batch_tokens` and `alive`, as `Workers`.
+        pool: `Pool`, opened.
+        description: `Description` of what the pool serves.
         limits: `Limits`.
         metrics: `Metrics`.
+
+    Attributes:
+        name, pool, description: as above. A new artefact changes the description.
+        queue: `LineQueue`.
     """
 
-    def __init__(self, name, workers, limits, metrics):
-        self.name, self._workers, self._metrics = name, workers, metrics
-        self._most_seconds = limits.deadline_seconds
+    def __init__(
+        self, name: str, pool: Pool, description: Description, limits: Limits, metrics: Metrics
+    ) -> None:
+        self.name, self.pool, self.description = name, pool, description
+        self._metrics, self._most_seconds = metrics, limits.deadline_seconds
         self.queue = LineQueue(
-            self._send,
-            workers.measure,
-            workers.calls,
-            workers.batch_tokens,
-            limits.waiting_lines,
+            self._compute, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
         )
-        self.description = None
 
-    async def open(self):
-        """Asks a worker what is served."""
-        self.description = await self._workers.describe()
-
-    @property
-    def alive(self) -> bool:
-        """Whether a worker answers."""
-        return self._workers.alive
-
-    async def _send(self, items, seed):
+    async def _compute(self, items: Lines, seed: int | None) -> BatchResult:
         try:
             # Every request of the batch is over by then, so a worker that hangs is given up.
             async with asyncio.timeout(self._most_seconds):
-                sent = await self._workers.answer(items, seed)
+                batch = await self.pool.compute(items, seed)
         except TimeoutError as error:
             raise Late("The batch took longer than any request may.") from error
-        self._metrics.batch_done(self.name, sent)
-        self.description = sent.description
-        return sent
+        self._metrics.batch_done(self.name, batch)
+        self.description = batch.description
+        return batch
 
-    def seed(self, value):
-        """A seed from a request, checked; None is none."""
+    def seed(self, value: object) -> int | None:
+        """Returns the seed of a request, checked."""
         if value is None:
             return None
         if not self.description.samples:
@@ -80,57 +76,55 @@ class Model:
         return value
 
 
-class Record:
-    """One request, as metrics and log know it: never its text."""
-
-    def __init__(self, door):
-        self.door, self.model = door, ""
-        self.lines = self.tokens = 0
-        self.waited, self.status = 0.0, 200
-        self.start = time.monotonic()
-
-
 class Models:
-    """All models of a service, its limits, and what counts its requests.
+    """All models of a service, and the requests to them.
 
     Args:
         limits: `Limits`.
         metrics: `Metrics`.
 
     Attributes:
-        draining: bool. True: new requests are refused.
-        held: int, bytes of the requests that are being read or answered.
+        admission: `Admission`, which every request passes.
+        limits, metrics: as above.
     """
 
-    def __init__(self, limits, metrics):
-        self.limits, self.metrics = limits, metrics
-        self._models, self._open, self.held = {}, 0, 0
-        self._answering = collections.Counter()
-        self.draining = False
-        metrics.count_open(lambda: self._open, lambda: self.held)
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._freed = asyncio.Event()
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics, self.admission = limits, metrics, Admission(limits)
+        self._models: dict[str, Model] = {}
+        metrics.watch_admission(self.admission)
 
-    async def add(self, name, workers):
-        """Adds a model; `workers` as `Model` takes them."""
-        model = Model(name, workers, self.limits, self.metrics)
-        await model.open()
+    def add(self, name: str, pool: Pool, description: Description) -> None:
+        """Adds a model. `pool` has been opened, and gave the `Description`."""
+        model = Model(name, pool, description, self.limits, self.metrics)
         self._models[name] = model
-        self.metrics.watch(name, model.queue)
+        self.metrics.watch_queue(name, model.queue)
+
+    async def close(self) -> None:
+        """Ends all queues; requests that wait are not computed."""
+        for model in self._models.values():
+            await model.queue.close()
 
     @property
-    def ready(self):
-        """Whether requests are taken, and each model has a worker that answers."""
+    def ready(self) -> bool:
+        """Whether requests are taken, and each model has a worker that can compute."""
         models = self._models.values()
-        return bool(models) and not self.draining and all(model.alive for model in models)
+        return (
+            bool(models)
+            and not self.admission.draining
+            and all(model.pool.ready for model in models)
+        )
 
-    def names(self):
-        """The models' names, sorted."""
+    def check_ready(self) -> None:
+        """Raises `Unavailable` unless the service is `ready`."""
+        if not self.ready:
+            raise Unavailable("The service is shutting down, or a model has no live worker.")
+
+    def names(self) -> list[str]:
+        """Returns the names of the models, sorted."""
         return sorted(self._models)
 
-    def get(self, name, version=""):
-        """A model; raises `Unknown` where there is none of this name and version."""
+    def get(self, name: str, version: str = "") -> Model:
+        """Returns a model; raises `Unknown` if there is none of this name and version."""
         model = self._models.get(name)
         if model is None:
             raise Unknown(f"There is no model {shown(name)}. There are: {', '.join(self.names())}.")
@@ -140,120 +134,54 @@ class Models:
         return model
 
     @contextlib.contextmanager
-    def request(self, door):
-        """Counts and logs a request, whatever becomes of it; yields its `Record`.
-
-        Args:
-            door: str, the protocol.
+    def request(self, protocol: str) -> Iterator[Record]:
+        """Counts and logs a request, whatever its outcome; yields its `Record`.
 
         Raises:
             Unavailable: the service is shutting down.
         """
-        record = Record(door)
-        self._open += 1
-        self._idle.clear()
+        record = Record(protocol, self.admission)
         try:
-            if self.draining:
-                raise Unavailable("The service is shutting down. Repeat the request elsewhere.")
-            yield record
+            with self.admission.counted():
+                yield record
         except Refusal as refusal:
             record.status = refusal.status
             raise
         except asyncio.CancelledError:
             record.status = 499  # the client has gone
             raise
-        except Exception:  # of any kind: it is logged and counted, and goes on to the door
+        except Exception:  # of any kind: it is logged and counted, and the protocol answers it
             record.status = 500
             logger.exception("a request has failed")
             raise
         finally:
-            self._open -= 1
-            if not self._open:
-                self._idle.set()
-            self.metrics.request_done(record, time.monotonic() - record.start)
+            record.free(record.buffered)
+            self.metrics.request_done(record)
 
-    @contextlib.contextmanager
-    def answering(self, stream=False):
-        """Limits the number of streams, and of requests that are answered at the same time.
-
-        A request counts once its body is complete: `held_bytes` limits incomplete ones.
+    async def compute(
+        self,
+        record: Record,
+        model: Model,
+        items: Lines,
+        seed: int | None = None,
+        seconds: float | None = None,
+    ) -> list[Any]:
+        """Computes the lines of a request.
 
         Args:
-            stream: bool. Streams and other requests are counted apart, so that clients that keep
-                streams open leave room for requests.
+            record: from `request`.
+            model, items, seed: of the request.
+            seconds: float, the deadline that the client sets, or None.
 
-        Raises:
-            Busy: too many of them are open.
+        Returns:
+            The results, one a line.
         """
-        most = self.limits.open_streams if stream else self.limits.open_requests
-        if self._answering[stream] >= most:
-            raise Busy(f"{most} requests are open. Repeat it later.")
-        self._answering[stream] += 1
-        try:
-            yield
-        finally:
-            self._answering[stream] -= 1
-
-    async def wait_for_room(self, count: int) -> None:
-        """Waits until there is room for this many more bytes."""
-        while self.held and self.held + count > self.limits.held_bytes:
-            await self._freed.wait()
-
-    @contextlib.contextmanager
-    def holding(self):
-        """Counts the bytes of a request in the block; yields a function that adds some.
-
-        The function raises `Busy`, and adds nothing, if there is no room.
-        """
-        mine = 0
-
-        def add(count: int) -> None:
-            nonlocal mine
-            if count > 0 and self.held + count > self.limits.held_bytes:
-                raise Busy("The requests that are being read take too much room. Repeat it later.")
-            mine += count
-            self.held += count
-            if count < 0:
-                self._wake()
-
-        try:
-            yield add
-        finally:
-            self.held -= mine
-            self._wake()
-
-    def _wake(self):
-        """Lets those who wait for room look again."""
-        self._freed.set()
-        self._freed.clear()
-
-    def check_lines(self, count: int) -> None:
-        """Raises `TooLarge` where a request has too many lines."""
-        if count > self.limits.lines:
-            raise TooLarge(f"A request may have {self.limits.lines} lines.")
-
-    async def answer(self, record, model, items, seed=None, seconds=None):
-        """The results of a request's lines, a list; `seconds` is what the client gives it."""
-        self.check_lines(len(items))
+        self.admission.check_lines(len(items))
         most = self.limits.deadline_seconds
         deadline = time.monotonic() + min(most, most if seconds is None else max(0.0, seconds))
         record.model = model.name
         record.lines += len(items)
-        answered = await model.queue.answer(items, seed, deadline)
-        record.tokens += answered.tokens
-        record.waited = max(record.waited, answered.waited)
-        return answered.results
-
-    async def drain(self, seconds):
-        """Refuses new requests, and waits until those taken in are answered, so long at most.
-
-        Returns:
-            Whether all were.
-        """
-        self.draining = True
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        request = await model.queue.compute(items, seed, deadline)
+        record.tokens += request.tokens
+        record.waited = max(record.waited, request.waited)
+        return request.results

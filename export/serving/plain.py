@@ -1,57 +1,57 @@
-"""The plain door: lines in, lines out, as the command line of the runtime, and as a stream.
+"""The protocol of plain lines: lines in, lines out, as the command line of the runtime.
 
     curl -T in.txt http://127.0.0.1:8080/lines/en-de > out.txt
 
-What has arrived is answered before more is read, so that a file of any length takes little memory,
-and a client that waits for each answer gets it.
+Lines that have arrived are computed before more is read. So a file of any length takes little
+memory, and a client that waits for each result gets it.
 """
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
-from starlette.requests import Request
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from keras_transformer.export.runtime.written import Format, written
-from keras_transformer.export.serving.bodies import check_encoding, request_seconds
-from keras_transformer.export.serving.limits import Invalid, Refusal, TooLarge, TooSlow
+from keras_transformer.export.runtime.lines import Format, written
+from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
+from keras_transformer.export.serving.limits import WINDOW, Invalid, Refusal, TooLarge, TooSlow
+from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.models import Model, Models
 
-# Lines that are answered before more is read.
-WINDOW = 512
 _FORMATS = {"text": Format(), "json": Format(json=True)}
 
 
-def routes(models, door):
-    """The routes. A stream is counted here, not by `door`."""
+def routes(models: Models, counted: Any) -> list[Route]:
+    """Returns the routes. `_Lines` counts its requests itself."""
     return [Route("/lines/{model}", _Lines(models), methods=["POST", "PUT"])]
 
 
 class _Lines:
     """An ASGI application: it reads and writes at the same time, which a handler cannot."""
 
-    def __init__(self, models):
+    def __init__(self, models: Models) -> None:
         self._models = models
 
-    async def __call__(self, scope, receive, send):
-        request, models = Request(scope), self._models
-        with (
-            models.request("lines") as record,
-            models.answering(stream=True),
-            models.holding() as add,
-        ):
-            stream = _Stream(receive, send, models, add)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        models = self._models
+        with models.request("lines") as record, models.admission.computing(stream=True):
+            stream = _Stream(receive, send, models, record)
             try:
-                await self._answer(request, stream, record)
+                await self._compute(Request(scope), stream, record)
             except Refusal as refusal:
                 if not stream.started:
                     raise
-                record.status = refusal.status  # the answer is cut off, which a client sees
-            except ConnectionError:
+                record.status = refusal.status  # the response is cut off, which a client sees
+            except ClientDisconnect:
                 record.status = 499
             finally:
                 await stream.end()
 
-    async def _answer(self, request, stream, record):
+    async def _compute(self, request: Request, stream: "_Stream", record: Record) -> None:
         model = self._models.get(request.path_params["model"])
         record.model = model.name
         check_encoding(request.headers)
@@ -59,16 +59,16 @@ class _Lines:
         seconds, number = request_seconds(request.headers), 0
         async for lines in stream.lines():
             for start in range(0, len(lines), WINDOW):
-                some = lines[start : start + WINDOW]
-                answer = self._models.answer(record, model, some, seed, seconds)
-                results = await stream.unless_gone(answer)
+                window = lines[start : start + WINDOW]
+                computing = self._models.compute(record, model, window, seed, seconds)
+                results = await unless_gone(stream.reading, computing)
                 rows = (written(n, result, form) for n, result in enumerate(results, number + 1))
                 await stream.write(b"".join(rows))
-                number += len(some)
-        await stream.close()
+                number += len(window)
+        await stream.write(b"", more=False)
 
 
-def _options(query, model):
+def _options(query: QueryParams, model: Model) -> tuple[Format, int | None]:
     unknown = sorted(set(query) - {"format", "seed"})
     form, seed = query.get("format", "text"), query.get("seed")
     if unknown or form not in _FORMATS:
@@ -79,30 +79,34 @@ def _options(query, model):
 
 
 class _Stream:
-    """A request's lines and its answer.
+    """The lines of a request, and its response.
 
     Args:
         receive, send: of ASGI.
         models: `Models`. Its limits bound one line, and the time until the next one has arrived.
-        add: from `Models.holding`.
+        record: of the request.
+
+    Attributes:
+        reading: task that ends when the client leaves.
+        started: bool, whether the response has begun.
     """
 
-    def __init__(self, receive, send, models, add):
-        self._receive, self._send, self._models, self._add = receive, send, models, add
-        self._limits = models.limits
+    def __init__(self, receive: Receive, send: Send, models: Models, record: Record) -> None:
+        self._receive, self._send, self._record = receive, send, record
+        self._admission, self._limits = models.admission, models.limits
         self.started = False
-        self._parts = asyncio.Queue(1)
-        self._reading = asyncio.create_task(self._read())
+        self._parts: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue(1)
+        self.reading = asyncio.create_task(self._read())
 
-    async def lines(self):
-        """Yields the lines that have arrived, lists of bytes, without their ends."""
+    async def lines(self) -> AsyncIterator[list[bytes]]:
+        """Yields lists of the lines that have arrived, without their ends."""
         rest, more, limits = bytearray(), True, self._limits
         while more:
-            lines = []
+            lines: list[bytes] = []
             try:
                 async with asyncio.timeout(limits.read_seconds):
                     while more and not lines:
-                        part, more = await self.unless_gone(self._parts.get())
+                        part, more = await unless_gone(self.reading, self._parts.get())
                         rest += part
                         if b"\n" in part:
                             *lines, last = bytes(rest).split(b"\n")
@@ -114,59 +118,42 @@ class _Stream:
                 raise TooSlow(f"No whole line came for {limits.read_seconds:g} seconds.") from error
             if lines:
                 yield lines
-                self._add(-sum(len(line) + 1 for line in lines))
+                self._record.free(sum(len(line) + 1 for line in lines))
         if rest:
             yield [bytes(rest)]
 
-    async def unless_gone(self, answer):
-        """Awaits a coroutine; raises `ConnectionResetError` if the client leaves first."""
-        answering = asyncio.ensure_future(answer)
-        try:
-            await asyncio.wait((answering, self._reading), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                self._reading.result()
-            return await answering
-        finally:
-            answering.cancel()
+    async def write(self, data: bytes, more: bool = True) -> None:
+        """Sends a part of the response."""
+        if not self.started:
+            self.started = True
+            headers = [(b"content-type", b"text/plain; charset=utf-8")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def write(self, data):
-        await self._start()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def close(self):
-        await self._start()
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def end(self):
+    async def end(self) -> None:
         """Stops reading."""
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        self.reading.cancel()
+        await asyncio.gather(self.reading, return_exceptions=True)
 
-    async def _read(self):
-        """Reads ahead by a part, so that it is noticed when the client leaves.
+    async def _read(self) -> None:
+        """Reads one part ahead, and so notices when the client leaves.
 
-        Only the first part is refused where there is no room. Later ones wait: `lines` has a limit.
+        Only the first part is refused if there is no room. Later parts wait, as long as `lines`
+        does.
         """
         first = True
         while (message := await self._receive())["type"] != "http.disconnect":
             part = message.get("body", b"")
             if not first:
-                await self._models.wait_for_room(len(part))
-            self._add(len(part))
+                await self._admission.wait_for_room(len(part))
+            self._record.buffer(len(part))
             first = False
             await self._parts.put((part, message.get("more_body", False)))
-        raise ConnectionResetError
 
-    async def _discard(self, more):
-        """Reads the rest: most clients read no answer before they have sent all."""
+    async def _discard(self, more: bool) -> None:
+        """Reads the rest: most clients read no response before they have sent all."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.read_seconds):
                 while more:
-                    part, more = await self.unless_gone(self._parts.get())
-                    self._add(-len(part))
-
-    async def _start(self):
-        if not self.started:
-            self.started = True
-            headers = [(b"content-type", b"text/plain; charset=utf-8")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+                    part, more = await unless_gone(self.reading, self._parts.get())
+                    self._record.free(len(part))

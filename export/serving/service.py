@@ -1,4 +1,4 @@
-"""A service: artefacts by name, their replicas, and the doors."""
+"""A service: models by name, their pools, and the servers of HTTP and gRPC, until a signal."""
 
 import asyncio
 import contextlib
@@ -7,32 +7,40 @@ import gc
 import ipaddress
 import os
 import re
+import signal
 import socket
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TextIO
 
 from keras_transformer.export.artefact.reader import read_task
-from keras_transformer.export.serving import cluster
-from keras_transformer.export.serving.limits import Limits, Refusal
+from keras_transformer.export.ray_cluster import running_ray
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
+from keras_transformer.types import StrPath
 
-# Seconds in which a worker must come to the doors once its replica has started.
-START = 60.0
 MOST = 1000  # replicas, threads, workers
+
+
+class MissingExtra(ImportError):
+    """A package that the service needs is not installed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """An artefact, and with what it is served.
+    """An artefact, and how it is served.
 
     Args:
-        folder: str or path, what `export_onnx` wrote. It may be replaced while it is served.
-        replicas: int, processes. Defaults to 1.
-        gpus: float, GPUs for each replica, for Ray to find a place for it. Defaults to 0.
+        folder: path of what `export_onnx` wrote. It may be replaced while it is served.
+        replicas: int, processes that Ray starts for the artefact. Defaults to `None`: the process
+            of the service computes all batches, and Ray is not needed.
+        gpus: float, GPUs that Ray gives to each replica. Defaults to 0.
         providers: as in `Translator`.
-        threads, workers: int, threads of a batch, and batches that a replica computes at the same
+        threads, workers: int, threads of a batch, and batches that a process computes at the same
             time. Defaults: the cores of the machine, shared by the replicas, are workers of one
-            thread each, which take the least processor time for a line. With `workers=1` all of
-            a replica's cores work on one batch, and a large model answers a lone request sooner.
-            On the CPU each worker has its own copy of the weights, as far as 1 GiB of them goes.
+            thread each, which take the least processor time for a line. With `workers=1` all
+            cores of a process work on one batch, and a large model answers a lone request sooner.
+            On the CPU each worker has its own copy of the weights, up to 1 GiB in all.
             With `gpus` there is one worker.
         batch_tokens: int, tokens of a batch, which one worker computes; up to twice as many where
             many lines wait. Defaults to 512: of a hundred lines larger batches have more padding.
@@ -44,15 +52,15 @@ class Served:
 workers=None, batch_tokens=512)
     """
 
-    folder: str
-    replicas: int = 1
+    folder: StrPath
+    replicas: int | None = None
     gpus: float = 0
-    providers: list | None = None
+    providers: list[str] | None = None
     threads: int | None = None
     workers: int | None = None
     batch_tokens: int = 512
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("replicas", "threads", "workers", "batch_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -62,9 +70,14 @@ workers=None, batch_tokens=512)
         if not self.gpus >= 0:
             raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
 
-    def shares(self, cores):
-        """Threads and workers of each replica on a machine of so many cores."""
-        share = max(1, cores // self.replicas)
+    @property
+    def needs_ray(self) -> bool:
+        """Whether Ray starts the processes of this artefact."""
+        return self.replicas is not None or self.gpus > 0
+
+    def shares(self, cores: int) -> tuple[int, int]:
+        """Returns threads and workers of each process on a machine of so many cores."""
+        share = max(1, cores // (self.replicas or 1))
         workers = self.workers
         if workers is None:
             workers = 1 if self.gpus else max(1, share // (self.threads or 1))
@@ -72,19 +85,22 @@ workers=None, batch_tokens=512)
 
 
 def serve(
-    models,
-    host="127.0.0.1",
-    port=8080,
-    grpc_port=None,
+    models: Mapping[str, Served],
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    grpc_port: int | None = None,
     *,
-    limits=None,
-    log=sys.stdout,
-    drain_seconds=30.0,
-    ray_address=None,
-    listening=None,
-    allowed_hosts=(),
-):
+    limits: Limits | None = None,
+    log: TextIO | None = sys.stdout,
+    drain_seconds: float = 30.0,
+    ray_address: str | None = None,
+    listening: Callable[[int, int], None] | None = None,
+    allowed_hosts: Iterable[str] = (),
+) -> bool:
     """Serves artefacts until the process gets SIGTERM or SIGINT, and answers what it has taken in.
+
+    One process does it all, unless a model asks for `replicas` or `gpus` or `ray_address` is given.
+    A crash of native code then ends the service: let systemd or Kubernetes start it again.
 
     Args:
         models: dict from names to `Served`.
@@ -94,7 +110,7 @@ def serve(
         limits: `Limits`.
         log: file that gets a line of JSON for each request, or None.
         drain_seconds: float, the time that open requests have at the end.
-        ray_address: of a Ray cluster that runs already. Defaults to a new one on this machine.
+        ray_address: of a Ray cluster that runs already, where the replicas of all models then are.
         listening: function of both ports, called when requests are taken.
         allowed_hosts: list of str. Additional host names to accept in the headers `Host` and
             `Origin`. A service at a loopback address takes loopback names only;
@@ -104,10 +120,10 @@ def serve(
         Whether all requests that were taken in were answered.
 
     Raises:
-        MissingRay: the extra `ray` is not installed.
+        MissingExtra: the extra `service` is not installed, or `ray` where that is needed.
         ArtefactError: a folder is no artefact.
         ValueError: an argument is wrong.
-        OSError, RuntimeError: a port is taken, or a replica does not come up.
+        OSError, RuntimeError: a port is taken, or a replica does not start.
 
     Example:
 
@@ -121,19 +137,24 @@ def serve(
         read_task(served.folder)
     if grpc_port is None:
         grpc_port = port + 1 if port else 0
-    with (
-        _listen(host, port) as opened,
-        _is_free(host, grpc_port),  # told before Ray starts; gRPC opens its port itself
-        cluster.running(ray_address) as place,
-    ):
-        workers = {name: _deploy(place, name, served) for name, served in models.items()}
-        return asyncio.run(
-            _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening, allowed_hosts)
-        )
+    with _listen(host, port) as opened:
+        _listen(host, grpc_port).close()  # fails early; gRPC opens its port itself
+        with _pools(models, ray_address) as pools:
+            serving = _serve(
+                pools,
+                limits or Limits(),
+                log,
+                opened=opened,
+                grpc_port=grpc_port,
+                drain_seconds=drain_seconds,
+                listening=listening,
+                allowed_hosts=allowed_hosts,
+            )
+            return asyncio.run(serving)
 
 
-def _host_name(text):
-    """A host name in small letters; `ValueError` where a request can never have it."""
+def _host_name(text: str) -> str:
+    """Returns a host name in small letters; `ValueError` if no request can have it."""
     name = text.lower().removesuffix(".")
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
@@ -145,66 +166,88 @@ def _host_name(text):
     return name
 
 
-def _listen(host, port):
-    """A socket that listens at an address; `OSError` where the port is taken."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens at an address; `OSError` if the port is taken."""
     if not 0 <= port < 2**16:
         raise ValueError(f"A port is a number from 0 to 65535, got {port}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=2048)
 
 
-def _is_free(host, port):
-    """A block in which a port was free; `OSError` where it is taken."""
-    _listen(host, port).close()
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def _pools(models: Mapping[str, Served], ray_address: str | None) -> Iterator[dict[str, Pool]]:
+    """Makes the pools of the models, and runs Ray meanwhile if a model needs it."""
+    on_ray = {name for name, served in models.items() if ray_address or served.needs_ray}
+    with contextlib.ExitStack() as stack:
+        if on_ray:
+            # By default Ray's workers give way to every other process of the machine.
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            with _extra("ray"):
+                ray = stack.enter_context(running_ray(ray_address or "local"))
+        pools: dict[str, Pool] = {}
+        for name, served in models.items():
+            threads, workers = served.shares(os.cpu_count() or 1)
+            options = {"threads": threads, "providers": served.providers}
+            sizes = workers, served.batch_tokens
+            if name in on_ray:
+                replicas = served.replicas or 1
+                pools[name] = RayPool(ray, served.folder, replicas, served.gpus, *sizes, **options)
+            else:
+                pools[name] = LocalPool(served.folder, *sizes, **options)
+        yield pools
 
 
-def _deploy(place, name, served):
-    threads, workers = served.shares(os.cpu_count() or 1)
-    options = {"providers": served.providers, "threads": threads, "workers": workers}
-    return cluster.deploy(
-        place,
-        name,
-        served.folder,
-        replicas=served.replicas,
-        gpus=served.gpus,
-        batch_tokens=served.batch_tokens,
-        **options,
-    )
+@contextlib.contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Names the extra to install if an import fails within the block."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"The service needs {error.name}, which is not installed here. Install it with: "
+            f"pip install 'keras-transformer-onnx[{name}]'"
+        ) from error
 
 
-async def _serve(workers, limits, log, opened, grpc_port, drain_seconds, listening, hosts):
-    # Here, because they need packages of the extra.
-    from keras_transformer.export.serving.doors import serve_doors, stopped_by_signals
-    from keras_transformer.export.serving.metrics import Metrics
-    from keras_transformer.export.serving.models import Models
-
-    metrics, stop = Metrics(log), asyncio.Event()
-    models = Models(limits or Limits(), metrics)
-    with stopped_by_signals(stop):
+async def _serve(
+    pools: dict[str, Pool], limits: Limits, log: TextIO | None, **servers: Any
+) -> bool:
+    """Opens the pools, and serves them with `run_servers` until a signal."""
+    stop = asyncio.Event()
+    with _signals(stop):
+        opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
+        await asyncio.sleep(0)  # Threads open the artefacts while this one imports the servers.
         try:
-            for name, some in workers.items():
-                await _add(models, name, some)
+            with _extra("service"):
+                from keras_transformer.export.serving.front_end import run_servers
+                from keras_transformer.export.serving.metrics import Metrics
+                from keras_transformer.export.serving.models import Models
+            metrics = Metrics(log)
+            models = Models(limits, metrics)
+            for name, pool in pools.items():
+                models.add(name, pool, await opening[name])
             # Else Python looks through all of its modules again and again, between requests.
             gc.collect()
             gc.freeze()
-            return await serve_doors(
-                models, opened, grpc_port, stop, drain_seconds, listening, hosts
-            )
+            answered = await run_servers(models, stop, **servers)
+            await models.close()
+            metrics.close()
+            return answered
         finally:
             gc.unfreeze()
-            metrics.close()
-            for some in workers.values():
-                await some.close()
+            for pool in pools.values():
+                await pool.close()
 
 
-async def _add(models, name, workers):
-    """Adds a model; raises `RuntimeError` where no worker of it comes."""
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """Sets an event at SIGTERM and SIGINT, within the block and in its event loop."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
     try:
-        async with asyncio.timeout(START):
-            await models.add(name, workers)
-    except (TimeoutError, Refusal) as error:
-        raise RuntimeError(
-            f"The replicas of {name} have started, but in {START:.0f} s none of their workers "
-            f"answered at {workers.address}. Their machines must reach that address."
-        ) from error
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

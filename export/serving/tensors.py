@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol, version 2: what every model reads and writes there.
+"""Tensors of the Open Inference Protocol, version 2, which do not depend on the model.
 
 A model has one input and three outputs, whatever its task, all of type BYTES and of one shape, an
 element a line:
@@ -6,27 +6,56 @@ element a line:
 | tensor | element |
 | --- | --- |
 | `text`, in | a line, as the command line reads it: UTF-8; JSON for models that read arrays |
-| `text`, out | what the command line writes for it |
-| `result`, out | all that the result has, as JSON: hypotheses, scores, labels, spans, vectors |
+| `text`, out | the line that the command line writes for it |
+| `result`, out | the whole result, as JSON: hypotheses, scores, labels, spans, vectors |
 | `error`, out | why there is no result, or nothing |
 
 In binary an element of type BYTES is its length, four bytes, the lowest first, and its bytes.
 """
 
+import importlib.metadata
 import math
 import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from keras_transformer.export.runtime.written import Format, written
+from keras_transformer.export.runtime.lines import Format, written
 from keras_transformer.export.serving.limits import Invalid, shown
+from keras_transformer.export.serving.models import Model, Models
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")
 MOST = 2**63  # integers are below it, as in the protocol over gRPC
+# The metadata of the server.
+SERVER = {
+    "name": "keras_transformer",
+    "version": importlib.metadata.version("keras-transformer-onnx"),
+    "extensions": ["binary_tensor_data"],
+}
 _LENGTH = struct.Struct("<I")
 _TEXT, _JSON = Format(), Format(json=True)
+Fields: TypeAlias = dict[str, Any]
 
 
-def described(model):
-    """The metadata of a model, with the keys of the protocol."""
+class Inference(NamedTuple):
+    """The part of a request that is kept while it waits. Its JSON may be far larger.
+
+    Attributes:
+        items: list of str or bytes.
+        shape: list of int.
+        outputs: list of str, the names of the outputs to send.
+        seed: int or None.
+        seconds: float, the deadline that the request sets, or None.
+    """
+
+    items: list[Any]
+    shape: list[int]
+    outputs: list[str]
+    seed: int | None
+    seconds: float | None
+
+
+def described(model: Model) -> Fields:
+    """Returns the metadata of a model, with the keys of the protocol."""
     entry = {"datatype": "BYTES", "shape": [-1]}
     return {
         "name": model.name,
@@ -37,38 +66,83 @@ def described(model):
     }
 
 
-def check_input(names, datatype, shape):
-    """Raises `Invalid` unless there is one input, as `described` says; returns its size."""
+def parse(
+    models: Models, model: Model, fields: Fields, read: Callable[[Fields], list[Any]]
+) -> Inference:
+    """Checks the fields of a request for inference.
+
+    Args:
+        models, model: what is asked.
+        fields: dict, of the request, as in JSON.
+        read: function from the fields of the input to its elements. It may stop above the lines
+            that a request may have.
+
+    Raises:
+        Invalid, TooLarge: the request is wrong.
+    """
+    inputs = get_objects(fields, "inputs")
+    names = [tensor.get("name") for tensor in inputs]
     if names != [INPUT]:
         raise Invalid(f"One input is read, {INPUT!r}; there are {len(names)}: {shown(names)}.")
-    if datatype != "BYTES":
-        raise Invalid(f"The input {INPUT!r} has the type BYTES, not {shown(datatype)}.")
+    (tensor,) = inputs
+    if tensor.get("datatype") != "BYTES":
+        kind = shown(tensor.get("datatype"))
+        raise Invalid(f"The input {INPUT!r} has the type BYTES, not {kind}.")
+    shape = tensor.get("shape")
     fits = isinstance(shape, list) and 1 <= len(shape) <= 8
     if not fits or not all(type(size) is int and 0 <= size < MOST for size in shape):
         raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shown(shape)}.")
-    return math.prod(shape)
-
-
-def check_size(items, size):
-    """Raises `Invalid` unless there are as many elements as the shape says; returns them."""
+    if "shared_memory_region" in get_object(tensor, "parameters"):
+        raise Invalid("Shared memory is not read: send the data.")
+    items, size = read(tensor), math.prod(shape)
+    models.admission.check_lines(len(items))
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
-    return items
+    parameters = get_object(fields, "parameters")
+    seed, seconds = model.seed(parameters.get("seed")), _timeout(parameters.get("timeout"))
+    return Inference(items, shape, _outputs(get_objects(fields, "outputs")), seed, seconds)
 
 
-def asked_outputs(names):
-    """The names of the outputs to send; all where none is named."""
-    for name in names[: 1 + len(OUTPUTS)]:
+def _outputs(tensors: list[Fields]) -> list[str]:
+    """Returns the names of the outputs to send; all if the request names none."""
+    names = [tensor.get("name") for tensor in tensors[: 1 + len(OUTPUTS)]]
+    for name in names:
         if name not in OUTPUTS:
             raise Invalid(f"There is no output {shown(name)}, but: {', '.join(OUTPUTS)}.")
-    if len(names) > len(set(names[: 1 + len(OUTPUTS)])):
+    if len(tensors) > len(set(names)):
         raise Invalid("The request names an output twice.")
-    return list(names) or list(OUTPUTS)
+    return names or list(OUTPUTS)
 
 
-def unpacked(data, most):
-    """The elements in binary data, a list of bytes; no more than one above `most`."""
-    items, place = [], 0
+def _timeout(value: object) -> float | None:
+    """Returns the seconds of the parameter `timeout`, which is in microseconds."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
+        raise Invalid(f"The parameter timeout is a number of microseconds, not {shown(value)}.")
+    return value / 1e6 if value else None
+
+
+def get_object(parent: Fields, key: str) -> Fields:
+    """Returns an object in another one; an empty one if it is missing."""
+    found = parent.get(key, {})
+    if not isinstance(found, dict):
+        raise Invalid(f"{key!r} is no object.")
+    return found
+
+
+def get_objects(parent: Fields, key: str) -> list[Fields]:
+    """Returns a list of objects in another one; an empty one if it is missing."""
+    found = parent.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise Invalid(f"{key!r} is no list of objects.")
+    return found
+
+
+def unpacked(data: bytes, most: int) -> list[bytes]:
+    """Returns the elements in binary data; no more than one above `most`."""
+    items: list[bytes] = []
+    place = 0
     while place < len(data) and len(items) <= most:
         start = place + _LENGTH.size
         if start > len(data):
@@ -80,23 +154,14 @@ def unpacked(data, most):
     return items
 
 
-def packed(items):
-    """Elements as binary data."""
+def packed(items: Sequence[bytes]) -> bytes:
+    """Returns elements as binary data."""
     return b"".join(_LENGTH.pack(len(item)) + item for item in items)
 
 
-def elements(name, results):
-    """The elements of an output, a list of bytes."""
+def elements(name: str, results: Sequence[Any]) -> list[bytes]:
+    """Returns the elements of an output."""
     if name == "error":
         return [(result.error or "").encode() for result in results]
     form = _TEXT if name == "text" else _JSON
     return [written(0, result, form).removesuffix(b"\n") for result in results]
-
-
-def timeout(value):
-    """Seconds, of the parameter `timeout`, in microseconds; None where it is missing."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
-        raise Invalid(f"The parameter timeout is a number of microseconds, not {shown(value)}.")
-    return value / 1e6 if value else None

@@ -106,7 +106,7 @@ def test_service(run, saved):
     """What a client says on the page, beside the service of the page in this process."""
     from support import local_service
 
-    making = local_service.Running({"en-de": local_service.Local(saved / "out/onnx")})
+    making = local_service.Running({"en-de": local_service.Pool(saved / "out/onnx")})
     folder = run("service")
     command = [sys.executable, "ask.py", f"127.0.0.1:{making.port}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)

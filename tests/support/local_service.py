@@ -1,24 +1,19 @@
-"""What the tests of the service share: a stub of its replicas, and both doors in a thread.
-
-The stub opens an artefact in this process, as a replica does in its own, so that everything but Ray
-is tested without the seconds that Ray takes to start.
-"""
+"""A service in this process for tests: a pool whose batches can be held back, behind its servers."""
 
 import asyncio
 import http.client
 import socket
 import threading
 
-from keras_transformer.export.serving.doors import serve_doors
+from keras_transformer.export.serving.front_end import run_servers
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.measure import make_measure
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Models
-from keras_transformer.export.serving.replica import Replica
+from keras_transformer.export.serving.pools import LocalPool
 
 
-class Local:
-    """Replicas in this process, without Ray.
+class Pool(LocalPool):
+    """The pool of the default service with one worker, under a test's control.
 
     Args:
         folder: an artefact.
@@ -29,30 +24,25 @@ class Local:
         fails: list of exceptions, which the next batches raise one after the other.
     """
 
-    calls, batch_tokens, alive = 1, 512, True
-
     def __init__(self, folder):
-        self.replica, self.measure = Replica(str(folder), threads=1), make_measure(folder)
+        super().__init__(folder, threads=1)
         self.gate, self.batches, self.fails = threading.Event(), [], []
         self.gate.set()
 
-    async def answer(self, items, seed=None):
+    async def compute(self, items, seed=None):
         self.batches.append((items, seed))
         if self.fails:
             raise self.fails.pop(0)
         while not self.gate.is_set():
             await asyncio.sleep(0.005)
-        return await asyncio.to_thread(self.replica.answer, items, seed)
-
-    async def describe(self):
-        return self.replica.describe()
+        return await super().compute(items, seed)
 
 
 class Running:
-    """Models behind both doors, in a thread with an event loop of its own.
+    """Models behind HTTP and gRPC, in a thread with its own event loop.
 
     Args:
-        replicas: dict from names to `Local`.
+        pools: dict from names to `Pool`.
         limits: `Limits`.
         log: file for the log.
 
@@ -61,8 +51,8 @@ class Running:
         models: the service's `Models`.
     """
 
-    def __init__(self, replicas, limits=None, log=None, drain_seconds=10, allowed_hosts=()):
-        self._replicas, self._up = replicas, threading.Event()
+    def __init__(self, pools, limits=None, log=None, drain_seconds=10, allowed_hosts=()):
+        self._pools, self._up = pools, threading.Event()
         self._arguments = limits or Limits(), log, drain_seconds, allowed_hosts
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -74,14 +64,18 @@ class Running:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         metrics = Metrics(log)
         self.models = Models(limits, metrics)
-        for name, some in self._replicas.items():
-            await self.models.add(name, some)
+        for name, pool in self._pools.items():
+            self.models.add(name, pool, await pool.open())
         with socket.create_server(("127.0.0.1", 0)) as opened:
-            self.answered = await serve_doors(
-                self.models, opened, 0, self._stop, drain_seconds, self._listening, hosts
+            self.answered = await run_servers(
+                self.models,
+                self._stop,
+                opened=opened,
+                drain_seconds=drain_seconds,
+                listening=self._listening,
+                allowed_hosts=hosts,
             )
-            for name in self.models.names():
-                await self.models.get(name).queue.close()
+        await self.models.close()
         metrics.close()
 
     def _listening(self, port, grpc_port):

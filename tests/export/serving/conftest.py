@@ -31,7 +31,7 @@ def log():
 def running(folder, seeded_folder, log):
     """A translator `en-de` and a generator `story` behind all doors."""
     made = local_service.Running(
-        {"en-de": local_service.Local(folder), "story": local_service.Local(seeded_folder)}, log=log
+        {"en-de": local_service.Pool(folder), "story": local_service.Pool(seeded_folder)}, log=log
     )
     yield made
     made.stop()

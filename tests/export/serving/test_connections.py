@@ -23,7 +23,7 @@ LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def local(folder):
-    return local_service.Local(folder)
+    return local_service.Pool(folder)
 
 
 @pytest.fixture(scope="module")

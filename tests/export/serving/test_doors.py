@@ -231,9 +231,9 @@ def test_health_metrics_and_log_tell_no_text(running, log):
         assert f"keras_transformer_{name}{{" in page
     assert 'latency_seconds{model="en-de",quantile="0.95"}' in page
     end = time.monotonic() + 10
-    while '"door": "lines"' not in (rows := log.getvalue().splitlines() or [""])[-1]:
+    while '"protocol": "lines"' not in (rows := log.getvalue().splitlines() or [""])[-1]:
         assert time.monotonic() < end  # a thread writes the log
     line = json.loads(rows[-1])
-    assert line["door"] == "lines" and line["model"] == "en-de" and line["status"] == 200
+    assert line["protocol"] == "lines" and line["model"] == "en-de" and line["status"] == 200
     assert line["lines"] == 1 and line["tokens"] > 1 and line["ms"] > 0
     assert "bicycle" not in log.getvalue() and "bicycle" not in page

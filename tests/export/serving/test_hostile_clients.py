@@ -28,7 +28,7 @@ from keras_transformer.export.serving.messages import MESSAGES
 INFER = "/v2/models/en-de/infer"
 SMALL = Limits(
     body_bytes=100_000,
-    held_bytes=200_000,
+    buffered_bytes=200_000,
     head_seconds=0.5,
     read_seconds=0.7,
     write_seconds=0.5,
@@ -36,14 +36,14 @@ SMALL = Limits(
 )
 
 
-class Local(local_service.Local):
+class Local(local_service.Pool):
     """A stub whose batches hang where they hold the line `hang`."""
 
-    async def answer(self, items, seed=None):
+    async def compute(self, items, seed=None):
         if b"hang" in items:
             self.batches.append((items, seed))
             await asyncio.get_running_loop().create_future()
-        return await super().answer(items, seed)
+        return await super().compute(items, seed)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def small(local):
 def nothing_else_suffers(small):
     yield
     assert ask(small)[0] == 200
-    wait_for(lambda: small.metric("held_bytes") == small.metric("open_requests") == 0)
+    wait_for(lambda: small.metric("buffered_bytes") == small.metric("open_requests") == 0)
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def resident():
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 def test_a_message_of_empty_fields_is_refused_before_they_are_made(folder):
-    running = local_service.Running({"en-de": local_service.Local(folder)})
+    running = local_service.Running({"en-de": local_service.Pool(folder)})
     good = grpc_infer()
     grpc_call(running, good)
     before = resident()
@@ -179,8 +179,8 @@ def test_grpc_calls_that_wait_for_room_end_as_early_as_others(small):
 
 
 def test_grpc_health_does_not_wait(folder):
-    limits = Limits(body_bytes=100_000, held_bytes=200_000)
-    running = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
+    running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     with socket.create_connection(("127.0.0.1", running.grpc_port), timeout=10) as opened:
         opened.sendall(grpc_head(streams=20))
         next(frames(opened))  # the service has read them
@@ -198,21 +198,21 @@ def test_a_failure_at_grpc_is_logged(small, caplog, monkeypatch):
 
 
 def test_a_refused_body_is_charged_no_longer(folder):
-    limits = Limits(body_bytes=100_000, held_bytes=200_000)
-    running = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
+    running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n" % INFER.encode()
     with connected(running, head) as opened:
         opened.sendall(b"x" * 60_000)
-        wait_for(lambda: running.metric("held_bytes") == 60_000)
+        wait_for(lambda: running.metric("buffered_bytes") == 60_000)
         opened.sendall(b"x" * 60_000)
-        wait_for(lambda: running.metric("held_bytes") == 0)
+        wait_for(lambda: running.metric("buffered_bytes") == 0)
         assert running.metric("open_requests") == 1
     running.stop()
 
 
 def test_a_stream_waits_for_room_once_it_has_begun(folder):
-    limits = Limits(body_bytes=100_000, held_bytes=200_000)
-    running = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
+    running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 99999\n\n"
     with connected(running, head.replace(b"99999", b"4") % b"/lines/en-de") as stream:
         stream.sendall(b"x\n")
@@ -224,10 +224,10 @@ def test_a_stream_waits_for_room_once_it_has_begun(folder):
                 other = others.enter_context(connected(running, head % INFER.encode()))
                 other.sendall(b"x" * 99_998)
             held = 2 * 99_998
-            wait_for(lambda: running.metric("held_bytes") == held)
+            wait_for(lambda: running.metric("buffered_bytes") == held)
             last = others.enter_context(connected(running, head % INFER.encode()))
             last.sendall(b"x" * 4)
-            wait_for(lambda: running.metric("held_bytes") == 200_000)
+            wait_for(lambda: running.metric("buffered_bytes") == 200_000)
             stream.sendall(b"x\n")
             stream.settimeout(0.3)
             with pytest.raises(TimeoutError):
@@ -242,7 +242,7 @@ def test_lines_count_in_what_all_requests_hold(small):
     with connected(small, head) as first, connected(small, head) as second:
         for opened in (first, second):
             opened.sendall(b"x" * 90_000)
-        wait_for(lambda: small.metric("held_bytes") == 180_000)
+        wait_for(lambda: small.metric("buffered_bytes") == 180_000)
         status, _, body = ask(small, INFER, b"x" * 50_000)
         assert status == 429 and b"too much room" in body
 
@@ -300,7 +300,7 @@ def test_requests_without_end_before_an_answer_are_not_kept(small, local):
 
 @pytest.mark.parametrize("path", ["/lines/en-de", INFER, "/translate"])
 def test_lines_of_clients_that_left_are_not_computed(folder, path):
-    local = local_service.Local(folder)
+    local = local_service.Pool(folder)
     running = local_service.Running({"en-de": local}, drain_seconds=0.1)
     queue, lines = running.models.get("en-de").queue, [f"line {n}" for n in range(40)]
     body = {
@@ -353,7 +353,7 @@ def test_a_service_without_a_worker_is_not_ready(small, local):
 
 
 def test_measuring_a_large_request_does_not_stop_others(folder):
-    local, begun, go = local_service.Local(folder), threading.Event(), threading.Event()
+    local, begun, go = local_service.Pool(folder), threading.Event(), threading.Event()
 
     def measure(items):
         if len(items) > 1:

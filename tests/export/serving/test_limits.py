@@ -28,7 +28,7 @@ from keras_transformer.export.serving.limits import Limits
 
 SMALL = Limits(
     body_bytes=100_000,
-    held_bytes=200_000,
+    buffered_bytes=200_000,
     lines=50,
     open_requests=20,
     waiting_lines=3,
@@ -39,7 +39,7 @@ SMALL = Limits(
 
 @pytest.fixture(scope="module")
 def local(folder):
-    return local_service.Local(folder)
+    return local_service.Pool(folder)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def nothing_else_suffers(request, expected):
     if "small" in request.fixturenames:
         small = request.getfixturevalue("small")
         assert small.request("POST", "/lines/en-de", LINE)[::2] == (200, expected)
-        wait_for(lambda: small.metric("held_bytes") == 0)
+        wait_for(lambda: small.metric("buffered_bytes") == 0)
 
 
 def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expected):
@@ -90,7 +90,7 @@ def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expe
 
 
 def test_too_many_open_requests_are_refused(folder):
-    local, limits = local_service.Local(folder), Limits(open_requests=2)
+    local, limits = local_service.Pool(folder), Limits(open_requests=2)
     running = local_service.Running({"en-de": local}, limits)
     head = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
     path, body = "/v2/models/en-de/infer", json.dumps(infer())
@@ -336,14 +336,14 @@ def test_a_failure_of_the_service_is_one_and_is_logged(small, local, caplog):
 
 
 def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
-    local = local_service.Local(folder)
+    local = local_service.Pool(folder)
     going = local_service.Running({"en-de": local})
     local.gate.clear()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         taken = pool.submit(ask, going)
         wait_for(lambda: local.batches)
         going.begin_to_stop()
-        wait_for(lambda: going.models.draining)
+        wait_for(lambda: going.models.admission.draining)
         assert ask(going)[0] == going.request("GET", "/ready")[0] == 503
         assert going.request("GET", "/live")[0] == 200
         code, _ = grpc_call(going, grpc_infer())
@@ -354,7 +354,7 @@ def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
 
 
 def test_a_drain_has_an_end(folder):
-    local = local_service.Local(folder)
+    local = local_service.Pool(folder)
     going = local_service.Running({"en-de": local}, drain_seconds=0.2)
     local.gate.clear()
     thread = threading.Thread(target=lambda: raw(going, HEAD + LINE), daemon=True)
@@ -363,7 +363,7 @@ def test_a_drain_has_an_end(folder):
     assert going.stop() is False
 
 
-@pytest.mark.parametrize("name", ["deadline_seconds", "held_bytes", "lines"])
+@pytest.mark.parametrize("name", ["deadline_seconds", "buffered_bytes", "lines"])
 @pytest.mark.parametrize("value", [0, float("nan"), float("inf"), 2**64])
 def test_limits_are_finite(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be above 0 and at most"):
@@ -373,7 +373,7 @@ def test_limits_are_finite(name, value):
 @pytest.mark.parametrize("seconds", [1e-5, 86400 * 30.0, 2**31 - 1])
 def test_a_service_has_any_deadline(folder, seconds):
     limits = Limits(deadline_seconds=seconds)
-    assert local_service.Running({"en-de": local_service.Local(folder)}, limits).stop()
+    assert local_service.Running({"en-de": local_service.Pool(folder)}, limits).stop()
 
 
 def test_binary_elements_are_read_as_the_protocol_says():

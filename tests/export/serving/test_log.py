@@ -31,7 +31,7 @@ class Output:
 
 def test_a_log_that_cannot_be_written_changes_no_answer(folder):
     output = Output(BrokenPipeError())
-    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
+    running = local_service.Running({"en-de": local_service.Pool(folder)}, log=output)
     assert ask(running)[0] == ask(running, INFER, json.dumps(infer()))[0] == 200
     wait_for(lambda: running.metric("log_dropped_total") == 2)
     running.stop()
@@ -42,7 +42,7 @@ def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
 
     monkeypatch.setattr(metrics, "LOG_LINES", 5)
     output = Output()
-    running = local_service.Running({"en-de": local_service.Local(folder)}, log=output)
+    running = local_service.Running({"en-de": local_service.Pool(folder)}, log=output)
     for _ in range(10):
         assert ask(running)[0] == 200
     assert running.metric("log_dropped_total") >= 4

@@ -16,7 +16,7 @@ INFER = "/v2/models/en-de/infer"
 @pytest.fixture(scope="module")
 def small(folder):
     limits = Limits(body_bytes=100_000)
-    made = local_service.Running({"en-de": local_service.Local(folder)}, limits)
+    made = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     yield made
     made.stop()
 
@@ -112,7 +112,7 @@ def test_heads_of_requests(small, head, status):
 
 def test_allowed_hosts_pass(folder):
     running = local_service.Running(
-        {"en-de": local_service.Local(folder)}, allowed_hosts=["proxy.example"]
+        {"en-de": local_service.Pool(folder)}, allowed_hosts=["proxy.example"]
     )
     assert ask(running, headers={"Host": "proxy.example"})[0] == 200
     assert ask(running, headers={"Origin": "https://proxy.example"})[0] == 200

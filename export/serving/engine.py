@@ -1,0 +1,183 @@
+"""The engine of a model: one artefact with its sessions, which computes batches in any thread."""
+
+import dataclasses
+import logging
+import os
+import pathlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
+from keras_transformer.export.runtime import ArtefactError, open_runner
+from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal
+from keras_transformer.types import StrPath
+
+logger = logging.getLogger("keras_transformer.serving")
+# Seconds between two looks at the folder, and until a folder that cannot be opened is tried again
+# although no file in it has changed.
+LOOK, RETRY = 1.0, 60.0
+# Threads that share a session of ONNX Runtime on the CPU wait for each other, because it gives
+# memory to one at a time: with a small model a line alone took 8 % longer, and the p95 at 130
+# lines/s was 73 ms instead of 64. So each thread has a session if all copies of the weights fit in
+# this many bytes.
+SESSION_BYTES = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The metadata of an artefact that the protocols need.
+
+    Attributes:
+        task: str, of the artefact.
+        version: str, the first digits of the manifest's checksum.
+        samples: bool, whether results depend on a seed.
+    """
+
+    task: str
+    version: str
+    samples: bool
+
+
+@dataclasses.dataclass
+class BatchResult:
+    """The results of a batch of lines.
+
+    Attributes:
+        results: list, one a line: `Translation` or another result of the runtime.
+        lengths: list of int, the tokens of each line as the model read it.
+        seconds: float, the time that the batch took.
+        description: `Description` of the artefact that computed it.
+        replica: str, the id of the process that computed it.
+    """
+
+    results: list[Any]
+    lengths: list[int]
+    seconds: float
+    description: Description
+    replica: str
+
+
+class Engine:
+    """Computes batches with one artefact, and with an artefact that replaces it.
+
+    A thread looks at the folder every second. If the manifest has changed, the new artefact is
+    opened while the old one is still in use. A folder that cannot be opened changes nothing. It is
+    tried again when a file in it changes, or after `RETRY` seconds.
+
+    Args:
+        folder: path of an artefact.
+        providers: as in `Translator`.
+        threads: int, threads of a batch.
+        workers: int, batches that may be computed at the same time. On the CPU each has its own
+            session, within `SESSION_BYTES`.
+        batch_tokens: int, the tokens of a batch by the queue's estimate. A batch of more than twice
+            as many is split.
+    """
+
+    def __init__(
+        self,
+        folder: StrPath,
+        *,
+        providers: list[str] | None = None,
+        threads: int | None = None,
+        workers: int = 1,
+        batch_tokens: int = 512,
+    ) -> None:
+        self._folder = pathlib.Path(folder)
+        self._options = {"providers": providers, "threads": threads, "spinning": False}
+        self._workers, self._most_tokens = workers, 2 * batch_tokens
+        self._loaded = self._manifest_identity()
+        self._failed: set[tuple[Any, ...]] | None = None
+        self._failed_at = -RETRY
+        self._current = self._open()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def describe(self) -> Description:
+        """Returns the `Description` of the artefact in use."""
+        return self._current[0]
+
+    def compute(self, items: Sequence[str | bytes], seed: int | None = None) -> BatchResult:
+        """Computes a batch in the calling thread.
+
+        Args:
+            items: lines.
+            seed: of an artefact that samples.
+
+        Raises:
+            Invalid: the model does not read such lines.
+            Refusal: the computation failed; the log has the reason.
+        """
+        description, idle = self._current
+        runner = idle.get()
+        start = time.perf_counter()
+        try:
+            lengths = runner.lengths(items)
+            results = list(runner.results(items, seed, self._most_tokens, max(1, len(items))))
+        except ValueError as error:
+            raise Invalid(f"The model refuses the request: {error!r}") from error
+        except Exception as error:  # of any kind: clients get no text of it
+            logger.exception("a batch has failed")
+            raise Refusal(FAILED) from error
+        finally:
+            idle.put(runner)
+        seconds = time.perf_counter() - start
+        return BatchResult(results, lengths, seconds, description, str(os.getpid()))
+
+    def reload(self) -> None:
+        """Loads the artefact in the folder if it is a new one."""
+        found, files = self._manifest_identity(), self._files()
+        if found is None or found == self._loaded:
+            return
+        if files == self._failed and time.monotonic() < self._failed_at + RETRY:
+            return
+        try:
+            self._current = self._open()
+        except Exception as error:  # of any kind: the old artefact stays in use
+            if files != self._failed:
+                reason = f"{type(error).__name__}: {error}"
+                logger.warning("%s was replaced, and is not served: %s", self._folder, reason)
+            self._failed, self._failed_at = files, time.monotonic()
+        else:
+            self._loaded = found  # If it was replaced meanwhile, the next look notices.
+            logger.info("%s was replaced: version %s", self._folder, self.describe().version)
+
+    def _open(self) -> tuple[Description, queue.SimpleQueue[Any]]:
+        """Opens the artefact: its description, and a queue with a runner for each worker."""
+        runners = [open_runner(self._folder, **self._options)]
+        manifest = runners[0].manifest
+        if runners[0].provider == "CPUExecutionProvider":
+            size = sum(file["bytes"] for file in manifest["files"].values())
+            count = min(self._workers, SESSION_BYTES // max(1, size))
+            runners += [open_runner(self._folder, **self._options) for _ in range(count - 1)]
+        if len({runner.manifest["checksum"] for runner in runners}) > 1:
+            raise ArtefactError(f"{self._folder} was replaced while it was opened.")
+        idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for number in range(self._workers):
+            idle.put(runners[number % len(runners)])
+        draws = any(value["name"] == SEED for value in manifest["inputs"])
+        task, version = manifest["task"], manifest["checksum"][:12]
+        return Description(task, version, draws), idle
+
+    def _manifest_identity(self) -> tuple[int, int, int] | None:
+        """Changes when the manifest is replaced; None if there is none."""
+        try:
+            found = os.stat(self._folder / MANIFEST_FILE)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _files(self) -> set[tuple[Any, ...]] | None:
+        """Changes when a file of the folder does; None if there is no folder."""
+        try:
+            found = [(file.name, file.stat()) for file in os.scandir(self._folder)]
+        except OSError:
+            return None
+        return {(name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found}
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            self.reload()

@@ -1,0 +1,81 @@
+"""The front end: the servers of HTTP and gRPC, from their start to the drain."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+from collections.abc import Callable, Sequence
+
+import uvicorn
+
+from keras_transformer.export.serving.app import make_app
+from keras_transformer.export.serving.connections import Connection
+from keras_transformer.export.serving.grpc_v2 import make_server
+from keras_transformer.export.serving.models import Models
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which leaves signals to the service."""
+
+    def capture_signals(self):
+        return contextlib.nullcontext()
+
+
+async def run_servers(
+    models: Models,
+    stop: asyncio.Event,
+    *,
+    opened: socket.socket,
+    grpc_port: int = 0,
+    drain_seconds: float = 30.0,
+    listening: Callable[[int, int], None] | None = None,
+    allowed_hosts: Sequence[str] = (),
+) -> bool:
+    """Serves models until an event is set, and answers what was taken in.
+
+    Args:
+        models: `Models`.
+        stop: asyncio.Event.
+        opened: socket that listens, for HTTP; gRPC listens at the same address.
+        grpc_port: int, 0 for any free one.
+        drain_seconds: float, the time that open requests have after that.
+        listening: function of both ports, called when requests are taken.
+        allowed_hosts: host names, as `SameOrigin` takes them.
+
+    Returns:
+        Whether all requests were answered.
+
+    Raises:
+        RuntimeError: the port of gRPC is taken.
+    """
+    host, port = opened.getsockname()[:2]
+    # The body of an answer is not to wait until its head is acknowledged, which takes 40 ms.
+    # asyncio sees to that only where a socket was made with the protocol's number.
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    config = uvicorn.Config(
+        make_app(models, host, allowed_hosts),
+        http=functools.partial(Connection, models.limits),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,
+        log_level="error",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    http = _Server(config)
+    address = f"[{host}]:{grpc_port}" if ":" in host else f"{host}:{grpc_port}"
+    grpc, grpc_port = make_server(models, address)
+    await grpc.start()
+    serving = asyncio.create_task(http.serve([opened]))
+    try:
+        if listening is not None:
+            listening(port, grpc_port)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
+        return await models.admission.drain(drain_seconds)
+    finally:
+        http.should_exit = True
+        await grpc.stop(grace=2)
+        await serving

@@ -1,0 +1,229 @@
+"""Pools of workers, which compute the batches of a model: in this process, or on Ray.
+
+Both have the same methods, so that queue and protocols do not differ. In this process a worker is a
+thread, and ONNX Runtime releases the GIL while it computes. On Ray a worker is a thread of a
+replica: a process that Ray starts, on this machine or another one, and that is replaced if it dies.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import pathlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
+
+from keras_transformer.export.serving.engine import BatchResult, Description, Engine
+from keras_transformer.export.serving.limits import FAILED, Refusal, WorkerLost
+from keras_transformer.export.serving.line_queue import make_measure
+from keras_transformer.startup import SERVES
+from keras_transformer.types import StrPath
+
+logger = logging.getLogger("keras_transformer.serving")
+# Seconds between two signs of life of a replica; seconds without one until it counts as lost, as
+# where its process was stopped or its machine is gone; seconds that it may take to open.
+# Seconds between attempts to start one.
+BEAT, SILENCE, OPENING, RESTART = 1.0, 20.0, 300.0, 5.0
+Lines: TypeAlias = Sequence[str | bytes]
+
+
+class Pool(Protocol):
+    """Computes the batches of one model.
+
+    Attributes:
+        workers: int, batches that are computed at the same time.
+        batch_tokens: int, tokens of a batch, padding included.
+        measure: function from a list of lines to their estimated lengths in tokens.
+        ready: bool, whether a worker can take a batch, now or when it has finished another one.
+    """
+
+    workers: int
+    batch_tokens: int
+    measure: Callable[[Lines], list[int]]
+
+    @property
+    def ready(self) -> bool: ...
+
+    async def open(self) -> Description:
+        """Opens the artefact, and returns its `Description`."""
+        ...
+
+    async def compute(self, items: Lines, seed: int | None = None) -> BatchResult:
+        """Computes a batch.
+
+        Raises:
+            Invalid: the model does not read such lines.
+            WorkerLost: the process of the worker has died.
+            Refusal: the computation failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends the workers."""
+        ...
+
+
+class LocalPool:
+    """A pool of threads in this process.
+
+    Args:
+        folder: path of an artefact.
+        workers: int, threads.
+        batch_tokens, options: as in `Engine`.
+    """
+
+    def __init__(
+        self, folder: StrPath, workers: int = 1, batch_tokens: int = 512, **options: Any
+    ) -> None:
+        self.workers, self.batch_tokens = workers, batch_tokens
+        self._folder, self._options = folder, options
+        self._threads = concurrent.futures.ThreadPoolExecutor(workers, "batch")
+        # Batches that still run although the queue has given them up.
+        self._hanging: set[concurrent.futures.Future[BatchResult]] = set()
+
+    @property
+    def ready(self) -> bool:
+        return len(self._hanging) < self.workers
+
+    async def open(self) -> Description:
+        return await asyncio.to_thread(self._open)
+
+    def _open(self) -> Description:
+        sizes = {"workers": self.workers, "batch_tokens": self.batch_tokens}
+        self._engine = Engine(self._folder, **sizes, **self._options)
+        self.measure = make_measure(self._folder)
+        return self._engine.describe()
+
+    async def compute(self, items: Lines, seed: int | None = None) -> BatchResult:
+        batch = self._threads.submit(self._engine.compute, items, seed)
+        try:
+            return await asyncio.wrap_future(batch)
+        except asyncio.CancelledError:
+            if batch.running():
+                self._hanging.add(batch)
+                batch.add_done_callback(self._hanging.discard)
+            raise
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class RayPool:
+    """A pool of replicas: processes that Ray starts, each with an engine.
+
+    A replica that dies, or gives no sign of life for `SILENCE` seconds, is replaced by a new one.
+
+    Args:
+        ray: the module, with a connection to a cluster.
+        folder: path of an artefact, the same on each machine of the cluster.
+        replicas: int, processes.
+        gpus: float, GPUs of each process; a part of one lets processes share it.
+        workers: int, threads of each process that compute batches.
+        batch_tokens, options: as in `Engine`.
+    """
+
+    def __init__(
+        self,
+        ray: ModuleType,
+        folder: StrPath,
+        replicas: int = 1,
+        gpus: float = 0,
+        workers: int = 1,
+        batch_tokens: int = 512,
+        **options: Any,
+    ) -> None:
+        self.workers, self.batch_tokens = replicas * workers, batch_tokens
+        self._ray, self._replicas, self._threads = ray, replicas, workers
+        self._folder = str(pathlib.Path(folder).resolve())
+        self._options = options | {"workers": workers, "batch_tokens": batch_tokens}
+        self._actor = ray.remote(Engine).options(
+            num_cpus=0,  # `threads` and `workers` decide how many cores are used
+            num_gpus=gpus,
+            scheduling_strategy="SPREAD",
+            max_concurrency=workers + 1,  # one thread is left for signs of life
+            runtime_env={"env_vars": {SERVES: "1"}},  # no framework is imported
+        )
+        self._alive: set[Any] = set()
+        # An actor once for each batch that it can take; actors that have died are left out later.
+        self._idle: asyncio.Queue[Any] = asyncio.Queue()
+        self._watching: list[asyncio.Task[None]] = []
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._alive)
+
+    async def open(self) -> Description:
+        self.measure = await asyncio.to_thread(make_measure, self._folder)
+        try:
+            actors = await asyncio.gather(*(self._start() for _ in range(self._replicas)))
+        except TimeoutError as error:
+            raise RuntimeError(f"A replica of {self._folder} did not open.") from error
+        except self._ray.exceptions.RayError as error:
+            reason = str(error).strip().rpartition("\n")[2]
+            raise RuntimeError(f"A replica of {self._folder} did not open: {reason}") from error
+        self._watching = [asyncio.create_task(self._watch(actor)) for actor in actors]
+        return await actors[0].describe.remote()
+
+    async def compute(self, items: Lines, seed: int | None = None) -> BatchResult:
+        while (actor := await self._idle.get()) not in self._alive:
+            pass
+        batch = asyncio.wrap_future(actor.compute.remote(items, seed).future())
+        batch.add_done_callback(lambda batch: self._finish(actor, batch))
+        try:
+            return await asyncio.shield(batch)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, Refusal):
+                raise error.cause from None
+            logger.exception("a replica has failed")
+            raise Refusal(FAILED) from error
+        except self._ray.exceptions.RayError as error:
+            self._alive.discard(actor)  # It gets no other batch; `_watch` replaces it.
+            raise WorkerLost("A replica died at the request.") from error
+
+    async def close(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        for actor in self._alive:
+            self._ray.kill(actor)
+
+    async def _start(self) -> Any:
+        """Starts a replica, and waits until it has opened the artefact."""
+        actor = self._actor.remote(self._folder, **self._options)
+        try:
+            async with asyncio.timeout(OPENING):
+                await actor.describe.remote()
+        except BaseException:
+            self._ray.kill(actor)
+            raise
+        self._alive.add(actor)
+        for _ in range(self._threads):
+            self._idle.put_nowait(actor)
+        return actor
+
+    async def _watch(self, actor: Any) -> None:
+        """Replaces a replica when it dies, and its successors."""
+        while True:
+            try:
+                await asyncio.sleep(BEAT)
+                async with asyncio.timeout(SILENCE):
+                    await actor.describe.remote()
+            except (TimeoutError, self._ray.exceptions.RayError):
+                self._alive.discard(actor)
+            if actor not in self._alive:
+                logger.warning("a replica of %s is lost", self._folder)
+                self._ray.kill(actor)
+                actor = await self._restart()
+
+    async def _restart(self) -> Any:
+        while True:
+            try:
+                return await self._start()
+            except (TimeoutError, self._ray.exceptions.RayError):
+                logger.exception("a replica of %s does not start", self._folder)
+                await asyncio.sleep(RESTART)
+
+    def _finish(self, actor: Any, batch: asyncio.Future[BatchResult]) -> None:
+        if not batch.cancelled():
+            batch.exception()  # else asyncio logs the error of a batch that was given up
+        self._idle.put_nowait(actor)

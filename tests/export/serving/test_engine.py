@@ -1,0 +1,152 @@
+"""An engine whose artefact is replaced, and the estimated lengths of lines."""
+
+import asyncio
+import json
+import shutil
+import threading
+
+import pytest
+from support import artefacts
+
+from keras_transformer.export.artefact.manifest import seal
+from keras_transformer.export.runtime import Translator
+from keras_transformer.export.serving import engine as engine_module
+from keras_transformer.export.serving.engine import Engine
+from keras_transformer.export.serving.line_queue import SEEN, UNKNOWN, make_measure
+from keras_transformer.export.serving.pools import LocalPool
+
+LINE = artefacts.LINES[0]
+
+
+@pytest.fixture
+def replaced(tokenizer, tmp_path):
+    """A folder, and a function that puts an artefact in its place and gives its version."""
+
+    def replace(length):
+        limits = {"source_length": length, "target_length": None, "extra_length": 0}
+        artefacts.write(tmp_path / "out", tokenizer, limits=limits)
+        return Translator(tmp_path / "out").manifest["checksum"][:12]
+
+    replace(61)
+    return tmp_path / "out", replace
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Functions that are called, in turn, before a folder is opened; each opening is counted."""
+    before, count, open_runner = [], [], engine_module.open_runner
+
+    def counted(*arguments, **options):
+        count.append(True)
+        if before:
+            before.pop(0)()
+        return open_runner(*arguments, **options)
+
+    monkeypatch.setattr(engine_module, "open_runner", counted)
+    return before, count
+
+
+def test_an_artefact_that_replaces_another_is_loaded(replaced, caplog):
+    folder, replace = replaced
+    engine = Engine(folder, threads=1)
+    version, expected = engine.describe().version, engine.compute([LINE]).results
+    engine.reload()
+    shutil.rmtree(folder)
+    engine.reload()  # no folder: the old artefact stays in use
+    folder.mkdir()
+    (folder / "artefact.json").write_text("{}")
+    for _ in range(2):
+        engine.reload()
+    assert sum("is not served" in record.message for record in caplog.records) == 1
+    assert engine.describe().version == version and engine.compute([LINE]).results == expected
+
+    version = replace(3)
+    engine.reload()
+    batch = engine.compute([LINE, ""])
+    assert batch.description.version == version
+    assert batch.results == Translator(folder).n_best([LINE, ""])
+    assert "tokens" in batch.results[0].error and batch.lengths == [0, 0]
+
+
+def test_a_damaged_folder_is_opened_again_only_when_it_changes(replaced, opened):
+    folder, _ = replaced
+    engine = Engine(folder, threads=1)
+    model, manifest = (folder / name for name in ("model.onnx", "artefact.json"))
+    whole, fields = model.read_bytes(), json.loads(manifest.read_text())
+    model.write_bytes(whole[:100])
+    del fields["checksum"]
+    manifest.write_bytes(seal(fields | {"limits": fields["limits"] | {"source_length": 5}}))
+    version = json.loads(manifest.read_text())["checksum"][:12]
+    for _ in range(5):
+        engine.reload()
+    assert len(opened[1]) == 2 and engine.describe().version != version
+    model.write_bytes(whole)  # the manifest stays as it is
+    engine.reload()
+    assert len(opened[1]) == 3 and engine.describe().version == version
+
+
+def test_any_error_of_a_new_artefact_is_logged_and_the_next_one_is_loaded(replaced, opened, caplog):
+    folder, replace = replaced
+    engine = Engine(folder, threads=1)
+
+    def fail():
+        raise TypeError("unhashable")
+
+    opened[0].append(fail)
+    replace(5)
+    engine.reload()
+    assert "TypeError: unhashable" in caplog.text
+    version = replace(11)
+    engine.reload()
+    assert engine.describe().version == version
+
+
+def test_an_artefact_that_is_replaced_while_it_is_opened_is_not_mixed(replaced, opened):
+    """All sessions are of one version, whatever happens between their openings."""
+    folder, replace = replaced
+    engine = Engine(folder, threads=1, workers=2)
+    replace(3)
+    opened[0].extend([lambda: None, lambda: replace(5), lambda: None, lambda: replace(7)])
+    for _ in range(3):
+        engine.reload()
+        versions = {engine.compute([""]).description.version for _ in range(2)}
+        assert versions == {engine.describe().version}
+    assert engine.describe().version == Translator(folder).manifest["checksum"][:12]
+
+
+@pytest.mark.parametrize("copies, sessions", [(9, 3), (2.5, 2), (0.5, 1)])
+def test_workers_have_their_own_sessions_as_far_as_memory_goes(
+    folder, monkeypatch, copies, sessions
+):
+    translator = Translator(folder)
+    size = sum(file["bytes"] for file in translator.manifest["files"].values())
+    monkeypatch.setattr(engine_module, "SESSION_BYTES", int(copies * size))
+    all_here, used, answers = threading.Barrier(3, timeout=60), set(), engine_module.answers
+
+    def recorded(runner, *arguments):
+        used.add(id(runner))
+        all_here.wait()  # three batches at the same time
+        return answers(runner, *arguments)
+
+    monkeypatch.setattr(engine_module, "answers", recorded)
+
+    async def use():
+        pool = LocalPool(folder, 3, threads=1)
+        await pool.open()
+        batches = await asyncio.gather(*(pool.compute(artefacts.LINES) for _ in range(3)))
+        await pool.close()
+        return batches
+
+    expected = translator.n_best(artefacts.LINES)
+    assert all(batch.results == expected for batch in asyncio.run(use()))
+    assert len(used) == sessions
+
+
+def test_lengths_are_estimated_by_the_tokenizer(folder, tmp_path):
+    measure = make_measure(folder)
+    lines = [*artefacts.LINES, LINE.encode()]
+    assert measure(lines) == Translator(folder).lengths(lines)
+    assert measure([b"\xff", "\ud800", ""]) == [measure(["\ufffd"])[0], 0, 0]
+    short, long = measure(["dog " * (SEEN // 4), "dog " * (3 * SEEN // 4)])
+    assert long == 3 * short
+    assert make_measure(tmp_path)(["[1, 2]", "[3]"]) == [UNKNOWN] * 2  # no tokenizer

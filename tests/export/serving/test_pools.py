@@ -1,0 +1,198 @@
+"""Pools of threads and of Ray's processes: batches, errors, deaths, hanging workers."""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+from support import faulty_engine
+
+from keras_transformer.export.ray_cluster import running_ray
+from keras_transformer.export.serving import pools
+from keras_transformer.export.serving.limits import Invalid, Refusal, WorkerLost
+from keras_transformer.export.serving.line_queue import DEATHS, LineQueue
+from keras_transformer.export.serving.pools import LocalPool, RayPool
+
+
+@pytest.fixture(scope="module")
+def ray():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))  # for `support`
+        with running_ray("local", num_cpus=2) as module:
+            yield module
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=(pytest.mark.slow, pytest.mark.full))])
+def using(request, monkeypatch, tmp_path):
+    """A function that opens a pool of four workers, and gives what an async function of it gives."""
+    monkeypatch.setattr(pools, "Engine", faulty_engine.FaultyEngine)
+    faulty_engine.HANGING.clear()
+    if request.param == "ray":
+        ray = request.getfixturevalue("ray")
+
+    def run(use):
+        async def opened():
+            if request.param == "ray":
+                pool = RayPool(ray, tmp_path, 2, 0, 2)
+            else:
+                pool = LocalPool(tmp_path, 4)
+            await pool.open()
+            queue = LineQueue(pool.compute, lambda items: [1] * len(items), pool.workers, 2)
+            try:
+                return await asyncio.wait_for(use(pool, queue), 120)
+            finally:
+                await queue.close()
+                await pool.close()
+
+        return asyncio.run(opened())
+
+    yield run
+    faulty_engine.HANGING.set()
+
+
+def on_ray(test):
+    """Marks a test of what only replicas can do."""
+    test = pytest.mark.parametrize("using", ["ray"], indirect=True)(test)
+    return pytest.mark.slow(pytest.mark.full(test))
+
+
+async def until(holds):
+    while not holds():
+        await asyncio.sleep(0.02)
+
+
+def test_batches_are_computed_at_the_same_time(using):
+    async def use(pool, queue):
+        begun = time.monotonic()
+        batches = await asyncio.gather(*(pool.compute(["sleep"], seed) for seed in range(4)))
+        return [batch.results for batch in batches], time.monotonic() - begun
+
+    results, seconds = using(use)
+    assert results == [[f"sleep {seed}"] for seed in range(4)] and seconds < 9
+
+
+@pytest.mark.parametrize(
+    "line, kind, message",
+    [
+        ("refuse", Invalid, "too long"),
+        ("fail", Refusal, "its log says why"),
+    ],
+)
+def test_errors_reach_the_client_and_the_worker_goes_on(using, line, kind, message):
+    async def use(pool, queue):
+        for _ in range(pool.workers):
+            with pytest.raises(kind, match=message):
+                await pool.compute([line])
+        return (await pool.compute(["a"], 3)).results
+
+    assert using(use) == ["a 3"]
+
+
+def test_a_request_that_the_model_refuses_fails_alone(using):
+    async def use(pool, queue):
+        requests = (queue.compute(lines, 1) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9))
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    first, refused, *others = using(use)
+    assert isinstance(refused, Invalid)
+    assert [request.results for request in (first, *others)] == [["a 1"], ["b 1"], ["c 1"] * 9]
+
+
+def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
+    async def use(pool, queue):
+        hanging = [asyncio.create_task(pool.compute(["hang"])) for _ in range(pool.workers - 1)]
+        await asyncio.sleep(0.2)
+        for batch in hanging:
+            batch.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        return [(await pool.compute(["a"], 1)).results for _ in range(5)], pool.ready
+
+    assert using(use) == ([["a 1"]] * 5, True)
+
+
+@pytest.mark.parametrize("using", ["local"], indirect=True)
+def test_threads_that_all_hang_are_not_ready_until_one_goes_on(using):
+    async def use(pool, queue):
+        hanging = [asyncio.create_task(pool.compute(["hang"])) for _ in range(pool.workers)]
+        await asyncio.sleep(0.2)
+        for batch in hanging:
+            batch.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        before = pool.ready
+        faulty_engine.HANGING.set()
+        await until(lambda: pool.ready)
+        return before, (await pool.compute(["a"], 1)).results
+
+    assert using(use) == (False, ["a 1"])
+
+
+@on_ray
+@pytest.mark.parametrize("line", ["break", "lock"])
+def test_other_errors_of_a_replica_are_logged(using, caplog, line):
+    async def use(pool, queue):
+        with pytest.raises(Refusal, match="its log says why"):
+            await pool.compute([line])
+        return (await pool.compute(["a"], 1)).results
+
+    assert using(use) == ["a 1"] and "a replica has failed" in caplog.text
+
+
+@on_ray
+def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
+    async def use(pool, queue):
+        first = (await pool.compute(["a"])).replica
+        slow = [asyncio.create_task(queue.compute(["sleep"], seed)) for seed in range(4)]
+        await asyncio.sleep(0.5)
+        os.kill(int(first), signal.SIGKILL)
+        results = [(await request).results for request in slow]
+        replicas = set()
+        while len(replicas - {first}) < 2:  # the other one, and then the new one
+            await queue.compute(["a"])  # no request fails
+            with contextlib.suppress(WorkerLost):
+                replicas.add((await pool.compute(["a"])).replica)
+        return results
+
+    assert using(use) == [[f"sleep {seed}"] for seed in range(4)]
+
+
+@on_ray
+def test_a_request_that_kills_replicas_fails_and_its_neighbours_are_answered(using):
+    async def use(pool, queue):
+        requests = (queue.compute(lines, 1) for lines in (["a", "b"], ["die", "c"], ["d"]))
+        return await asyncio.gather(*requests, return_exceptions=True), pool.ready
+
+    (first, poisoned, last), _ = using(use)
+    assert (first.results, last.results) == (["a 1", "b 1"], ["d 1"])
+    assert isinstance(poisoned, WorkerLost) and DEATHS == 2
+
+
+@on_ray
+def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
+    monkeypatch.setattr(pools, "SILENCE", 3.0)
+
+    async def use(pool, queue):
+        first = (await pool.compute(["a"])).replica
+        begun = [asyncio.create_task(queue.compute(["sleep"], seed)) for seed in range(4)]
+        await asyncio.sleep(1)
+        os.kill(int(first), signal.SIGSTOP)
+        return [(await request).results for request in begun]
+
+    assert using(use) == [[f"sleep {seed}"] for seed in range(4)]
+
+
+@on_ray
+def test_a_folder_that_cannot_be_opened_is_told_at_the_start(using, monkeypatch, tmp_path, ray):
+    class NoEngine(faulty_engine.FaultyEngine):
+        def __init__(self, folder, **options):
+            raise ValueError("no artefact")
+
+    monkeypatch.setattr(pools, "Engine", NoEngine)
+
+    async def open_pool():
+        await RayPool(ray, tmp_path).open()
+
+    with pytest.raises(RuntimeError, match="no artefact"):
+        asyncio.run(open_pool())
