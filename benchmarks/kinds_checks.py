@@ -1,6 +1,7 @@
 """The columns of the table of kinds: what a saved or exported model gives, held to Keras.
 
-Each answers with the largest error, as `keras_transformer.export.verify` measures it, or raises.
+Each answers with the largest error, as `keras_transformer.export.proof.comparison` measures it, or
+raises.
 """
 
 import tempfile
@@ -13,9 +14,9 @@ import tensorflow as tf
 from kinds_rows import real_places
 
 from keras_transformer import export
-from keras_transformer.export import verify
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
 GENERATED = 12  # most tokens that a search generates
@@ -50,7 +51,7 @@ class Kind:
         if column == "padding":
             return self._padding()
         exact = column not in PRECISIONS or column == "float32"
-        tolerance = verify.TOLERANCES["float32" if exact else column]
+        tolerance = comparison.TOLERANCES["float32" if exact else column]
         found = [*map(self._runner(column), self.cases)]
         return self.task.compare(self.cases, self.expected, found, tolerance, exact)
 
@@ -135,7 +136,7 @@ class Kind:
                     found = found[:, :length] if side == "right" else found[:, -length:]
                 scale = max(1.0, float(np.abs(wanted[np.abs(wanted) < 1e8]).max(initial=0.0)))
                 worst = max(worst, float(np.abs(found - wanted).max()) / scale)
-        if worst > verify.TOLERANCES["float32"]:
+        if worst > comparison.TOLERANCES["float32"]:
             raise export.ExportError(f"Padding moves the answers by {worst:.2g} of their size.")
         return worst
 

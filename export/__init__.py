@@ -1,31 +1,34 @@
-"""Exporters to SavedModel and ONNX, and the runtime that serves what they write.
+"""Exporters to ONNX, SavedModel and other engines, and the runtime that serves the ONNX files.
 
-What lives here: the exporters (`onnx_model`, `saved_model`, `attention`, and `text_model` with its
-nodes in `text_graph` and `text_bytes`; to other engines `ctranslate2_model` and `marian_folder`,
-with what these share in `encoder_decoder`), their arguments (`arguments`), a model in float32
-(`float32`), what a task has to export (`tasks`), whether its outputs are what they are said to be
-(`heads`), the proof that an export gives what Keras gives (`verify`, `probe`), the same on texts of
-a user's own (`compare`, `apart`), folders that appear whole (`staging`), the command line
-(`__main__`), the passes over a graph (`graph`), what another server wants (`triton`,
-`triton_config`), names, manifest and reader of what is written (`artefact`), our server's side
-(`runtime`), a service of it (`serving`), archives of text
-(`archive`) and the browser's side (`web`, in JavaScript).
+Contents:
 
-What may be imported: everything of this package; nothing of it imports this folder. `runtime`
-needs no framework, so the exporters, which need TensorFlow, are imported when first asked for. A
-new exporter is one file and one line in `_EXPORTERS`; a new task is one class in `tasks`.
+- one exporter in each of `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and
+  `triton`; `attention` exports the attention of a translator by `onnx_model`;
+- `arguments`, the checks before an export; `float32`, a copy of a model of reduced precision;
+  `encoder_decoder`, what the exporters to other engines share; `staging`, folders that
+  appear whole;
+- `tasks`, what is exported; `graph`, the passes over an ONNX graph; `text_model` with its nodes in
+  `text_graph`, the file from strings to strings;
+- `proof`, the comparison with Keras in a second process; `compare`, the same on your own lines;
+- `__main__`, the command line of all exporters;
+- `artefact`, the manifest of an exported folder and its reader; `runtime`, which answers requests
+  with it; `serving`, a service; `archive`, batch jobs; `web`, the browser's side in JavaScript.
+
+Imports: everything of this package. `runtime` needs no framework, so the exporters,
+which need TensorFlow, are imported on first use. A new exporter is one file and one line in
+`_EXPORTERS`; a new task is one class in `tasks`.
 """
 
 from importlib import import_module
 
 # Public name -> module of this package that defines it.
 _EXPORTERS = {
-    "Classification": "artefact.heads",
+    "Classification": "artefact.task_heads",
     "Comparison": "compare",
     "ExportError": "staging",
-    "FeatureExtraction": "artefact.heads",
-    "QuestionAnswering": "artefact.heads",
-    "TokenClassification": "artefact.heads",
+    "FeatureExtraction": "artefact.task_heads",
+    "QuestionAnswering": "artefact.task_heads",
+    "TokenClassification": "artefact.task_heads",
     "compare_with_keras": "compare",
     "export_attention": "attention",
     "export_ctranslate2": "ctranslate2_model",
@@ -34,6 +37,8 @@ _EXPORTERS = {
     "export_saved_model": "saved_model",
     "export_triton": "triton",
 }
+# Package that an exporter needs -> extra that installs it. All other packages come with two extras.
+_EXTRAS = {"ctranslate2": "ctranslate2", "safetensors": "import"}
 
 __all__ = sorted(_EXPORTERS)
 
@@ -46,10 +51,11 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "keras_transformer":
-            raise  # a broken installation, which no extra mends
+            raise  # a broken installation, which no extra fixes
+        extra = _EXTRAS.get(package, "tensorflow,export")
         raise ImportError(
             f"keras_transformer.export.{name} needs {package}, which is not installed here. "
-            "Install it with: pip install 'keras-transformer-onnx[tensorflow,export]'",
+            f"Install it with: pip install 'keras-transformer-onnx[{extra}]'",
             name=package,
         ) from error
 

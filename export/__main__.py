@@ -4,138 +4,180 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Collection, Sequence
+from types import FrameType
+from typing import Any, TypeAlias
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError, Progress
 
-# Arguments that only some exports have, by their names in Python. An argument that does not apply
-# is an error, not ignored: who passes --length-penalty with --greedy has something else in mind.
-ONNX = ("max_source_length", "fuse", "keep_float", "layout", "text")
-WHICH = ("greedy", "sampling", "forward")
+FORMATS = ("onnx", "saved_model", "ctranslate2", "marian", "triton")
+ONNX, SAVED_MODEL, CTRANSLATE2, MARIAN, TRITON = FORMATS
+WITH_SEARCH = (ONNX, SAVED_MODEL)
+OF_MODELS = FORMATS[:-1]  # triton takes an artefact
+# Each option, the formats that have it, and what argparse needs. An option that does not apply is
+# an error: a user who passes --length-penalty with --greedy expects something else.
+Settings: TypeAlias = dict[str, Any]
+Options: TypeAlias = dict[str, tuple[tuple[str, ...], str, Settings]]
+SWITCH: Settings = {"action": "store_true"}
+NUMBER: Settings = {"type": int, "metavar": "N"}
+REAL: Settings = {"type": float, "metavar": "X"}
+SEARCHES: Options = {
+    "beam_width": (WITH_SEARCH, "beam search of this width (4)", NUMBER),
+    "greedy": (WITH_SEARCH, "greedy search", SWITCH),
+    "sampling": (WITH_SEARCH, "random sampling", SWITCH),
+    "forward": (WITH_SEARCH, "no search: the forward pass", SWITCH),
+}
+SEARCH_OPTIONS: Options = {
+    "length_penalty": (WITH_SEARCH, "of the beam (0.6)", REAL),
+    "temperature": (WITH_SEARCH, "of the sampling (1.0)", REAL),
+    "top_k": (WITH_SEARCH, "of the sampling (0: no limit)", NUMBER),
+    "top_p": (WITH_SEARCH, "of the sampling (1.0: no limit)", REAL),
+    "num_samples": (WITH_SEARCH, "of the sampling (1)", NUMBER),
+}
+OPTIONS: Options = {
+    "tokenizer": (OF_MODELS, "tokenizer to put beside the model, NAME.model", {}),
+    "target_tokenizer": (OF_MODELS, "tokenizer of the target, if it is another one", {}),
+    "max_length": (
+        OF_MODELS,
+        "most generated tokens (source + 50); for other engines most tokens of a text",
+        NUMBER,
+    ),
+    "tolerance": (
+        (ONNX, SAVED_MODEL, CTRANSLATE2),
+        "largest relative difference from Keras",
+        REAL,
+    ),
+    "precision": (
+        (ONNX, CTRANSLATE2),
+        f"one of {', '.join(signature.PRECISIONS)} (float32); ctranslate2 has others",
+        {},
+    ),
+    "text": (
+        (ONNX, TRITON),
+        "onnx: also write a file from text to text; triton: serve that file",
+        SWITCH,
+    ),
+    "max_source_length": ((ONNX,), "longest source in tokens (512)", NUMBER),
+    "fuse": (
+        (ONNX,),
+        "standard ONNX operators only",
+        {"action": "store_false"},
+    ),
+    "keep_float": (
+        (ONNX,),
+        "prefix of paths of weights that stay float32; can be repeated",
+        {"action": "append", "metavar": "PATH"},
+    ),
+    "layout": (
+        (ONNX,),
+        "one file, or two with the loop outside (loop)",
+        {"choices": signature.LAYOUTS},
+    ),
+    "name": ((TRITON,), "of the model (the folder's)", {}),
+    "op_library": (
+        (TRITON,),
+        "path of onnxruntime-extensions on the server; with --text",
+        {"metavar": "PATH"},
+    ),
+    "device": ((TRITON,), "where the model runs (cpu)", {"choices": ("cpu", "gpu")}),
+    "instances": ((TRITON,), "copies of the model (1)", NUMBER),
+    "threads": ((TRITON,), "of a batch (every core)", NUMBER),
+    "max_batch_size": ((TRITON,), "most rows of a batch (64), or 0 for none", NUMBER),
+    "queue_delay": ((TRITON,), "microseconds that a request may wait (2000)", NUMBER),
+}
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
-# Engines that search by themselves: their exports hold no search.
-ENGINES = ("ctranslate2", "marian")
-SHARED = ("max_length", "tolerance")
-FLAGS = {"fuse": "--no-fuse"}  # those that are not their name with dashes
 
 
-def parser():
+def parser() -> argparse.ArgumentParser:
     """The parser of the command line.
 
-    Arguments that are not given are not in the result: the exporters' own defaults hold.
+    The result has only options that were given: the exporters have the defaults.
     """
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export",
         description="Export a saved model: with its search to ONNX or as a SavedModel, or for "
-        "another engine.",
+        "another engine; or write an artefact into a model repository of Triton.",
         argument_default=argparse.SUPPRESS,
     )
-    made.add_argument("model", help="what `model.save` wrote, MODEL.keras")
-    made.add_argument("out", help="folder to write; an earlier export there is replaced")
-    made.add_argument("--format", choices=("onnx", "saved_model", *ENGINES), default="onnx")
-    made.add_argument("--tokenizer", help="tokenizer to put beside the model, NAME.model")
-    made.add_argument("--target-tokenizer", help="that of what is written, if it is another")
-    made.add_argument(
-        "--max-length",
-        type=int,
-        help="most generated tokens (source + 50); of another engine's model most tokens of a text",
+    parser.add_argument("model", help="MODEL.keras; for triton the folder of an artefact")
+    parser.add_argument("out", help="folder to write; for triton a model repository")
+    parser.add_argument("--format", choices=FORMATS, default=ONNX)
+    parser.add_argument("--quiet", action="store_true", default=False, help="no progress on stderr")
+    search = parser.add_argument_group(
+        "search", "One of these. The default is a beam of 4 if the model can generate."
     )
-    made.add_argument("--tolerance", type=float, help="largest relative difference from Keras")
-    search = made.add_argument_group(
-        "search", "One of these; the default is a beam of 4 where the model can generate."
-    )
-    which = search.add_mutually_exclusive_group()
-    which.add_argument("--beam-width", type=int, metavar="W", help="beam search of this width")
-    which.add_argument("--greedy", action="store_true", default=False, help="greedy search")
-    which.add_argument("--sampling", action="store_true", default=False, help="random sampling")
-    which.add_argument(
-        "--forward", action="store_true", default=False, help="no search: the forward pass"
-    )
-    search.add_argument("--length-penalty", type=float, help="of the beam (0.6)")
-    search.add_argument("--temperature", type=float, help="of the sampling (1.0)")
-    search.add_argument("--top-k", type=int, help="of the sampling (0: no limit)")
-    search.add_argument("--top-p", type=float, help="of the sampling (1.0: no limit)")
-    search.add_argument("--num-samples", type=int, help="of the sampling (1)")
-    onnx = made.add_argument_group("onnx")
-    onnx.add_argument(
-        "--precision",
-        help=f"one of {', '.join(signature.PRECISIONS)} (float32); of ctranslate2 its own",
-    )
-    onnx.add_argument("--max-source-length", type=int, help="tokens (512)")
-    onnx.add_argument(
-        "--no-fuse", action="store_false", dest="fuse", help="ONNX's own operators only"
-    )
-    onnx.add_argument(
-        "--keep-float", action="append", metavar="PATH",
-        help="weights whose path starts so stay float32; can be repeated",
-    )  # fmt: skip
-    onnx.add_argument(
-        "--layout", choices=signature.LAYOUTS, help="one file, or two with the loop outside (loop)"
-    )
-    onnx.add_argument("--text", action="store_true", help="also write a file from text to text")
-    made.add_argument("--quiet", action="store_true", default=False, help="no progress on stderr")
-    return made
+    exclusive = search.add_mutually_exclusive_group()
+    groups = ((exclusive, SEARCHES), (search, SEARCH_OPTIONS), (parser, OPTIONS))
+    for group, options in groups:
+        for name, (formats, text, settings) in options.items():
+            which = "" if formats == OF_MODELS else f"{', '.join(formats)}: "
+            group.add_argument(_flag(name), dest=name, help=which + text, **settings)
+    return parser
 
 
-def parse(argv=None):
-    """The arguments; those that do not apply to what is asked for are an error."""
+def _flag(name: str) -> str:
+    return "--no-fuse" if name == "fuse" else f"--{name}".replace("_", "-")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments; options that do not apply are an error."""
     made = parser()
     arguments = made.parse_args(argv)
-    which = arguments.greedy or arguments.sampling or arguments.forward
-    engine = arguments.format in ENGINES
-    precise = arguments.format in ("onnx", "ctranslate2")
-    for names, apply, where in (
-        (ONNX, arguments.format == "onnx", "--format onnx"),
-        (("precision",), precise, "--format onnx or ctranslate2"),
-        (("tolerance",), arguments.format != "marian", "another --format"),
-        ((*BEAM, *SAMPLING, *WHICH), not engine, "--format onnx or saved_model"),
-        (BEAM, not which, "a beam search"),
-        (SAMPLING, arguments.sampling, "--sampling"),
-        (("max_length",), not arguments.forward, "a search"),
-    ):
+    rules = [
+        ([name], arguments.format in formats, f"--format {' or '.join(formats)}")
+        for name, (formats, *_) in (SEARCHES | SEARCH_OPTIONS | OPTIONS).items()
+    ]
+    rules += [
+        (BEAM, not chosen(arguments, ("greedy", "sampling", "forward")), "a beam search"),
+        (SAMPLING, "sampling" in arguments, "--sampling"),
+        (["max_length"], "forward" not in arguments, "a search"),
+    ]
+    for names, applies, where in rules:
         given = chosen(arguments, names)
-        given = [name for name in given if name not in WHICH or given[name]]
-        if given and not apply:
-            flags = ", ".join(FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given)
-            made.error(f"{flags}: only with {where}")
+        if given and not applies:
+            made.error(f"{', '.join(map(_flag, given))}: only with {where}")
     return arguments
 
 
-def chosen(arguments, names):
-    """Those of `names` that were given, with their values."""
+def chosen(arguments: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
+    """The options among `names` that were given, with their values."""
     return {name: value for name, value in vars(arguments).items() if name in names}
 
 
-def chosen_search(arguments, model):
+def chosen_search(arguments: argparse.Namespace, model: Any) -> Any:
     """The search that the arguments ask for, or `None` for a forward pass."""
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
-    if arguments.greedy:
+    if "greedy" in arguments:
         return GreedySearch()
-    if arguments.sampling:
+    if "sampling" in arguments:
         return Sampling(**chosen(arguments, SAMPLING))
     beam = chosen(arguments, BEAM)
-    if arguments.forward or not (beam or hasattr(model, "decode_step")):
+    if "forward" in arguments or not (beam or hasattr(model, "decode_step")):
         return None
     return BeamSearch(**beam)
 
 
-def main(argv=None):
-    """Runs the command; returns the exit status: 0, or 1 or 128 + signal, with the reason told."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit status.
+
+    Returns:
+        0; 1 after an error; 128 + its number after a signal. Messages explain errors and signals.
+    """
     arguments = parse(argv)
     try:
         run(arguments)
     except KeyboardInterrupt:
-        print(f"interrupted; what was at {arguments.out} is as before", file=sys.stderr)
-        return 130
+        return _report_stop(Stopped(signal.SIGINT), arguments.out)
     except Stopped as error:
-        return tell_stop(error, arguments.out)
+        return _report_stop(error, arguments.out)
     except Exception as error:
-        if Progress.pending is not None:  # a signal came in compiled code, which made this of it
-            return tell_stop(Progress.pending, arguments.out)
+        if Progress.pending is not None:  # compiled code replaced the exception of a signal
+            return _report_stop(Progress.pending, arguments.out)
         if not isinstance(error, (ExportError, ImportError, OSError, TypeError, ValueError)):
             raise
         print(f"{parser().prog}: {error}", file=sys.stderr)
@@ -143,51 +185,58 @@ def main(argv=None):
     return 0
 
 
-def tell_stop(stopped, out):
-    """Says which signal ended the export; returns the exit status."""
+def _report_stop(stopped: BaseException, out: str) -> int:
+    """Prints which signal ended the export; returns the exit status."""
     (number,) = stopped.args
     name = signal.Signals(number).name
-    print(f"stopped by {name}; what was at {out} is as before", file=sys.stderr)
+    print(f"stopped by {name}; the content of {out} is as before", file=sys.stderr)
     return 128 + number
 
 
-def run(arguments):
+def run(arguments: argparse.Namespace) -> None:
     """Loads the model and exports it.
 
-    Keras and TensorFlow are imported here, so that --help and wrong arguments are told at once.
+    Keras is imported here, so that --help and errors in arguments need no framework.
     """
+    from keras_transformer import export
+
+    write = getattr(export, f"export_{arguments.format}")
+    options = chosen(arguments, OPTIONS)
+    if arguments.format == TRITON:
+        print(write(arguments.model, arguments.out, **options))
+        return
+
     import keras
 
-    import keras_transformer  # noqa: F401, registers every class
-    from keras_transformer import export
     from keras_transformer.text.tokenizer import Tokenizer
 
     model = keras.saving.load_model(arguments.model, compile=False)
-    given = chosen(arguments, ("tokenizer", "target_tokenizer"))
-    tokenizers = {name: Tokenizer.load(path) for name, path in given.items()}
-    tokenizer = tokenizers.pop("tokenizer", None)
-    if arguments.format not in ENGINES:
-        tokenizers["search"] = chosen_search(arguments, model)
-    write = getattr(export, f"export_{arguments.format}")
-    options = chosen(arguments, (*SHARED, "precision", *ONNX))
-    write(
-        model, arguments.out, tokenizer, **tokenizers, verbose=not arguments.quiet, **options
-    )  # fmt: skip
+    for name in chosen(arguments, ("tokenizer", "target_tokenizer")):
+        options[name] = Tokenizer.load(options[name])
+    if arguments.format in WITH_SEARCH:
+        options["search"] = chosen_search(arguments, model)
+    options.setdefault("tokenizer", None)
+    write(model, arguments.out, verbose=not arguments.quiet, **options)
 
 
 class Stopped(BaseException):
-    """A signal, by its number, that asks the process to end."""
+    """The number of a signal that asks the process to end."""
 
 
-def stop(number, frame):
-    """Handles a signal: unwinds the export, which removes what it has written."""
+def stop(number: int, frame: FrameType | None) -> None:
+    """Handles a signal: unwinds the export, which removes the files that it has written."""
     Progress.pending = Stopped(number)
     raise Progress.pending
 
 
-if __name__ == "__main__":
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup has it ignored
+def handle_signals() -> None:
+    """Lets signals stop the process by `stop`. Windows has no SIGHUP, and nohup ignores it."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
+
+
+if __name__ == "__main__":
+    handle_signals()
     sys.exit(main())

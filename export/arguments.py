@@ -1,38 +1,51 @@
-"""Arguments of the exporters, checked before anything is done.
+"""Checks of the exporters' arguments, before any work is done.
 
-An export takes from seconds to minutes, so what can be told at once is told at once: each error
-says what was passed, what was expected and how to mend it. Samples are checked by the task
-(`tasks`), which knows the model's inputs.
+An export takes from seconds to minutes, so wrong arguments are refused at once. Each error says
+what was passed, what was expected and how to fix it. Tasks check samples, because they know the
+model's inputs.
+
+Shapes: B rows, S tokens, C classes.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.decoding import CachedDecoding
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.task_heads import (
+    HEADS,
+    FeatureExtraction,
+    QuestionAnswering,
+    TokenClassification,
+)
 from keras_transformer.export.graph import quantize
 from keras_transformer.export.staging import ExportError
-from keras_transformer.export.tasks.search import reads_ids, vocab_sizes
+from keras_transformer.export.tasks.forward import ForwardTask
+from keras_transformer.export.tasks.search import Search, reads_ids, vocab_sizes
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.grammar import check_grammar
+from keras_transformer.text.tokenizer import Tokenizer
 
-# The longest source that an artefact says it serves, where the model itself has no limit.
+# The longest source that an artefact promises to serve, for a model without a limit.
 MAX_SOURCE_LENGTH = 512
 
 
 def check_arguments(
-    model,
-    tokenizer,
-    search,
-    max_length,
-    max_source_length=MAX_SOURCE_LENGTH,
-    target_tokenizer=None,
-):
-    """Raises `TypeError` or `ValueError` for what no exporter takes.
+    model: keras.Model,
+    tokenizer: Tokenizer | None,
+    search: Search | None,
+    max_length: int | None,
+    max_source_length: int = MAX_SOURCE_LENGTH,
+    target_tokenizer: Tokenizer | None = None,
+) -> None:
+    """Raises `TypeError` or `ValueError` for arguments that no exporter accepts.
 
-    The arguments are those of `export_onnx` and `export_saved_model`. A tokenizer is whatever can
-    encode and be saved, so that one of the user's own may be passed.
+    See `export_onnx` for the arguments. A tokenizer is anything that can encode and be saved,
+    so you can pass your own.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -50,27 +63,26 @@ def check_arguments(
         if given is not None and not (hasattr(given, "save") and hasattr(given, "encode")):
             raise TypeError(f"{name} must be a Tokenizer, but {type(given).__name__} was passed.")
     if target_tokenizer is not None and (tokenizer is None or search is None):
-        raise ValueError(
-            "target_tokenizer is for what a search writes: pass tokenizer and search too."
-        )
-    if search is None and max_length is not None:
-        raise ValueError(
-            "max_length limits what a search generates: pass a search, or leave it out."
-        )
-    if search is not None:
-        _check_search(model, tokenizer, search, target_tokenizer)
+        raise ValueError("target_tokenizer decodes a search: pass tokenizer and search too.")
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
-    if search is not None and max_length is not None and search.min_length > max_length:
+    if search is not None:
+        _check_search(model, tokenizer, search, max_length, target_tokenizer)
+    elif max_length is not None:
         raise ValueError(
-            f"The search has min_length={search.min_length}, but may write at most {max_length} "
-            "tokens (max_length). Pass a larger max_length, or a search with a smaller min_length."
+            "max_length limits what a search generates: pass a search, or leave it out."
         )
 
 
-def _check_search(model, tokenizer, search, target_tokenizer):
-    """Raises unless the model can be searched with `search`, and reads the tokenizers' ids."""
+def _check_search(
+    model: keras.Model,
+    tokenizer: Tokenizer | None,
+    search: Search,
+    max_length: int | None,
+    target_tokenizer: Tokenizer | None,
+) -> None:
+    """Raises unless `search` can run the model, and the tokenizers fit to the model."""
     if not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
         raise TypeError(
             "search must be a GreedySearch, BeamSearch or Sampling, but "
@@ -78,19 +90,24 @@ def _check_search(model, tokenizer, search, target_tokenizer):
         )
     if not hasattr(model, "decode_step"):
         raise TypeError(
-            f"{type(model).__name__} has no decode_step, so nothing can be searched with it. Pass "
-            "a Transformer or CausalTransformer, or leave `search` out to export the forward pass."
+            f"{type(model).__name__} has no decode_step, so a search cannot run it. Pass a "
+            "Transformer or CausalTransformer, or leave `search` out to export the forward pass."
+        )
+    if max_length is not None and search.min_length > max_length:
+        raise ValueError(
+            f"The search has min_length={search.min_length}, but may write at most {max_length} "
+            "tokens (max_length). Pass a larger max_length, or a search with a smaller min_length."
         )
     if tokenizer is None:
         return
     if getattr(model, "target_vocab_size", None) is not None and target_tokenizer is None:
         raise ValueError(
-            "The model writes ids of a vocabulary of its own (target_vocab_size), and only one "
+            "The model writes ids of a second vocabulary (target_vocab_size), and only one "
             "tokenizer was passed. Pass target_tokenizer too; the same one, if both sides share it."
         )
     sizes = vocab_sizes(model)
     pairs = {"source": (tokenizer, "reads"), "target": (target_tokenizer, "writes")}
-    for side, (given, does) in pairs.items():  # ids that a tokenizer lacks become unknown
+    for side, (given, does) in pairs.items():  # the model may have more ids than the tokenizer
         if given is not None and sizes[side] is not None and given.vocab_size > sizes[side]:
             raise ValueError(
                 f"The tokenizer of the {side} has {given.vocab_size} ids, but the model {does} "
@@ -99,12 +116,25 @@ def _check_search(model, tokenizer, search, target_tokenizer):
             )
 
 
-def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, layout="loop"):
-    """Raises `TypeError` or `ValueError` for what the exporter to ONNX does not take."""
+def check_onnx_arguments(
+    model: keras.Model,
+    tokenizer: Tokenizer | None,
+    search: Search | None,
+    precision: str,
+    keep_float: Sequence[str],
+    layout: str,
+    text: bool,
+    shortlist: Shortlist | None,
+) -> None:
+    """Raises `TypeError` or `ValueError` for arguments that only `export_onnx` has."""
     if precision not in signature.PRECISIONS:
         raise ValueError(
             f"precision must be one of {signature.PRECISIONS}, but {precision!r} was passed."
         )
+    quantize.check_keep_float(
+        keep_float, precision, [variable.path for variable in model.variables]
+    )
+    _check_layout(model, search, text, layout)
     if text and (tokenizer is None or search is None):
         raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
     if text and not reads_ids(model):
@@ -113,51 +143,11 @@ def check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, 
             f"{[tensor.name for tensor in model.encoder.inputs]}. Leave it out: the runtime "
             "decodes what the model writes."
         )
-    _check_layout(model, search, text, layout)
-    quantize.check_keep_float(
-        keep_float, precision, [variable.path for variable in model.variables]
-    )
+    if shortlist is not None:
+        _check_shortlist(model, search, shortlist, layout)
 
 
-def check_shortlist(model, search, shortlist, layout):
-    """Raises `TypeError` or `ValueError` unless the search can be limited to a shortlist."""
-    if shortlist is None:
-        return
-    if not isinstance(shortlist, Shortlist):
-        raise TypeError(
-            f"shortlist must be a Shortlist, but {type(shortlist).__name__} was passed."
-        )
-    if not isinstance(model, Transformer) or not reads_ids(model) or search is None:
-        raise ValueError(
-            "A shortlist says what a search may write about a source of token ids: pass a "
-            f"Transformer that reads them and a search, or leave it out ({type(model).__name__})."
-        )
-    if layout == "steps":
-        raise ValueError(
-            "layout='steps' has steps of fixed shapes, and the candidates of a shortlist are now "
-            "more, now fewer. Pass layout='loop', or leave the shortlist out."
-        )
-    Shortlisted(model, shortlist)  # of its sizes
-
-
-def check_constrained(search, grammar, layout="loop"):
-    """Raises `TypeError` or `ValueError` unless the search can be held to a grammar."""
-    if grammar is None:
-        return
-    check_grammar(grammar)
-    if search is None:
-        raise ValueError(
-            "A grammar says what a search may write: pass a search, or leave the grammar out."
-        )
-    if layout == "steps":
-        raise ValueError(
-            "layout='steps' has no place for the state of a grammar. Pass layout='loop', or leave "
-            "the grammar out."
-        )
-
-
-def _check_layout(model, search, text, layout):
-    """Raises unless what is exported can be laid out so."""
+def _check_layout(model: keras.Model, search: Search | None, text: bool, layout: str) -> None:
     if layout not in signature.LAYOUTS:
         raise ValueError(f"layout must be one of {signature.LAYOUTS}, but {layout!r} was passed.")
     if layout == "loop":
@@ -170,30 +160,63 @@ def _check_layout(model, search, text, layout):
     if text:
         raise ValueError(
             "text=True writes one file from text to text, which needs the loop in the graph: "
-            "pass layout='loop', or leave text out, for the runtime does the tokenizing."
+            "pass layout='loop', or leave text out, because the runtime does the tokenizing."
         )
     if not isinstance(model, CachedDecoding):
         raise TypeError(
-            f"layout='steps' gives caches one size, which it knows how to do for Transformer and "
-            f"CausalTransformer, but {type(model).__name__} was passed. Leave it out."
+            "layout='steps' needs caches of a fixed size, which only Transformer and "
+            f"CausalTransformer have, but {type(model).__name__} was passed. Leave it out."
         )
 
 
-def check_weights(model):
-    """Raises `ExportError` for a weight that holds NaN: such a model cannot be proven.
+def _check_shortlist(
+    model: keras.Model, search: Search | None, shortlist: Shortlist, layout: str
+) -> None:
+    if not isinstance(shortlist, Shortlist):
+        raise TypeError(
+            f"shortlist must be a Shortlist, but {type(shortlist).__name__} was passed."
+        )
+    if not isinstance(model, Transformer) or not reads_ids(model) or search is None:
+        raise ValueError(
+            "A shortlist limits what a search may write for a source of token ids: pass a "
+            f"Transformer that reads them and a search, or leave it out ({type(model).__name__})."
+        )
+    if layout == "steps":
+        raise ValueError(
+            "layout='steps' has steps of fixed shapes, but the number of candidates of a shortlist "
+            "varies. Pass layout='loop', or leave the shortlist out."
+        )
+    Shortlisted(model, shortlist)  # checks the sizes
 
-    Its results are NaN, and no comparison with NaN says anything.
-    """
+
+def check_constrained(grammar: Any, search: Search | None, layout: str = "loop") -> None:
+    """Raises `TypeError` or `ValueError` unless a grammar can constrain the search."""
+    if grammar is None:
+        return
+    check_grammar(grammar)
+    if search is None:
+        raise ValueError(
+            "A grammar limits what a search may write: pass a search, or leave the grammar out."
+        )
+    if layout == "steps":
+        raise ValueError(
+            "layout='steps' has no place for the state of a grammar. Pass layout='loop', or leave "
+            "the grammar out."
+        )
+
+
+def check_weights(model: keras.Model) -> None:
+    """Raises `ExportError` for a weight that holds NaN: such a model cannot be proven."""
     for variable in model.variables:
         if np.isnan(np.asarray(variable, np.float32)).any():
             raise ExportError(
-                f"The weight {variable.path} holds NaN, so the model has no results to hold an "
-                "export to. Export an earlier checkpoint."
+                f"The weight {variable.path} holds NaN, so the results of the model are NaN and "
+                "prove nothing. Export an earlier checkpoint."
             )
 
 
-def check_dtypes(tensors):
-    """Raises `ValueError` for an input or output of the model that an artefact cannot name."""
+def check_dtypes(tensors: Sequence[keras.KerasTensor]) -> None:
+    """Raises `ValueError` for an input or output whose dtype an artefact cannot name."""
     known = [dtype for dtype in signature.DTYPES if dtype != "string"]
     for tensor in tensors:
         if tensor.dtype not in known:
@@ -201,3 +224,66 @@ def check_dtypes(tensors):
                 f"{tensor.name} is an input or output of dtype {tensor.dtype}, but an ONNX export "
                 f"has {known}. Cast it to one of these inside the model."
             )
+
+
+def check_head_alone(head: Any, search: Search | None) -> None:
+    """Raises `TypeError` or `ValueError` for an unknown head, and for a head beside a search."""
+    if head is not None and type(head) not in HEADS.values():
+        raise TypeError(
+            f"head must be one of {', '.join(HEADS)}, but {type(head).__name__} was passed."
+        )
+    if head is not None and search is not None:
+        raise ValueError(
+            "A search writes texts and has no head: pass `search` or `head`, not both."
+        )
+
+
+def check_head(task: ForwardTask, tokenizer: Tokenizer | None) -> None:
+    """Raises `ValueError` if the head of a task does not fit to the model or the tokenizer."""
+    head, shapes = task.head, task.output_shapes()
+    if head is None:
+        return
+    kind, ranks = type(head).__name__, [len(shape) for shape in shapes.values()]
+    if isinstance(head, QuestionAnswering):
+        if {*shapes} != {signature.ANSWER_START, signature.ANSWER_END} or ranks != [2, 2]:
+            raise ValueError(
+                "QuestionAnswering needs two outputs (B, S) named 'start' and 'end', but the model "
+                f"has {shapes}. Let it return a dict with these keys."
+            )
+    elif len(shapes) != 1:
+        raise ValueError(f"{kind} is about one output, but the model has {shapes}.")
+    else:
+        ((name, shape),) = shapes.items()
+        wanted = {3: "(B, S, C)"} if isinstance(head, TokenClassification) else {2: "(B, C)"}
+        if isinstance(head, FeatureExtraction):
+            wanted = {2: "(B, C)", 3: "(B, S, C)"}
+        if len(shape) not in wanted:
+            raise ValueError(
+                f"{kind} needs an output {' or '.join(wanted.values())}, but {name!r} has the "
+                f"shape {shape}."
+            )
+        labels = getattr(head, "labels", None)
+        one_number = shape[-1] == 1 and len(shape) == 2  # for the second of two classes
+        if labels and shape[-1] != len(labels) and not (one_number and len(labels) == 2):
+            raise ValueError(
+                f"{kind} has {len(labels)} labels, but the model's output, of shape {shape}, has "
+                f"{shape[-1]} classes. Pass one label for each, in the model's order."
+            )
+    _check_inputs(task, tokenizer, tokenwise=ranks[0] == 3)
+
+
+def _check_inputs(task: ForwardTask, tokenizer: Tokenizer | None, tokenwise: bool) -> None:
+    """Raises `ValueError` if the runtime could not read the inputs for the head of a task."""
+    ids, inputs, head = task.ids, list(task.specs), task.head
+    two = len(ids) == 2 or (len(ids) == 1 and signature.SEGMENT_IDS in inputs)
+    if isinstance(head, QuestionAnswering) and (tokenizer is None or not two):
+        raise ValueError(
+            "QuestionAnswering needs a tokenizer, and a model that reads two texts: two inputs of "
+            f"ids, or one beside 'segment_ids'. The inputs are {inputs}."
+        )
+    several = len(ids) > 1 or (len(inputs) > 1 and isinstance(head, TokenClassification))
+    if tokenizer is not None and ids and tokenwise and several:
+        raise ValueError(
+            f"{type(head).__name__} with an output for each token needs a model with one input of "
+            f"ids, but the inputs are {inputs}."
+        )

@@ -1,18 +1,16 @@
-"""An exported search beside its Keras model, on lines of the user's own.
+"""Compares an exported search with its Keras model, on your own lines.
 
     python -m keras_transformer.export.compare model.keras out/int8 lines.txt [references.txt]
 
-The export proves itself on a few made-up sentences. This runs whole test sets.
+The proof of an export runs a few made-up sentences. This command runs whole test sets.
 """
 
 import argparse
-import json
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -20,13 +18,17 @@ from keras import ops
 
 from keras_transformer import search as searches
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
+from keras_transformer.export.proof import run_exported
 from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.types import StrPath
 
 BATCH_SIZE = 50
 SEED = 17
+
+Scores: TypeAlias = dict[str, float]
 
 
 class Comparison(NamedTuple):
@@ -47,51 +49,50 @@ class Comparison(NamedTuple):
     keras_seconds: float
     onnx_seconds: float
     text_seconds: float | None
-    keras_scores: dict | None = None
-    onnx_scores: dict | None = None
+    keras_scores: Scores | None = None
+    onnx_scores: Scores | None = None
 
-    def __str__(self):
+    def __str__(self) -> str:
         ratio = self.keras_seconds / self.onnx_seconds
-        told = (
+        lines = [
             f"{self.sentences} sentences: Keras {self.keras_seconds:.2f} s, ONNX Runtime without "
             f"TensorFlow {self.onnx_seconds:.2f} s ({ratio:.1f} times as fast); the same tokens "
             f"in {self.same_tokens} of {self.sentences}"
-        )
+        ]
         for name, score in (self.keras_scores or {}).items():
-            told += f"\n{name}: Keras {score:.2f}, ONNX Runtime {self.onnx_scores[name]:.2f}"
-        if self.same_texts is None:
-            return told
-        return (
-            f"{told}\n{self.sentences} strings through the file with the tokenizer: "
-            f"{self.text_seconds:.2f} s; the same text in {self.same_texts} of {self.sentences}"
-        )
+            lines.append(f"{name}: Keras {score:.2f}, ONNX Runtime {self.onnx_scores[name]:.2f}")
+        if self.same_texts is not None:
+            lines.append(
+                f"{self.sentences} strings through the file with the tokenizer: "
+                f"{self.text_seconds:.2f} s; the same text in {self.same_texts} of {self.sentences}"
+            )
+        return "\n".join(lines)
 
 
 def compare_with_keras(
     model: keras.Model,
-    folder: str | Path,
-    lines: list[str],
-    references: list[str] | None = None,
+    folder: StrPath,
+    lines: Sequence[str],
+    references: Sequence[str] | None = None,
 ) -> Comparison:
     """Runs `lines` through Keras, and through the artefact in a process without any framework.
 
-    Tokenizer and search are those of the artefact. Both sides get the same batches of lines of
-    similar length. Float32 artefacts give Keras' tokens, but for sentences with two hypotheses of
-    nearly equal scores; other precisions round. Keras searches without a shortlist or grammar.
+    Tokenizer and search come from the artefact. Both sides get the same batches of lines of similar
+    length. Float32 artefacts give Keras' tokens, except for sentences with two hypotheses of nearly
+    equal scores; other precisions round. Keras searches without a shortlist or grammar.
 
     Args:
         model: the Keras model that was exported.
-        folder: folder that `export_onnx` wrote, with a search and a tokenizer. A text model in it
-            is run, too.
-        lines: list of strings: sources, or prompts of a language model.
-        references: list of strings, right answers, for BLEU and chrF. Defaults to `None`.
+        folder: result of `export_onnx`, with a search and a tokenizer. Its text model is run, too.
+        lines: sources, or prompts of a language model.
+        references: right answers, for BLEU and chrF. Defaults to `None`.
 
     Returns:
-        `Comparison`; `str()` tells it in words.
+        `Comparison`; `str()` puts it into words.
 
     Raises:
-        ValueError: there is no line, a line is too long, references are not as many, or the
-            artefact has no search that reads text.
+        ValueError: there is no line, a line is too long, there are more or fewer references than
+            lines, or the artefact has no search that reads text.
         ArtefactError: the folder is damaged or no artefact.
         ImportError: references need sacrebleu, which is not installed.
         ExportError: the other process failed.
@@ -101,46 +102,57 @@ def compare_with_keras(
     >>> print(compare_with_keras(model, "out/int8", lines))  # doctest: +SKIP
     """
     artefact = read_artefact(folder)
-    tokenizer, manifest = artefact.tokenizer, artefact.manifest
+    manifest, decode = artefact.manifest, artefact.target_tokenizer.decode
     _check(artefact, lines, references)
     scored = None if references is None else _scorer(references)
     search = getattr(searches, manifest["search"]["class_name"])(**manifest["search"]["config"])
     start, end = ([BEGIN_ID], []) if manifest["task"] == "generate" else ([], [END_ID])
-    sources = [[*start, *ids, *end] for ids in tokenizer.encode(lines)]
-    _check_lengths(sources, manifest["limits"]["source_length"])
+    sources = [[*start, *ids, *end] for ids in artefact.tokenizer.encode(lines)]
+    limits = manifest["limits"]
+    _check_lengths(sources, limits["source_length"])
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     batches = [
         pad_rows([sources[i] for i in order[begin : begin + BATCH_SIZE]])
         for begin in range(0, len(order), BATCH_SIZE)
     ]
-    limits = manifest["limits"]
     options = {"max_length": None if limits["extra_length"] else limits["target_length"]}
+    seed = {}
     if isinstance(search, searches.Sampling):
         options["seed"] = SEED
-    search(model, batches[0], **options)  # traces the search, which then takes any shape
+        seed[signature.SEED] = np.int32(SEED)
+    search(model, batches[0], **options)  # traces the search for all shapes
     begun = time.perf_counter()
-    found = [ops.convert_to_numpy(search(model, batch, **options).ids)[:, 0] for batch in batches]
+    expected = [ops.convert_to_numpy(search(model, batch, **options).ids) for batch in batches]
     keras_seconds = time.perf_counter() - begun
-    wanted = [row[row > 0].tolist() for ids in found for row in ids]  # ids (B, T)
-    apart = _run_apart(folder, lines, batches)
-    decode = artefact.target_tokenizer.decode
-    texts = apart.get("texts")
-    if texts is not None:
-        texts = [texts[i] for i in order]
-        texts = sum(map(str.__eq__, texts, decode(wanted)))
+    cases = [{signature.SOURCE_IDS: batch, **seed} for batch in batches]
+    found = run_exported(artefact.models, cases, timed=True)
+    wanted = _best_rows(expected)
+    given = _best_rows([outputs[signature.TOKEN_IDS] for outputs in found.outputs])
+    same_texts = text_seconds = None
+    if manifest["text"] is not None:
+        path = artefact.folder / signature.TEXT_MODEL_FILE
+        case = {signature.TEXT: np.array(lines), **seed}
+        (outputs,), text_seconds = run_exported([path], [case], extensions=True, timed=True)
+        texts = outputs[signature.TEXTS][order, 0].tolist()
+        same_texts = sum(map(str.__eq__, texts, decode(wanted)))
     return Comparison(
         len(lines),
-        sum(map(list.__eq__, wanted, apart["token_ids"])),
-        texts,
+        sum(map(list.__eq__, wanted, given)),
+        same_texts,
         keras_seconds,
-        apart["seconds"],
-        apart.get("text_seconds"),
+        found.seconds,
+        text_seconds,
         scored and scored(decode(wanted), order),
-        scored and scored(decode(apart["token_ids"]), order),
+        scored and scored(decode(given), order),
     )
 
 
-def _check(artefact, lines, references):
+def _best_rows(batches: Sequence[np.ndarray]) -> list[list[int]]:
+    """The tokens of the best hypothesis of each sentence, from batches of ids (B, W, T)."""
+    return [row[row > 0].tolist() for ids in batches for row in ids[:, 0]]
+
+
+def _check(artefact: Artefact, lines: Sequence[str], references: Sequence[str] | None) -> None:
     names = [value["name"] for value in artefact.manifest["inputs"]]
     reads_ids = set(names) <= {signature.SOURCE_IDS, signature.SEED}
     if artefact.manifest["search"] is None or artefact.tokenizer is None or not reads_ids:
@@ -159,7 +171,7 @@ def _check(artefact, lines, references):
         )
 
 
-def _check_lengths(sources, longest):
+def _check_lengths(sources: Sequence[list[int]], longest: int) -> None:
     for number, ids in enumerate(sources, 1):
         if len(ids) > longest:
             raise ValueError(
@@ -168,7 +180,7 @@ def _check_lengths(sources, longest):
             )
 
 
-def _scorer(references):
+def _scorer(references: Sequence[str]) -> Callable[[Sequence[str], Sequence[int]], Scores]:
     """A function from texts in some order to their BLEU and chrF."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
@@ -179,7 +191,7 @@ def _scorer(references):
             name="sacrebleu",
         ) from error
 
-    def scored(texts, order):
+    def scored(texts: Sequence[str], order: Sequence[int]) -> Scores:
         right = [[references[i] for i in order]]
         return {
             "BLEU": BLEU().corpus_score(texts, right).score,
@@ -189,34 +201,17 @@ def _scorer(references):
     return scored
 
 
-def _run_apart(folder, lines, batches):
-    """The report of `apart.py`."""
-    script = Path(__file__).with_name("apart.py")
-    with tempfile.TemporaryDirectory() as place:
-        job = Path(place) / "job.npz"
-        ids = {f"ids/{i}": batch for i, batch in enumerate(batches)}
-        np.savez(job, folder=str(folder), lines=np.array(lines), seed=np.int32(SEED), **ids)
-        command = [sys.executable, "-P", str(script), str(job)]
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise ExportError(
-            f"The process that ran {folder} died with status {done.returncode}: "
-            f"{done.stderr[-2000:]}"
-        )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.compare",
         description="Compare an exported search with its Keras model: tokens, scores, seconds.",
     )
-    parser.add_argument("model", help="what `model.save` wrote, MODEL.keras")
-    parser.add_argument("folder", help="what `export_onnx` wrote, with search and tokenizer")
-    parser.add_argument("lines", type=Path, help="text file of sources or prompts, one a line")
+    parser.add_argument("model", help="result of `model.save`, MODEL.keras")
+    parser.add_argument("folder", help="result of `export_onnx`, with search and tokenizer")
+    parser.add_argument("lines", type=Path, help="text file of sources or prompts, one per line")
     parser.add_argument(
-        "references", type=Path, nargs="?", help="right answers, one a line, for BLEU and chrF"
+        "references", type=Path, nargs="?", help="right answers, one per line, for BLEU and chrF"
     )
     given = parser.parse_args(arguments)
     try:

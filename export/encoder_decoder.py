@@ -1,31 +1,34 @@
-"""What exporters to other engines share: the paper's two stacks, and a refusal of all else by name.
+"""Shared by exporters to other engines: the paper's model, and refusals of all other models.
 
-An engine that was written for published translation models holds a model of embeddings, positions
-that are added, blocks of attention and a feed-forward network, and logits. Here is what such a
-model is made of, and what of ours is something else.
+An engine for published translation models holds embeddings, positions that are added, blocks of
+attention and a feed-forward network, and logits. This module reads these parts of a `Transformer`,
+and lists the parts that such engines lack.
 
 Shapes: P positions, D d_model.
 """
 
-import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.export.arguments import check_weights
+from keras_transformer.export.staging import WhyNot, why_not_files
 from keras_transformer.models import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array
 
 CONFIG_FILE = "config.json"
-# The key and value of that file by which an earlier export is known. Engines pass over it.
+# This entry of the configuration marks an export. Engines ignore it.
 PRODUCER = {"producer": "keras-transformer-onnx"}
 
 
-def check_translator(model, **tokenizers):
+def check_translator(model: Any, **tokenizers: Any) -> None:
     """Raises unless `model` is a `Transformer`, and each tokenizer a SentencePiece one or `None`.
 
     Raises:
-        TypeError: another model, or a tokenizer of another kind.
+        TypeError: another kind of model or tokenizer.
         ExportError: a weight holds NaN.
     """
     if not isinstance(model, Transformer):
@@ -42,22 +45,21 @@ def check_translator(model, **tokenizers):
     check_weights(model)
 
 
-def differences(model, activations):
-    """What no engine for published translation models holds, list of str, each naming an argument.
+def differences(model: Transformer, activations: Collection[Callable[..., Any]]) -> list[str]:
+    """Arguments of the model that no engine for published translation models supports.
 
     Args:
         model: `Transformer`.
-        activations: the engine's name of each activation, `{function: name}`.
+        activations: the activations that the engine knows.
     """
-    found = []
     if model.encoder_stack is None:
-        return [f"encoder={model.encoder.name!r}, a model of your own"]
+        return [f"encoder={model.encoder.name!r}, your own model"]
+    found = []
     if model.recurrent_decoder:
         found.append("recurrent_decoder=True")
-    if model.encoder_stack.positions.in_attention:
-        found.append(
-            f"positions={type(model.encoder_stack.positions).__name__} inside of attention"
-        )
+    positions = model.encoder_stack.positions
+    if positions.in_attention:
+        found.append(f"positions={type(positions).__name__} inside of attention")
     if keras.activations.get(model.activation) not in activations:
         known = sorted(function.__name__ for function in activations)
         found.append(f"activation={model.get_config()['activation']!r}, known are {known}")
@@ -70,8 +72,8 @@ def differences(model, activations):
     return found
 
 
-def refuse(engine, found):
-    """Raises `ValueError` if there is a difference, naming all of them."""
+def refuse(engine: str, found: Sequence[str]) -> None:
+    """Raises `ValueError` that names all differences, if there are any."""
     if found:
         raise ValueError(
             f"{engine} cannot hold this model: it has {'; '.join(found)}. Export it with "
@@ -79,36 +81,23 @@ def refuse(engine, found):
         )
 
 
-def depths(model):
+def depths(model: Transformer) -> tuple[int, int]:
     """Blocks in the encoder and in the decoder."""
     return len(model.encoder_stack.blocks), len(model.decoder_stack.blocks)
 
 
-def weights_of(model):
-    """`{path: array}` of all weights."""
+def weights_of(model: Transformer) -> dict[str, Array]:
+    """All weights by path."""
     return {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
 
 
-def position_tables(model, length):
-    """What the two sides add to the embeddings of the first positions, two arrays (P, D)."""
+def position_tables(model: Transformer, length: int) -> list[Array]:
+    """The first positions' vectors of encoder and decoder, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
     stacks = model.encoder_stack, model.decoder_stack
-    return [np.asarray(stack.positions.add(nothing))[0] for stack in stacks]
+    return [np.asarray(stack.positions(nothing))[0] for stack in stacks]
 
 
-def why_not_made_of(*names):
-    """For `staging.staged`: why a folder is no earlier export that is made of these files."""
-
-    def why_not(folder):
-        for item in sorted(folder.iterdir()):
-            if item.name not in names or not item.is_file():
-                return f"{item.name} is no file of such an export"
-        try:
-            config = json.loads((folder / CONFIG_FILE).read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            return f"its {CONFIG_FILE} cannot be read: {error}"
-        if not isinstance(config, dict) or not PRODUCER.items() <= config.items():
-            return f"its {CONFIG_FILE} does not name its producer, so it came from elsewhere"
-        return None
-
-    return why_not
+def why_not_engine(*names: str) -> WhyNot:
+    """Why a folder is no earlier export for an engine that consists of these files."""
+    return why_not_files(names, CONFIG_FILE, PRODUCER)

@@ -1,6 +1,6 @@
-"""A model of reduced precision as one that computes in float32, which is what exporters trace."""
+"""Rebuilds a model of reduced precision in float32, which exporters trace."""
 
-from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -8,32 +8,39 @@ import numpy as np
 from keras_transformer.export.staging import ExportError
 
 REDUCED = ("bfloat16", "float16")
-# Largest difference of a copy from its model, as `verify.TOLERANCES` explains it. One that is
-# another model is off by 0.5 or more.
-COPY_TOLERANCE = 0.25
 
 
 def as_float32(model: keras.Model) -> keras.Model:
-    """`model` itself where no layer has a reduced dtype policy, else a copy without these policies.
+    """The model itself if no layer has a reduced dtype policy, else a copy in float32.
 
-    Converters and CPUs know little of bfloat16, and rounding twice helps nobody: lower precisions
-    are made from float32 weights. And two programs that round to bfloat16 at other places give
-    numbers too far apart to prove one by the other. Casts that the model makes itself stay.
+    Lower precisions are made from float32 weights, and two programs that round to bfloat16 at
+    different places differ too much for a proof. Explicit casts of the model stay.
+
+    Args:
+        model: functional Keras model.
+
+    Returns:
+        A functional Keras model, with the same names of inputs.
 
     Raises:
-        ExportError: the configuration cannot be written or read.
+        ExportError: the model cannot be rebuilt from its configuration.
     """
     policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
     reduced = sorted(filter(_is_reduced, policies))
     if not reduced:
         return model
     policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float32")  # of layers inside that were made without one
+    keras.config.set_dtype_policy("float32")  # for inner layers that follow the global policy
     try:
         config = _with_float32(keras.saving.serialize_keras_object(model))
         copy = keras.saving.deserialize_keras_object(config)
-        copy.set_weights([_float32(weight) for weight in model.get_weights()])
-    except Exception as error:  # the user's own layers run here
+        copy.set_weights(
+            [
+                weight if weight.dtype.kind in "iub" else np.asarray(weight, np.float32)
+                for weight in model.get_weights()
+            ]
+        )
+    except Exception as error:  # the user's layers run here
         raise ExportError(
             f"The model has the dtype policy {', '.join(reduced)}. An export computes in "
             "float32, so the model is rebuilt from its configuration, and that failed: "
@@ -44,33 +51,16 @@ def as_float32(model: keras.Model) -> keras.Model:
     finally:
         keras.config.set_dtype_policy(policy)
     for mine, theirs in zip(copy.inputs, model.inputs, strict=True):
-        mine.name = theirs.name  # Keras renames those that the user did not name
+        mine.name = theirs.name  # Keras renames inputs that the user did not name
     return copy
 
 
-def check_copy(compare: Callable[[], float]) -> None:
-    """Raises `ExportError` where `compare`, of a float32 copy with the passed model, does."""
-    try:
-        compare()
-    except ExportError as error:
-        raise ExportError(
-            "The model has a reduced dtype policy, and the export is made from a copy in float32, "
-            f"rebuilt from its configuration. The copy is another model: {error} Put all state of "
-            "layers into weights or get_config, or build the model under the float32 policy, load "
-            "the weights, and export that."
-        ) from error
-
-
-def _is_reduced(policy):
+def _is_reduced(policy: str) -> bool:
     return policy.startswith("mixed_") or policy in REDUCED
 
 
-def _float32(weight):
-    return weight if weight.dtype.kind in "iub" else np.asarray(weight, np.float32)
-
-
-def _with_float32(config):
-    """A configuration in which every reduced dtype policy has become float32."""
+def _with_float32(config: Any) -> Any:
+    """A configuration in which each reduced dtype policy became float32."""
     if isinstance(config, dict):
         if config.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
             return "float32" if _is_reduced(config["config"]["name"]) else config

@@ -1,128 +1,144 @@
-"""Export to ONNX: one file that holds model and search, proven before it is handed over."""
+"""Export to ONNX: one file that holds model and search, proven before it appears."""
 
 import contextlib
 import datetime
 import importlib.metadata
 import json
+import pathlib
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import keras
 import onnx_ir as ir
 
-from keras_transformer.export import verify
 from keras_transformer.export.arguments import (
     MAX_SOURCE_LENGTH,
     check_arguments,
     check_constrained,
     check_dtypes,
+    check_head,
+    check_head_alone,
     check_onnx_arguments,
-    check_shortlist,
     check_weights,
 )
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import digest, seal
+from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
-from keras_transformer.export.graph.flat_rows import flatten_networks
 from keras_transformer.export.graph.fuse import fuse_blocks, optional
-from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
-from keras_transformer.export.heads import check_head, check_head_alone, manifest_fields
-from keras_transformer.export.staging import Progress, staged, why_not_onnx
-from keras_transformer.export.tasks import ForwardTask, SearchTask
-from keras_transformer.export.tasks.steps import StepsTask
+from keras_transformer.export.proof import comparison, run_exported
+from keras_transformer.export.staging import Progress, WhyNot, staged, why_not_files
+from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
+from keras_transformer.export.tasks.search import Search
+from keras_transformer.export.tasks.stepwise import Part, StepwiseSearch
+from keras_transformer.search import Shortlist
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import StrPath
 
-# The oldest opset with LayerNormalization: the older, the more runtimes there are.
+# The oldest opset with LayerNormalization, so that many runtimes can read the files.
 OPSET = 17
-# IR version that goes with it.
+# The IR version of that opset.
 IR_VERSION = 8
 UNTRACEABLE = (
     "TensorFlow cannot trace the model, as `tf.function(model)` shows. In its layers,"
     " use keras.ops and no Python condition on the values of tensors."
 )
-# Protocol buffers end at 2 GiB; some room is left for the graph itself.
+# Protocol buffers end at 2 GiB. Some room is left for the graph.
 LARGEST_FILE = 2**31 - 2**24
 PACKAGES = ("keras-transformer-onnx", "tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
 
+why_not_onnx: WhyNot = why_not_files(
+    {signature.MANIFEST_FILE, *signature.FILES},
+    signature.MANIFEST_FILE,
+    {"format": signature.FORMAT},
+)
+
 
 def export_onnx(
-    model,
-    path,
-    tokenizer=None,
-    search=None,
-    precision="float32",
+    model: keras.Model,
+    path: StrPath,
+    tokenizer: Tokenizer | None = None,
+    search: Search | None = None,
+    precision: str = "float32",
     *,
-    target_tokenizer=None,
-    head=None,
-    max_length=None,
-    max_source_length=MAX_SOURCE_LENGTH,
-    fuse=True,
-    keep_float=(),
-    layout="loop",
-    text=False,
-    shortlist=None,
-    grammar=None,
-    samples=None,
-    tolerance=None,
-    verbose=True,
-):
-    """Writes a folder that ONNX Runtime serves without TensorFlow: model, search, tokenizer, JSON.
+    target_tokenizer: Tokenizer | None = None,
+    head: Head | None = None,
+    max_length: int | None = None,
+    max_source_length: int = MAX_SOURCE_LENGTH,
+    fuse: bool = True,
+    keep_float: Sequence[str] = (),
+    layout: str = "loop",
+    text: bool = False,
+    shortlist: Shortlist | None = None,
+    grammar: Any = None,
+    samples: Sequence[Any] | None = None,
+    tolerance: float | None = None,
+    verbose: bool = True,
+) -> dict[str, Any]:
+    """Writes a folder that ONNX Runtime serves without TensorFlow: model, search and tokenizer.
 
     The encoder, the decoder with its caches and the search become one graph: ids in, ids and scores
     out. Before the folder appears, its file has passed `onnx.checker`, has run in a process without
-    TensorFlow, and has been held to Keras' results on several batch sizes and lengths. The folder's
-    parts are described in `keras_transformer.export.artefact.signature`.
+    TensorFlow, and has been compared with Keras' results on several batch sizes and lengths.
+    `keras_transformer.export.artefact.signature` describes the parts of the folder.
 
     Args:
         model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;
-            without, any functional Keras model. Its weights are exported in float32, whatever its
+            any functional Keras model without. Its weights are exported in float32, whatever its
             dtype policy.
-        path: folder to write. An earlier export at this place is replaced in one move, at the end.
+        path: folder to write. An earlier export at this place is replaced in one step, at the end.
         tokenizer: `Tokenizer` to put beside the model. Defaults to `None`: ids only.
-        target_tokenizer: `Tokenizer` of what the model writes, for models whose vocabularies are
-            apart. Defaults to `None`: `tokenizer`.
+        target_tokenizer: `Tokenizer` of the target, for models with two vocabularies. Defaults to
+            `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
-            scale a column of the weight, the fastest; inputs share a scale, so a sentence may come
-            out a little different in another batch), "weight_int8" and "weight_int4" (a scale for
-            every 32 rows of a column: closer to float32 and smaller, for large models). Weights
-            of convolutions stay float32. Where nothing can be reduced, a warning says so, and the
-            manifest says "float32".
-        head: what the outputs of a model without search mean: `Classification`,
+            scale for each column of a weight; the fastest; inputs share a scale, so a sentence may
+            change a little in another batch), "weight_int8" and "weight_int4" (a scale for every 32
+            rows of a column: closer to float32 and smaller, for large models). Weights of
+            convolutions stay float32. If nothing can be reduced, a warning says so, and the
+            manifest says "float32". Defaults to "float32".
+        head: meaning of the outputs of a model without search: `Classification`,
             `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
             gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
-        max_length: most generated tokens, the end token included. Defaults to `None`: the source's
-            length + 50, or what a model with learned positions can hold.
-        max_source_length: longest source that the artefact says it serves. Defaults to 512, or to
-            the model's own `max_length`.
+        max_length: most generated tokens, including the end token. Defaults to `None`: the source's
+            length + 50, or the limit of a model with learned positions.
+        max_source_length: longest source that the artefact promises to serve. Defaults to 512, or
+            to the model's `max_length`.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
-            gives a graph of ONNX's own operators only. Defaults to `True`.
-        keep_float: list of weights that reduced precisions leave in float32, as prefixes of their
-            Keras paths. The projections to queries, keys and values of a self-attention are one
-            product, so they stay together. Defaults to none.
-        layout: "loop" for one file with the search's loop in it. "steps" for two files, what comes
-            before the first step and one step, for GPUs: the runtime makes the loop, and caches
-            have one size and are updated in place. Both give the same tokens, and `Translator`
-            serves both. Defaults to "loop".
+            gives a graph of standard ONNX operators only. Defaults to `True`.
+        keep_float: prefixes of Keras paths. Reduced precisions leave these weights in float32. The
+            projections to queries, keys and values of a self-attention are one product, so they
+            stay together. Defaults to none.
+        layout: "loop" for one file with the loop of the search. "steps" for two files, the start of
+            a search and one step, for GPUs: the runtime runs the loop, and caches have a fixed size
+            and are updated in place. Both give the same tokens, and `Translator` serves both.
+            Defaults to "loop".
         text: whether to write a second file, strings in and out, for onnxruntime-extensions.
-        shortlist: `Shortlist` of the words that may be written about each source: the logits of no
-            others are computed. Defaults to `None`: all words.
-        grammar: what the search may write, such as a `BracketGrammar`; see `Constrained`. Defaults
-            to `None`: anything.
-        samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a forward
-            pass. Defaults to `None`: random ones.
-        tolerance: largest difference from Keras' numbers, relative to their size for float32 and
-            to their spread for the others. Defaults to `verify.TOLERANCES[precision]`.
-        verbose: whether to tell on stderr what is being done. Defaults to `True`.
+            Defaults to `False`.
+        shortlist: `Shortlist` of the words that may be written for each source: the logits of no
+            other word are computed, and a large vocabulary costs little. Defaults to `None`: every
+            word.
+        grammar: what the search may write, such as `BracketGrammar`: the search in the file then
+            writes only texts of that form. Defaults to `None`: any text.
+        samples: inputs for the proof: arrays of ids (B, S) for a search, dicts of arrays for other
+            inputs. Defaults to `None`: random ones.
+        tolerance: largest difference from Keras' numbers. float32: relative to the size of a
+            number, as the largest; others: relative to the spread of the numbers, as a root mean
+            square. Defaults to `proof.comparison.TOLERANCES[precision]`.
+        verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Returns:
         The manifest, a dict with the content of `artefact.json`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, before anything is done.
-        ExportError: conversion or a check failed. What was at `path` is as before.
+        TypeError, ValueError: a wrong argument. Nothing has been done.
+        ExportError: conversion or a check failed. The content of `path` is as before.
 
     Example:
 
@@ -130,110 +146,96 @@ def export_onnx(
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
-    check_onnx_arguments(model, tokenizer, search, precision, keep_float, text, layout)
-    check_shortlist(model, search, shortlist, layout)
-    check_constrained(search, grammar, layout)
+    check_onnx_arguments(model, tokenizer, search, precision, keep_float, layout, text, shortlist)
+    check_constrained(grammar, search, layout)
     check_head_alone(head, search)
     check_weights(model)
-    tell = Progress(verbose)
     passed, model = model, as_float32(model)
+    task: Task
     if search is None:
         task = ForwardTask(model, head, passed)
+        check_head(task, tokenizer)
     else:
         task = SearchTask(model, search, max_length, shortlist, grammar, passed)
-    check_head(task, tokenizer)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
+    progress = Progress(verbose)
     with staged(path, why_not_onnx) as folder:
-        graphs, found = [], set()
+        files, graphs, reached = [], [], set()
         for name, part in _parts(task, layout, precision):
-            graph, reached = _make_graph(part, precision, fuse, keep_float, tell)
+            graph, found = _make_graph(part, precision, fuse, keep_float, progress)
+            with progress("writing"):
+                _write(graph, folder / name)
+            files.append(folder / name)
             graphs.append(graph)
-            found.add(reached)
-            with tell("writing"):
-                write(graph, folder / name)
-        precision = _reached(precision, found, graphs)
-        files = [folder / name for name in signature.MODEL_FILES[layout]]
-        proof = _prove(files, task, cases, precision, tolerance, tell)
+            reached.add(found)
+        if precision not in reached:
+            _warn_of_float32(precision, graphs)
+            precision = "float32"
+        proof = _prove(files, task, cases, precision, tolerance, progress)
         text_values = None
         if text:
-            with tell("writing and proving the text model"):
-                from keras_transformer.export.text_model import add_text_model
+            from keras_transformer.export.text_model import add_text_model
 
+            with progress("writing and proving the text model"):
                 text_values = add_text_model(folder, task, tokenizer, target_tokenizer)
-        with tell("sealing the folder"):
+        with progress("sealing the folder"):
             if tokenizer is not None:
                 tokenizer.save(folder / signature.TOKENIZER_FILE)
             if target_tokenizer is not None:
                 target_tokenizer.save(folder / signature.TARGET_TOKENIZER_FILE)
-            manifest = {
-                "task": task.name,
-                "inputs": values(graphs[0].graph.inputs),
-                "outputs": _outputs(graphs, layout),
-                "text": text_values,
-                "special_ids": signature.SPECIAL_IDS,
-                "vocab_size": task.vocab_size,
-                "limits": task.limits(max_source_length),
-                "search": task.search_config,
-                "precision": precision,
-                "opsets": {domain: int(v) for domain, v in graphs[-1].opset_imports.items()},
-                "ir_version": IR_VERSION,
-                "versions": versions(),
-                "proof": proof,
-                **manifest_fields(task, cases),
-                **({} if layout == "loop" else {"layout": layout}),
-                "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
-            }
-            sealed = seal(manifest)
+            sealed = seal(
+                {
+                    "task": task.name,
+                    "inputs": _values(graphs[0].graph.inputs),
+                    "outputs": _outputs(graphs[0], layout),
+                    "text": text_values,
+                    "special_ids": signature.SPECIAL_IDS,
+                    "vocab_size": task.vocab_size,
+                    "limits": task.limits(max_source_length),
+                    "search": task.search_config,
+                    "precision": precision,
+                    "opsets": {domain: int(v) for domain, v in graphs[-1].opset_imports.items()},
+                    "ir_version": IR_VERSION,
+                    "versions": _versions(),
+                    "proof": proof,
+                    **task.manifest_fields(cases),
+                    **({} if layout == "loop" else {"layout": layout}),
+                    "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
+                }
+            )
             (folder / signature.MANIFEST_FILE).write_bytes(sealed)
     return json.loads(sealed)
 
 
-def _parts(task, layout, precision):
-    """Yields each file and what its graph is made of, traced before the next is asked for."""
+def _parts(task: Task, layout: str, precision: str) -> Iterator[tuple[str, Part]]:
+    """Yields each file's name and content. A part is traced before the next one is made."""
     if layout == "loop":
-        yield signature.MODEL_FILE, task
+        part = Part(task.model, task.function, task.specs, task.axes)
+        yield signature.MODEL_FILE, part
         return
-    steps = StepsTask(task, "float16" if precision == "float16" else "float32")
-    yield signature.FIRST_FILE, steps.first
-    yield signature.STEP_FILE, steps.step
+    stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
+    yield signature.FIRST_FILE, stepwise.first
+    yield signature.STEP_FILE, stepwise.step
 
 
-def _outputs(graphs, layout):
-    """Outputs of the whole as the manifest lists them, also where the loop is outside."""
-    if layout == "loop":
-        return values(graphs[0].graph.outputs)
-    return [
-        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
-        for name, dtype in ((signature.TOKEN_IDS, "int32"), (signature.SCORES, "float32"))
-    ]
-
-
-def _make_graph(task, precision, fuse, keep_float, tell):
-    """The `onnx_ir.Model` of a task as it is to be written, and the precision that it has."""
-    variables = task.model.variables
-    conversion.check_layers(task.model)
-    with tell("tracing", UNTRACEABLE):
-        traced = conversion.trace(task.function, variables, task.specs)
-    with tell("converting to ONNX"):
-        recurrent = conversion.recurrent_variables(task.model)
-        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
-        model.ir_version = IR_VERSION
-        conversion.fill_weights(model, weights)
-    with tell("simplifying"):
-        arrange(model.graph, task)
-        names = [value.name for value in model.graph.outputs]
-        simplify(model, hoisting=not fuse)  # fusion hoists when it has seen the blocks
+def _make_graph(
+    part: Part,
+    precision: str,
+    fuse: bool,
+    keep_float: Sequence[str],
+    progress: Progress,
+) -> tuple[ir.Model, str]:
+    """The final `onnx_ir.Model` of a part, and the precision that it has."""
+    model = convert(part, progress)
+    names = [value.name for value in model.graph.outputs]
+    with progress("simplifying"):
+        simplify(model, hoisting=not fuse)  # fusion hoists after it has seen the blocks
     if fuse:
-        with tell("fusing blocks"), optional(model):
-            fuse_blocks(model, skip_norms=precision == "float16")
-            simplify(model)
-            if precision == "float32":
-                join_projections(model)
-                flatten_networks(model.graph, simplify(model))
-                simplify(model)
+        with progress("fusing blocks"), optional(model):
+            fuse_blocks(model, precision)
     if precision != "float32":
-        with tell(f"converting to {precision}"):
+        with progress(f"converting to {precision}"):
             reduced = quantize.reduce_precision(model, precision, keep_float)
         precision = precision if reduced else "float32"
     serve_empty_batches(model.graph)
@@ -242,60 +244,33 @@ def _make_graph(task, precision, fuse, keep_float, tell):
     return model, precision
 
 
-def _reached(precision, found, graphs):
-    """The precision of the whole, where each graph has one of `found`; warns if it is not reached.
-
-    One of two graphs may have no weights, as what comes before the first step of a language model.
-    """
-    if precision in found:
-        return precision
-    size = sum(map(weight_bytes, graphs))
-    warnings.warn(
-        f"precision={precision!r} changed nothing: of the model's {size:,} bytes of weights none "
-        "is of a product or a table of embeddings, or keep_float keeps them. Convolutions stay "
-        "float32. The file and its manifest say float32.",
-        stacklevel=3,
-    )
-    return "float32"
+def convert(part: Part, progress: Progress) -> ir.Model:
+    """The `onnx_ir.Model` of a part with its weights, neither simplified nor fused."""
+    variables = part.model.variables
+    conversion.check_layers(part.model)
+    with progress("tracing", UNTRACEABLE):
+        traced = conversion.trace(part.function, variables, part.specs)
+    with progress("converting to ONNX"):
+        recurrent = conversion.recurrent_variables(part.model)
+        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
+        model.ir_version = IR_VERSION
+        conversion.fill_weights(model, weights)
+        _arrange(model.graph, part)
+    return model
 
 
-def _prove(files, task, cases, precision, tolerance, tell):
-    """The field `proof` of the manifest; raises `ExportError` where the files are not the model."""
-    tolerance = verify.TOLERANCES[precision] if tolerance is None else tolerance
-    with tell("running Keras for comparison", "Pass samples=[...] that the model can read."):
-        expected = [task.expected(case) for case in cases]
-    with tell("proving the file in a process without TensorFlow"):
-        found = verify.probe(files[0], cases, step=files[1] if len(files) > 1 else None)
-    exact = precision == "float32"
-    with tell("comparing"):
-        largest = task.compare(cases, expected, found, tolerance, exact)
-    proof = {
-        "date": datetime.date.today().isoformat(),
-        "cases": len(cases),
-        "lines": sum(len(next(iter(case.values()))) for case in cases),
-        "largest_difference": largest,
-        "relative_to": "size" if exact else "spread",
-        "same_tokens": task.same_tokens(expected, found),
-    }
-    tell.result("{lines} lines, largest difference from Keras {largest_difference:.2g} of the "
-                "numbers' {relative_to}".format(**proof))  # fmt: skip
-    if proof["same_tokens"]:
-        tell.result("the same tokens in {} of {} lines".format(*proof["same_tokens"]))
-    return proof
-
-
-def arrange(graph, task):
+def _arrange(graph: ir.Graph, part: Part) -> None:
     """Puts the inputs in their documented order, and names the axes of inputs and outputs.
 
-    An axis of fixed size keeps it, except in outputs whose axes the artefact documents by name.
+    An axis of fixed size keeps its size, except in outputs with documented names of axes.
     """
     by_name = {value.name: value for value in graph.inputs}
-    inputs = [by_name[name] for name in task.specs]
+    inputs = [by_name[name] for name in part.specs]
     graph.inputs.clear()
     graph.inputs.extend(inputs)
     for value in [*graph.inputs, *graph.outputs]:
         sizes = list(value.shape or ())
-        names = task.axes(value.name, len(sizes))
+        names = part.axes(value.name, len(sizes))
         documented = value.name in signature.AXES and value.name not in by_name
         value.shape = ir.Shape(
             size if isinstance(size, int) and not documented else name
@@ -303,8 +278,8 @@ def arrange(graph, task):
         )
 
 
-def restore_outputs(graph, names):
-    """Copies an output that was found to be another one too, so that each has its own name."""
+def restore_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Gives each output its name back, if simplification replaced it by an equal output."""
     for index, (value, name) in enumerate(zip(graph.outputs, names, strict=True)):
         if value.name != name:
             copy = ir.Node("", "Identity", [value], num_outputs=1)
@@ -314,32 +289,20 @@ def restore_outputs(graph, names):
             graph.outputs[index] = output
 
 
-def values(found):
-    """Inputs or outputs as the manifest lists them."""
-    return [
-        {
-            "name": value.name,
-            "dtype": value.dtype.numpy().name,
-            "axes": [size if isinstance(size, int) else str(size.value) for size in value.shape],
-        }
-        for value in found
-    ]
+def _write(model: ir.Model, path: pathlib.Path) -> None:
+    """Writes an `onnx_ir.Model`; weights that do not fit into one file go beside it.
 
-
-def write(model, path):
-    """Writes an `onnx_ir.Model`, its weights beside it where one file cannot hold them.
-
-    In one file, weights that only a step of a search reads go into that step. Weights in a file of
-    their own stay in the outer graph.
+    In one file, weights that only a step of a search reads move into that step. Weights beside the
+    file stay in the outer graph.
     """
-    if weight_bytes(model) <= LARGEST_FILE:
+    if _weight_bytes(model) <= LARGEST_FILE:
         sink_weights(model.graph)
-    large = weight_bytes(model) > LARGEST_FILE  # shared weights have copies in the step now
+    large = _weight_bytes(model) > LARGEST_FILE  # now with copies of shared weights in the step
     ir.save(model, path, external_data=f"{path.name}.data" if large else None)
 
 
-def weight_bytes(model):
-    """How many bytes the constants of a model and of its loops take."""
+def _weight_bytes(model: ir.Model) -> int:
+    """The bytes of all constants of a model and of its loops."""
     return sum(
         value.const_value.nbytes
         for graph in model.graphs()
@@ -347,8 +310,78 @@ def weight_bytes(model):
     )
 
 
-def versions():
-    """Versions of the packages that had a part in an export, as far as they are installed."""
+def _warn_of_float32(precision: str, models: Iterable[ir.Model]) -> None:
+    """Warns that a precision changed no graph.
+
+    One of two graphs may have no weights, such as the start of a language model.
+    """
+    size = sum(map(_weight_bytes, models))
+    warnings.warn(
+        f"precision={precision!r} changed nothing: of the model's {size:,} bytes of weights none "
+        "is of a product or a table of embeddings, or keep_float keeps them. Convolutions stay "
+        "float32. The file and its manifest say float32.",
+        stacklevel=3,
+    )
+
+
+def _prove(
+    files: Sequence[pathlib.Path],
+    task: Task,
+    cases: Sequence[Any],
+    precision: str,
+    tolerance: float | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """The manifest's `proof`; raises `ExportError` unless the files give Keras' results."""
+    tolerance = comparison.TOLERANCES[precision] if tolerance is None else tolerance
+    with progress("running Keras for comparison", "Pass samples=[...] that the model can read."):
+        expected = [task.expected(case) for case in cases]
+    with progress("proving the file in a process without TensorFlow"):
+        found = run_exported(files, cases).outputs
+    exact = precision == "float32"
+    with progress("comparing"):
+        largest = task.compare(cases, expected, found, tolerance, exact)
+    relative_to, same_tokens = "size" if exact else "spread", task.same_tokens(expected, found)
+    lines = sum(len(next(iter(case.values()))) for case in cases)
+    progress.result(
+        f"{lines} lines, largest difference from Keras {largest:.2g} of the numbers' {relative_to}"
+    )
+    if same_tokens:
+        progress.result("the same tokens in {} of {} lines".format(*same_tokens))
+    return {
+        "date": datetime.date.today().isoformat(),
+        "cases": len(cases),
+        "lines": lines,
+        "largest_difference": largest,
+        "relative_to": relative_to,
+        "same_tokens": same_tokens,
+    }
+
+
+def _outputs(first: ir.Model, layout: str) -> list[dict[str, Any]]:
+    """Outputs in the manifest. In the layout "steps" the runtime gives them, not a graph."""
+    if layout == "loop":
+        return _values(first.graph.outputs)
+    return [
+        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
+        for name, dtype in ((signature.TOKEN_IDS, "int32"), (signature.SCORES, "float32"))
+    ]
+
+
+def _values(values: Iterable[ir.Value]) -> list[dict[str, Any]]:
+    """Inputs or outputs in the form of the manifest."""
+    return [
+        {
+            "name": value.name,
+            "dtype": value.dtype.numpy().name,
+            "axes": [size if isinstance(size, int) else str(size.value) for size in value.shape],
+        }
+        for value in values
+    ]
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the installed packages that take part in an export."""
     found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,85 +1,100 @@
-"""Export to SavedModel: strings in, translations out, for whoever serves with TensorFlow.
+"""Export to SavedModel: strings in, translations out, for servers that use TensorFlow.
 
-Shapes: B sentences, W hypotheses of each, S source length, T target length.
+Shapes: B sentences, W hypotheses, S source length, T target length.
 """
 
 import itertools
 import json
+import pathlib
 import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import verify
-from keras_transformer.export.arguments import check_arguments, check_constrained, check_weights
+from keras_transformer.export.arguments import (
+    check_arguments,
+    check_constrained,
+    check_head,
+    check_head_alone,
+    check_weights,
+)
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.heads import check_head, check_head_alone, described
-from keras_transformer.export.staging import Progress, staged, why_not_saved_model
-from keras_transformer.export.tasks import ForwardTask, SearchTask
+from keras_transformer.export.proof import comparison, run_exported
+from keras_transformer.export.staging import Progress, staged
+from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
+from keras_transformer.export.tasks.forward import described
 from keras_transformer.export.tasks.samples import proof_texts
+from keras_transformer.export.tasks.search import Search
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, StrPath, Tensor
 
-# A search in TensorFlow and the same search traced: other orders of summation, nothing else.
+SAVED_MODEL_FILE = "saved_model.pb"
+# TensorFlow runs the search both times, so only the order of summation differs.
 TOLERANCE = 1e-4
 
 
 def export_saved_model(
-    model,
-    path,
-    tokenizer=None,
-    search=None,
+    model: keras.Model,
+    path: StrPath,
+    tokenizer: Tokenizer | None = None,
+    search: Search | None = None,
     *,
-    target_tokenizer=None,
-    head=None,
-    max_length=None,
-    grammar=None,
-    samples=None,
-    tolerance=TOLERANCE,
-    verbose=True,
-):
-    """Writes a SavedModel that needs only TensorFlow, and tensorflow-text where strings are served.
+    target_tokenizer: Tokenizer | None = None,
+    head: Head | None = None,
+    max_length: int | None = None,
+    grammar: Any = None,
+    samples: Sequence[Any] | None = None,
+    tolerance: float = TOLERANCE,
+    verbose: bool = True,
+) -> None:
+    """Writes a SavedModel that needs only TensorFlow, and for strings tensorflow-text.
 
-    Its signatures, each with inputs and outputs by name (`export.artefact.signature`):
+    Its signatures have inputs and outputs by name (`export.artefact.signature`):
 
-    | signature | there with | inputs | outputs |
+    | signature | with | inputs | outputs |
     | --- | --- | --- | --- |
     | `translate` | `search`, `tokenizer` | `text` (B,) | `texts` (B, W), `scores` (B, W) |
     | `search` | `search` | `source_ids` (B, S) | `token_ids` (B, W, T), `scores` (B, W) |
-    | `logits` | the model gives logits | those of the model | `logits` |
-    | `forward` | it gives something else | those of the model | the model's own outputs |
+    | `logits` | a model of logits | the model's inputs | `logits` |
+    | `forward` | another model | the model's inputs | the model's outputs |
 
-    The first is called `generate` for a `CausalTransformer`. For an encoder of one's own, which
-    reads no ids, it is called `transcribe`; this and `search` take the encoder's own inputs.
+    The first is called `generate` for a `CausalTransformer`. For an encoder that reads no ids it is
+    called `transcribe`; this signature and `search` take the encoder's inputs.
 
     With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
-    end token; for a `CausalTransformer` the begin token and its pieces, which the search goes on
-    from. Blank text gives one empty hypothesis of score 0. Before the folder appears it has been
-    loaded in a process without Keras, and its results held to Keras' own.
+    end token. For a `CausalTransformer` it becomes the begin token and its pieces, which the search
+    continues. Blank text gives one empty hypothesis of score 0. Before the folder appears, a
+    process without Keras has loaded it, and its results have been compared with Keras' results.
 
     Args:
         model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;
-            without, any functional Keras model. It is exported in float32, whatever its dtype
+            any functional Keras model without. It is exported in float32, whatever its dtype
             policy.
-        path: folder to write. An earlier SavedModel at this place is replaced in one move, at
-            the end.
+        path: folder to write. An earlier SavedModel at this place is replaced in one step, at the
+            end.
         tokenizer: `Tokenizer`, whose model is written into the SavedModel. Defaults to `None`.
-        target_tokenizer: `Tokenizer` of what the model writes. Defaults to `None`: `tokenizer`.
+        target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass
             only.
-        head: what the outputs of a model without search mean, as in `export_onnx`. It is checked,
+        head: meaning of the outputs of a model without search, as in `export_onnx`. It is checked,
             and written beside the model as `assets.extra/head.json`; signatures give the model's
             outputs. Defaults to `None`.
-        max_length: most generated tokens, the end token included. Defaults to `None`: the source's
-            length + 50, or what a model with learned positions can hold.
+        max_length: most generated tokens, including the end token. Defaults to `None`: the source's
+            length + 50, or the limit of a model with learned positions.
         grammar: what the search may write, as in `export_onnx`. Defaults to `None`: anything.
-        samples: arrays of ids (B, S) to prove the search on, or dicts of inputs for a model without
-            one. Defaults to `None`: random ones.
+        samples: inputs for the proof: arrays of ids (B, S) for a search, or dicts of arrays.
+            Defaults to `None`: random ones.
         tolerance: largest difference from Keras' numbers, relative to their size. Defaults to 1e-4.
-        verbose: whether to tell on stderr what is being done. Defaults to `True`.
+        verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, before anything is done.
-        ExportError: a check failed. What was at `path` is as before.
+        TypeError, ValueError: a wrong argument. Nothing has been done.
+        ExportError: a check failed. The content of `path` is as before.
 
     Example:
 
@@ -89,107 +104,136 @@ def export_saved_model(
     """
     check_arguments(model, tokenizer, search, max_length, target_tokenizer=target_tokenizer)
     check_head_alone(head, search)
-    check_constrained(search, grammar)
-    tell = Progress(verbose)
+    check_constrained(grammar, search)
     check_weights(model)
     passed, model = model, as_float32(model)
-    forward, cases = ForwardTask(model, head, passed), {}
+    forward = ForwardTask(model, head, passed)
     check_head(forward, tokenizer)
     gives_logits = forward.outputs == [signature.LOGITS]
-    tasks = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
+    tasks: dict[str, Task] = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
     if search is not None:
-        tasks[signature.SEARCH] = SearchTask(
-            model, search, max_length, grammar=grammar, passed=passed
-        )
-    for name, task in tasks.items():
-        cases[name] = task.cases(samples if name == list(tasks)[-1] else None)
+        task = SearchTask(model, search, max_length, grammar=grammar, passed=passed)
+        tasks[signature.SEARCH] = task
+    last = list(tasks)[-1]
+    cases = {name: task.cases(samples if name == last else None) for name, task in tasks.items()}
+    progress = Progress(verbose)
     with staged(path, why_not_saved_model) as folder:
-        with tell("tracing"):
-            functions = {name: _function(task.function, task.specs) for name, task in tasks.items()}
+        with progress("tracing"):
+            functions = {name: _traced(task.function, task.specs) for name, task in tasks.items()}
             if search is not None and tokenizer is not None:
-                functions[task.name] = _texts(task, tokenizer, target_tokenizer or tokenizer)
+                functions[task.name] = _text_function(task, tokenizer, target_tokenizer)
                 cases[task.name] = _text_cases(task, tokenizer, cases[signature.SEARCH])
-        with tell("writing"), warnings.catch_warnings():
-            # TensorFlow's own saving code warns of NumPy's future; nobody here can act on it.
+        with progress("writing"), warnings.catch_warnings():
+            # TensorFlow's saving code uses deprecated NumPy calls.
             warnings.simplefilter("ignore", DeprecationWarning)
             module = tf.Module()
             module.weights = [variable.value for variable in model.variables]
             module.functions = functions
             tf.saved_model.save(module, str(folder), signatures=functions)
         if head is not None:
-            extra = folder / "assets.extra"  # where TensorFlow leaves files that it does not know
+            extra = folder / "assets.extra"  # TensorFlow's place for files of others
             extra.mkdir()
             (extra / "head.json").write_text(json.dumps(described(head)), encoding="utf-8")
-        with tell("proving it in a process without Keras"):
+        with progress("proving it in a process without Keras"):
             _prove(folder, tasks, functions, cases, tolerance)
 
 
-def _prove(folder, tasks, functions, cases, tolerance):
-    """Holds every signature of the written folder to Keras, or to the function that was written."""
-    pairs = [(name, case) for name, some in cases.items() for case in some]
-    names, flat = zip(*pairs, strict=True)
-    found = iter(verify.probe(folder, flat, signatures=names))
-    for name, some in cases.items():
-        outputs = list(itertools.islice(found, len(some)))
-        if name in tasks:
-            expected = [tasks[name].expected(case) for case in some]
-            tasks[name].compare(some, expected, outputs, tolerance)
-        else:
-            tensors = {key: tf.constant(array) for key, array in some[0].items()}
-            expected = functions[name](**tensors)
-            verify.compare_texts(expected, outputs[0], tolerance)
-
-
-def _function(function, specs):
+def _traced(function: Callable[..., Any], specs: Mapping[str, tf.TensorSpec]) -> Any:
     """The concrete function of `function`, which takes its inputs by name."""
     return tf.function(function, autograph=False).get_concrete_function(**specs)
 
 
-def _text_cases(task, tokenizer, cases):
-    """Inputs to prove the signature of strings on."""
+def _text_function(
+    task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer | None
+) -> Any:
+    """The concrete function that gives strings: tokenizer, search, tokenizer.
+
+    Input ends at a NUL character, as in onnxruntime-extensions, and NUL in the output becomes
+    U+FFFD. So SavedModel and text model agree on every string.
+    """
+    target_tokenizer = target_tokenizer or tokenizer
+    special = signature.SPECIAL_IDS
+
+    def transcribe(**inputs: Tensor) -> dict[str, Tensor]:
+        found = task.function(**inputs)
+        tokens = found[signature.TOKEN_IDS]
+        # The model may have more ids than the tokenizer.
+        tokens = tf.where(tokens < target_tokenizer.vocab_size, tokens, special["unknown"])
+        texts = target_tokenizer.tf_decode(tokens)
+        texts = tf.strings.regex_replace(texts, r"\x00", signature.REPLACEMENT)
+        return {signature.TEXTS: texts, signature.SCORES: found[signature.SCORES]}
+
+    def translate(text: Tensor, **seed: Tensor) -> dict[str, Tensor]:
+        text = tf.strings.regex_replace(text, r"(?s)\x00.*", "")
+        ids = tokenizer.tf_encode(text)  # ragged (B, S)
+        blank = tf.strings.regex_full_match(text, signature.BLANK) | (ids.row_lengths() == 0)
+        blank = blank[:, tf.newaxis]  # (B, 1)
+        generate = task.name == "generate"
+        mark = tf.fill([tf.shape(text)[0], 1], special["begin" if generate else "end"])
+        ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
+        found = transcribe(**{signature.SOURCE_IDS: ids.to_tensor(special["pad"])}, **seed)
+        scores = found[signature.SCORES]
+        nothing = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf).astype("float32")
+        return {
+            signature.TEXTS: tf.where(blank, "", found[signature.TEXTS]),
+            signature.SCORES: tf.where(blank, nothing, scores),
+        }
+
+    if not task.reads_ids:
+        return _traced(transcribe, task.specs)
+    specs = {**task.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
+    del specs[signature.SOURCE_IDS]
+    return _traced(translate, specs)
+
+
+def _text_cases(
+    task: SearchTask, tokenizer: Tokenizer, cases: Sequence[dict[str, Array]]
+) -> Sequence[dict[str, Array]]:
+    """Inputs on which the signature of strings is proven."""
     if not task.reads_ids:
         return cases[:1]
     seed = {signature.SEED: np.array(17, np.int32)} if task.random else {}
     return [{signature.TEXT: np.array(proof_texts(tokenizer, task.longest)), **seed}]
 
 
-def _texts(task, tokenizer, target_tokenizer):
-    """The concrete function that gives strings: tokenizer, search, tokenizer.
+def _prove(
+    folder: pathlib.Path,
+    tasks: Mapping[str, Task],
+    functions: Mapping[str, Any],
+    cases: Mapping[str, Sequence[Mapping[str, Array]]],
+    tolerance: float,
+) -> None:
+    """Compares each signature of the folder with Keras, or with the function that was written."""
+    pairs = [(name, case) for name, some in cases.items() for case in some]
+    names, every = zip(*pairs, strict=True)
+    found = iter(run_exported([folder], every, signatures=names).outputs)
+    for name, some in cases.items():
+        outputs = list(itertools.islice(found, len(some)))
+        if name in tasks:
+            expected = [tasks[name].expected(case) for case in some]
+            tasks[name].compare(some, expected, outputs, tolerance)
+            continue
+        tensors = {key: tf.constant(array) for key, array in some[0].items()}
+        expected = {key: tensor.numpy() for key, tensor in functions[name](**tensors).items()}
+        texts = np.char.decode(expected[signature.TEXTS].astype(bytes), "utf-8")
+        comparison.compare_texts({**expected, signature.TEXTS: texts}, outputs[0], tolerance)
 
-    Text ends at a NUL character, as it does for the operator of onnxruntime-extensions, and NUL in
-    the output becomes U+FFFD, so that SavedModel and text model agree on every string.
-    """
-    generate = task.name == "generate"
 
-    def translate(text, **seed):
-        text = tf.strings.regex_replace(text, r"(?s)\x00.*", "")
-        ids = tokenizer.tf_encode(text)  # ragged (B, S)
-        blank = tf.strings.regex_full_match(text, signature.BLANK) | (ids.row_lengths() == 0)
-        blank = blank[:, tf.newaxis]  # (B, 1)
-        mark = tf.fill(
-            [tf.shape(text)[0], 1], signature.SPECIAL_IDS["begin" if generate else "end"]
-        )
-        ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
-        ids = ids.to_tensor(signature.SPECIAL_IDS["pad"])
-        found = transcribe(**{signature.SOURCE_IDS: ids}, **seed)
-        texts, scores = found[signature.TEXTS], found[signature.SCORES]
-        nothing = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf).astype("float32")
-        return {
-            signature.TEXTS: tf.where(blank, "", texts),
-            signature.SCORES: tf.where(blank, nothing, scores),
-        }
+def why_not_saved_model(folder: pathlib.Path) -> str | None:
+    """Why a folder is no result of `export_saved_model`, or `None`."""
+    for item in sorted(folder.iterdir()):
+        if not _is_part_of_saved_model(item):
+            return f"{item.name} is no part of a SavedModel"
+    if not (folder / SAVED_MODEL_FILE).exists():
+        return f"it has no {SAVED_MODEL_FILE}"
+    return None
 
-    def transcribe(**inputs):
-        found = task.function(**inputs)
-        tokens, known = found[signature.TOKEN_IDS], target_tokenizer.vocab_size
-        # Ids that the tokenizer lacks, as where a vocabulary was rounded up, are unknown.
-        tokens = tf.where(tokens < known, tokens, signature.SPECIAL_IDS["unknown"])
-        texts = target_tokenizer.tf_decode(tokens)
-        texts = tf.strings.regex_replace(texts, r"\x00", signature.REPLACEMENT)
-        return {signature.TEXTS: texts, signature.SCORES: found[signature.SCORES]}
 
-    if not task.reads_ids:
-        return _function(transcribe, task.specs)
-    specs = {**task.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
-    del specs[signature.SOURCE_IDS]
-    return _function(translate, specs)
+def _is_part_of_saved_model(item: pathlib.Path) -> bool:
+    if item.is_file():
+        return item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
+    names = [file.name for file in item.iterdir()]
+    if item.name == "variables":
+        return all(name.startswith("variables.") for name in names)
+    # The tokenizer is in the graph, so `assets` is empty.
+    return names == {"assets": [], "assets.extra": ["head.json"]}.get(item.name)

@@ -1,4 +1,4 @@
-"""What exporters share: folders that appear whole or not at all, one error, progress."""
+"""Shared by all exporters: folders that appear whole or not at all, one error, progress."""
 
 import contextlib
 import json
@@ -6,36 +6,37 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, ClassVar, TypeAlias
 
-from keras_transformer.export.artefact import signature
 from keras_transformer.files import checked_path, whole_folder
+from keras_transformer.types import StrPath
 
-# The file that every SavedModel has.
-SAVED_MODEL_FILE = "saved_model.pb"
+# A function of a folder that returns why it is no earlier export, or `None` if it is one.
+WhyNot: TypeAlias = Callable[[pathlib.Path], str | None]
 
 
 class ExportError(Exception):
-    """An export that did not succeed: says which check failed, by how much, and how to go on."""
+    """An export that failed. The message names the check, by how much it failed, and a remedy."""
 
 
 @contextlib.contextmanager
-def staged(path, why_not):
-    """An empty folder beside `path` that takes its place when the block ends without an error.
+def staged(path: StrPath, why_not: WhyNot) -> Iterator[pathlib.Path]:
+    """Yields an empty folder beside `path`, which takes its place when the block ends.
 
-    Until then what is at `path` stays as it is, and after an error the new folder is removed. An
-    old folder is replaced only if it is empty, or if all that is in it belongs to an earlier
-    export. A symbolic link stays, and the folder that it leads to is replaced.
+    Until then the content of `path` stays as it is. After an error the new folder is removed. An
+    old folder is replaced only if it is empty or holds nothing but an earlier export. A symbolic
+    link stays, and the folder that it leads to is replaced.
 
     Args:
         path: folder to write.
-        why_not: function of a folder that returns why it is no earlier export, or None if it is
-            one: `why_not_onnx` or `why_not_saved_model`.
+        why_not: why a folder is no earlier export, such as a result of `why_not_files`.
 
     Yields:
         `pathlib.Path` of the folder to fill.
 
     Raises:
-        ExportError: something else than an export is at `path`, or nothing can be written there.
+        ExportError: `path` holds something else than an export, or cannot be written.
         ValueError: `path` begins with "~".
     """
     path = checked_path(path)
@@ -56,19 +57,19 @@ def staged(path, why_not):
         if folder is None:
             raise ExportError(
                 f"Nothing can be written beside {path}: {error}. An export is written aside and "
-                "moved into place, so the folder above must be writable: mend that, or choose "
+                "moved into place, so the folder above must be writable: change that, or choose "
                 "another path."
             ) from error
         if complete:
             raise ExportError(
                 f"The export is complete, but could not be moved to {path}: {error}. If another "
-                "export wrote there at the same time, that one stands; else see that the folder "
+                "export wrote there at the same time, that one stands; else check that the folder "
                 "can be renamed (it is no mount point), and export again."
             ) from error
         raise
 
 
-def _check_target(path, why_not):
+def _check_target(path: pathlib.Path, why_not: WhyNot) -> None:
     """Raises `ExportError` unless `path` is free, an empty folder or an earlier export."""
     if not path.exists():
         return
@@ -80,80 +81,71 @@ def _check_target(path, why_not):
         )
 
 
-def why_not_onnx(folder):
-    """Why a folder is not what `export_onnx` wrote, or None."""
-    known = {signature.MANIFEST_FILE, *signature.FILES}
-    for item in sorted(folder.iterdir()):
-        if item.name not in known or not item.is_file():
-            return f"{item.name} is no file of an ONNX export"
-    try:
-        manifest = json.loads((folder / signature.MANIFEST_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        return f"its {signature.MANIFEST_FILE} cannot be read: {error}"
-    if not isinstance(manifest, dict) or manifest.get("format") != signature.FORMAT:
-        return f"its {signature.MANIFEST_FILE} does not say format={signature.FORMAT!r}"
-    return None
+def why_not_files(names: Collection[str], marked: str, mark: dict[str, Any]) -> WhyNot:
+    """The `WhyNot` of exports that consist of files, one of which is marked.
 
+    Args:
+        names: names of all files that such an export may hold.
+        marked: name of a JSON file of each export.
+        mark: keys and values that this file must hold.
+    """
 
-def why_not_saved_model(folder):
-    """Why a folder is not what `export_saved_model` wrote, or None."""
-    for item in sorted(folder.iterdir()):
-        if not _is_part_of_saved_model(item):
-            return f"{item.name} is no part of a SavedModel"
-    if not (folder / SAVED_MODEL_FILE).exists():
-        return f"it has no {SAVED_MODEL_FILE}"
-    return None
+    def why_not(folder: pathlib.Path) -> str | None:
+        for item in sorted(folder.iterdir()):
+            if item.name not in names or not item.is_file():
+                return f"{item.name} is no file of such an export"
+        try:
+            content = json.loads((folder / marked).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            return f"its {marked} cannot be read: {error}"
+        if not isinstance(content, dict) or not mark.items() <= content.items():
+            return f"its {marked} does not say {json.dumps(mark)}, so it came from elsewhere"
+        return None
 
-
-def _is_part_of_saved_model(item):
-    if item.is_file():
-        return item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
-    if item.name == "assets":
-        return not any(item.iterdir())  # the tokenizer is in the graph
-    if item.name == "assets.extra":
-        return [file.name for file in item.iterdir()] == ["head.json"]
-    return item.name == "variables" and all(
-        file.name.startswith("variables.") for file in item.iterdir()
-    )
+    return why_not
 
 
 class Progress:
-    """Tells on stderr what is being done and how long it took; and in which stage it failed.
+    """Writes to stderr which stage runs and how long it took, and names a stage that failed.
 
-    `pending` may hold an exception that a signal's handler has raised. Python loses one that comes
-    while a finaliser runs; then the next stage raises it again.
+    Attributes:
+        pending: an exception that the handler of a signal raised, or `None`. Python loses an
+            exception that is raised while a finalizer runs; then the next stage raises it again.
     """
 
-    pending = None
+    pending: ClassVar[BaseException | None] = None
 
-    def __init__(self, verbose):
+    def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
 
     @contextlib.contextmanager
-    def __call__(self, what, advice="Please report it with the model's configuration."):
+    def __call__(
+        self, stage: str, advice: str = "Please report it with the model's configuration."
+    ) -> Iterator[None]:
+        """Runs the block as a stage. Unexpected errors become `ExportError`s with the advice."""
         start = time.perf_counter()
         if Progress.pending is not None:
             raise Progress.pending
-        self._print(f"{what} ... ")
+        self._write(f"{stage} ... ")
         try:
             yield
         except BaseException as error:
-            self._print("failed\n" if isinstance(error, Exception) else "stopped\n")
+            self._write("failed\n" if isinstance(error, Exception) else "stopped\n")
             if isinstance(error, ExportError) or not isinstance(error, Exception):
                 raise
             if isinstance(error, OSError):
-                advice = "Make room and see that it can be written there, and export again."
+                advice = "Free some disk space, check the folder's permissions, and export again."
             raise ExportError(
-                f"Failed at {what}: {type(error).__name__}: {error}. What was at the target is as "
-                f"before. {advice}"
+                f"Failed at {stage}: {type(error).__name__}: {error}. The target is as before. "
+                f"{advice}"
             ) from error
-        self._print(f"{time.perf_counter() - start:.1f} s\n")
+        self._write(f"{time.perf_counter() - start:.1f} s\n")
 
     def result(self, text: str) -> None:
-        """Tells a result."""
-        self._print(f"{text}\n")
+        """Writes a line with a result."""
+        self._write(f"{text}\n")
 
-    def _print(self, text):
+    def _write(self, text: str) -> None:
         if self.verbose:
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -1,148 +1,240 @@
 """Nodes around a model of ids: from texts to ids, and from ids to texts.
 
-Text goes through the tokenizer's own operator. The way back needs none: pieces are looked up in a
-table of strings and joined. Byte pieces are single bytes there, so that joining them gives back the
-character that they spell.
+SentencePiece's own operator encodes texts. Decoding needs no such operator: pieces are looked up in
+a table of strings and joined. A byte piece is a single byte there, so joined byte pieces spell
+their character.
 
-Shapes: B texts, N tokens of all of them, S of the longest, W hypotheses, T tokens of each.
+SentencePiece writes a character without a piece as the bytes of its UTF-8 encoding, but a model may
+write byte pieces in any order. Byte pieces that spell no character become U+FFFD, one for each
+byte, as in the tokenizer.
+
+UTF-8 has characters of one byte up to 0x7F. Other characters have a first byte, which determines
+how many bytes follow (one, two or three), and following bytes from 0x80 to 0xBF. After four of the
+first bytes the second byte has narrower bounds.
+
+Shapes: B texts, N tokens of all texts, S of the longest, W hypotheses, T tokens of a hypothesis.
 """
+
+from typing import Any, TypeAlias
 
 import numpy as np
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.text_bytes import add_broken_bytes
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array
 
 # The domain of onnxruntime-extensions' operators.
 CONTRIB = "ai.onnx.contrib"
-# How SentencePiece writes a space, and the unknown token.
+# SentencePiece's space, and its text for the unknown token.
 SPACE, UNKNOWN = "\u2581", " \u2047 "
+# First bytes that need at least one following byte, at least two, and three.
+FIRST_BYTES = ((0xC2, 0xF4), (0xE0, 0xF4), (0xF0, 0xF4))
+# Bounds of the second byte after these first bytes, and of all other following bytes.
+SECOND_BYTES = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
+FOLLOWING = (0x80, 0xBF)
+# The most bytes of a character before or after a given one.
+REACH = 3
+
+# The name of a value in the graph, or a constant.
+Value: TypeAlias = str | int | Array
 
 
 class Nodes:
-    """Collects nodes and constants under names that no model uses; each is known by its name."""
+    """Collects nodes and constants.
 
-    def __init__(self):
-        self.nodes, self.constants = [], []
+    Args:
+        prefix: start of all names, which no model uses.
 
-    def constant(self, array):
-        """A constant of numbers or booleans."""
-        name = f"text/constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+    Attributes:
+        nodes: list of `onnx.NodeProto`, in order.
+        constants: list of `onnx.TensorProto`.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def string(self, *texts: bytes | str) -> str:
+        """Adds a constant of strings; returns its name."""
+        name = f"{self.prefix}/constant_{len(self.constants)}"
+        data = [text.encode() if isinstance(text, str) else text for text in texts]
+        self.constants.append(helper.make_tensor(name, TensorProto.STRING, [len(data)], data))
         return name
 
-    def string(self, text):
-        """A constant with one string."""
-        name = f"text/constant_{len(self.constants)}"
-        self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], [text.encode()]))
+    def _name(self, value: Value) -> str:
+        """The name of a value. Integers and arrays become constants."""
+        if isinstance(value, str):
+            return value
+        name = f"{self.prefix}/constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def add(self, op_type, *inputs, domain="", outputs=1, **attributes):
-        """A node; returns the name of its output, or a list of them."""
-        names = [f"text/{op_type}_{len(self.nodes)}_{i}" for i in range(outputs)]
-        self.nodes.append(helper.make_node(op_type, inputs, names, domain=domain, **attributes))
-        return names[0] if outputs == 1 else names
+    def add(self, op_type: str, *inputs: Value, **attributes: Any) -> str:
+        """Adds a node with one output; returns the name of the output."""
+        (name,) = self.add_several(1, op_type, *inputs, **attributes)
+        return name
 
-    def substitute(self, text, regex, by):
-        """Texts in which every match of a regular expression is replaced."""
-        return self.add(
-            "StringRegexReplace",
-            text,
-            self.string(regex),
-            self.string(by),
-            domain=CONTRIB,
-            global_replace=1,
-        )
+    def add_several(self, count: int, op_type: str, *inputs: Value, **attributes: Any) -> list[str]:
+        """Adds a node with `count` outputs; returns their names."""
+        names = [f"{self.prefix}/{op_type}_{len(self.nodes)}_{i}" for i in range(count)]
+        inputs = [self._name(value) for value in inputs]
+        self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
+        return names
+
+    def substitute(self, text: str, regex: str, by: str) -> str:
+        """Adds a node that replaces every match of a regular expression."""
+        strings = self.string(regex), self.string(by)
+        return self.add("StringRegexReplace", text, *strings, domain=CONTRIB, global_replace=1)
 
 
-def add_encoding(made, tokenizer, task):
-    """Nodes from `text` to padded ids (B, S), and to whether it is blank (B, 1); their names.
+def add_encoding(nodes: Nodes, tokenizer: Tokenizer, generate: bool) -> tuple[str, str]:
+    """Adds nodes from `text` (B,) to padded ids (B, S), and to whether a text is blank (B, 1).
 
     The tokenizer's operator gives the tokens of all texts in one row, and where each text begins.
-    Column s of text b is the token at `first[b] + s`, as far as the text has so many.
+    Column s of text b is the token at `first[b] + s`, if the text is long enough.
+
+    Args:
+        nodes: `Nodes` to add to.
+        tokenizer: `Tokenizer` of the text.
+        generate: whether ids start with the begin token; else they end with the end token.
+
+    Returns:
+        The names of both values.
     """
-    generate = task == "generate"
     flags = [np.array([flag]) for flag in (generate, not generate, False, False)]
-    tokens, starts = made.add(
-        "SentencepieceTokenizer",
-        signature.TEXT,
-        made.constant(np.array([0], np.int64)),
-        made.constant(np.array([0], np.float32)),
-        *map(made.constant, flags),
-        domain=CONTRIB,
-        outputs=2,
-        model=tokenizer.model,
-    )  # (N,), (B + 1,): where each text begins, and the end
-    zero, one = made.constant(np.array([0])), made.constant(np.array([1]))
-    first = made.add("Slice", starts, zero, made.constant(np.array([-1])), zero)  # (B,)
-    end = made.add("Slice", starts, one, made.constant(np.array([2**31 - 1])), zero)  # (B,)
-    count = made.add("Sub", end, first)
-    longest = made.add("ReduceMax", count, keepdims=0)
-    scalars = [made.constant(np.array(number)) for number in (0, 1)]
-    column = made.add("Unsqueeze", made.add("Range", scalars[0], longest, scalars[1]), zero)
-    index = made.add("Add", made.add("Unsqueeze", first, one), column)  # (B, S)
-    last = made.add("Sub", made.add("Size", tokens), scalars[1])
-    found = made.add("Gather", tokens, made.add("Min", index, last))  # (B, S)
-    there = made.add("Less", column, made.add("Unsqueeze", count, one))
-    pad = made.constant(np.array(signature.SPECIAL_IDS["pad"], np.int32))
-    rest = made.substitute(signature.TEXT, f"^{signature.BLANK}$", "")
-    length = made.add("StringLength", rest, domain=CONTRIB)  # (B,)
-    blank = made.add(
-        "Or", made.add("Equal", length, scalars[0]), made.add("Equal", count, scalars[1])
-    )
-    return made.add("Where", there, found, pad), made.add("Unsqueeze", blank, one)
+    inputs = signature.TEXT, np.array([0]), np.array([0], np.float32), *flags
+    options = {"domain": CONTRIB, "model": tokenizer.model}
+    # tokens (N,); starts (B + 1,): where each text begins, and the end of the last one
+    tokens, starts = nodes.add_several(2, "SentencepieceTokenizer", *inputs, **options)
+    zero, one = np.array([0]), np.array([1])
+    first = nodes.add("Slice", starts, zero, np.array([-1]), zero)  # (B,)
+    end = nodes.add("Slice", starts, one, np.array([2**31 - 1]), zero)  # (B,)
+    count = nodes.add("Sub", end, first)
+    longest = nodes.add("ReduceMax", count, keepdims=0)
+    column = nodes.add("Unsqueeze", nodes.add("Range", 0, longest, 1), zero)
+    index = nodes.add("Add", nodes.add("Unsqueeze", first, one), column)  # (B, S)
+    last = nodes.add("Sub", nodes.add("Size", tokens), 1)
+    found = nodes.add("Gather", tokens, nodes.add("Min", index, last))  # (B, S)
+    exists = nodes.add("Less", column, nodes.add("Unsqueeze", count, one))
+    ids = nodes.add("Where", exists, found, np.array(signature.SPECIAL_IDS["pad"], np.int32))
+    rest = nodes.substitute(signature.TEXT, f"^{signature.BLANK}$", "")
+    length = nodes.add("StringLength", rest, domain=CONTRIB)  # (B,)
+    blank = nodes.add("Or", nodes.add("Equal", length, 0), nodes.add("Equal", count, 1))
+    return ids, nodes.add("Unsqueeze", blank, one)
 
 
-def add_decoding(made, tokenizer, blank, vocab_size):
-    """Nodes from `token_ids` (B, W, T) to strings and scores (B, W); returns their names.
+def add_decoding(
+    nodes: Nodes, tokenizer: Tokenizer, blank: str, scores: str, vocab_size: int
+) -> tuple[str, str]:
+    """Adds nodes from `token_ids` (B, W, T) to strings and scores (B, W).
 
-    Each id is looked up in the table of `pieces`, and the pieces of a hypothesis are joined.
+    A blank text gets one empty hypothesis of score 0 and no other.
+
+    Args:
+        nodes: `Nodes` to add to.
+        tokenizer: `Tokenizer` of the target.
+        blank: name of a boolean (B, 1), whether a text is blank.
+        scores: name of the model's scores (B, W).
+        vocab_size: how many ids the model may write.
+
+    Returns:
+        The names of both values.
     """
-    found = pieces(tokenizer, vocab_size)
-    table = helper.make_tensor("text/pieces", TensorProto.STRING, [len(found)], found)
-    made.constants.append(table)
-    words = made.add("Gather", table.name, signature.TOKEN_IDS)  # (B, W, T)
-    broken = add_broken_bytes(made, tokenizer, vocab_size)
-    words = made.add("Where", broken, made.string(signature.REPLACEMENT), words)
-    text = made.add(
-        "StringJoin", words, made.string(""), made.constant(np.array([2])), domain=CONTRIB
-    )
-    text = made.substitute(text, f"^{SPACE}", "")
-    text = made.substitute(text, SPACE, " ")
-    # Blank text has one empty hypothesis of score 0 and no other.
-    beam = made.add("Shape", "text/scores", start=1)
-    zero, one = (made.constant(np.array(number)) for number in (0, 1))
-    others = made.add("Range", zero, made.add("Squeeze", beam), one)  # (W,)
-    nothing = made.add(
-        "Where",
-        made.add("Less", others, one),
-        made.constant(np.array(0, np.float32)),
-        made.constant(np.array(-np.inf, np.float32)),
-    )
+    table = nodes.string(*pieces(tokenizer, vocab_size))
+    words = nodes.add("Gather", table, signature.TOKEN_IDS)  # (B, W, T)
+    broken = _add_broken_bytes(nodes, tokenizer, vocab_size)
+    words = nodes.add("Where", broken, nodes.string(signature.REPLACEMENT), words)
+    text = nodes.add("StringJoin", words, nodes.string(""), np.array([2]), domain=CONTRIB)
+    text = nodes.substitute(nodes.substitute(text, f"^{SPACE}", ""), SPACE, " ")
+    width = nodes.add("Squeeze", nodes.add("Shape", scores, start=1))
+    first = nodes.add("Less", nodes.add("Range", 0, width, 1), 1)  # (W,)
+    nothing = nodes.add("Where", first, np.float32(0), np.float32(-np.inf))
     return (
-        made.add("Where", blank, made.string(""), text),
-        made.add("Where", blank, nothing, "text/scores"),
+        nodes.add("Where", blank, nodes.string(""), text),
+        nodes.add("Where", blank, nothing, scores),
     )
 
 
-def pieces(tokenizer, vocab_size):
-    """What each id stands for, as bytes.
+def pieces(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
+    """The bytes of each id.
 
-    Nothing for special tokens, one byte for a byte piece, U+FFFD for that of NUL, which would end
-    the text, and the unknown token's text for ids that the tokenizer lacks.
+    Special tokens are empty. A byte piece is its byte; NUL would end the text, so it is
+    U+FFFD. Ids that the tokenizer lacks are written like the unknown token.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     found = []
-    for token in range(processor.get_piece_size()):
-        piece = processor.id_to_piece(token)
-        if processor.is_unknown(token):
+    for token, byte in enumerate(_byte_values(tokenizer, vocab_size)):
+        if token >= processor.get_piece_size() or processor.is_unknown(token):
             found.append(UNKNOWN.encode())
         elif processor.is_control(token):
             found.append(b"")
-        elif processor.is_byte(token):
-            byte = bytes([int(piece[3:-1], 16)])  # "<0x2A>"
-            found.append(signature.REPLACEMENT.encode() if byte == b"\0" else byte)
+        elif byte < 0:
+            found.append(processor.id_to_piece(token).encode())
         else:
-            found.append(piece.encode())
-    return found + [UNKNOWN.encode()] * (vocab_size - len(found))
+            found.append(bytes([byte]) if byte else signature.REPLACEMENT.encode())
+    return found
+
+
+def _byte_values(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+    """The byte of each id, -1 if it is no byte piece."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    values = [-1] * vocab_size
+    for token in filter(processor.is_byte, range(processor.get_piece_size())):
+        values[token] = int(processor.id_to_piece(token)[3:-1], 16)  # "<0x2A>"
+    return values
+
+
+def byte_table(tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, int, int, int]]:
+    """For each id: its byte or -1, how many bytes must follow, and bounds of the next byte."""
+    return [
+        (
+            byte,
+            sum(low <= byte <= high for low, high in FIRST_BYTES),
+            *SECOND_BYTES.get(byte, FOLLOWING),
+        )
+        for byte in _byte_values(tokenizer, vocab_size)
+    ]
+
+
+def _add_broken_bytes(nodes: Nodes, tokenizer: Tokenizer, vocab_size: int) -> str:
+    """Adds nodes that find byte pieces of no character; returns the name of a boolean (B, W, T)."""
+    value, need, low, high = np.array(byte_table(tokenizer, vocab_size)).T
+    ids = nodes.add("Cast", signature.TOKEN_IDS, to=TensorProto.INT64)
+    ids = nodes.add("Pad", ids, np.array([0, 0, REACH, 0, 0, REACH]))
+    values = nodes.add("Gather", value, ids)
+    byte, *following = (_shifted(nodes, values, shift) for shift in range(REACH + 1))
+    needed = _shifted(nodes, nodes.add("Gather", need, ids), 0)
+    # A character begins at a first byte that is followed by all the bytes that it needs.
+    first = _shifted(nodes, ids, 0)
+    bounds = nodes.add("Gather", low, first), nodes.add("Gather", high, first)
+    fits = _within(nodes, following[0], *bounds)
+    begins = nodes.add("And", nodes.add("Equal", needed, 1), fits)
+    for count in (2, 3):
+        fits = nodes.add("And", fits, _within(nodes, following[count - 1], *FOLLOWING))
+        complete = nodes.add("And", nodes.add("Equal", needed, count), fits)
+        begins = nodes.add("Or", begins, complete)
+    # A byte belongs to a character that begins there or up to three bytes before.
+    length = nodes.add("Mul", nodes.add("Cast", begins, to=TensorProto.INT64), needed)
+    length = nodes.add("Pad", length, np.array([0, 0, REACH, 0, 0, REACH]))
+    covered = begins
+    for shift in (1, 2, 3):
+        inside = nodes.add("GreaterOrEqual", _shifted(nodes, length, -shift), shift)
+        covered = nodes.add("Or", covered, inside)
+    multiple = nodes.add("GreaterOrEqual", byte, FOLLOWING[0])
+    return nodes.add("And", multiple, nodes.add("Not", covered))
+
+
+def _shifted(nodes: Nodes, name: str, shift: int) -> str:
+    """The values `shift` tokens later; `name` has `REACH` tokens of padding on both sides."""
+    start = np.array([REACH + shift])
+    end = np.array([shift - REACH if shift < REACH else 2**31 - 1])  # 0 would be an empty slice
+    return nodes.add("Slice", name, start, end, np.array([2]))
+
+
+def _within(nodes: Nodes, values: str, lowest: Value, highest: Value) -> str:
+    """Whether values are within bounds, both included."""
+    at_least = nodes.add("GreaterOrEqual", values, lowest)
+    return nodes.add("And", at_least, nodes.add("LessOrEqual", values, highest))

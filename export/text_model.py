@@ -1,38 +1,51 @@
-"""The string-to-string ONNX file: SentencePiece around the model, by onnxruntime-extensions.
+"""The ONNX file from strings to strings: SentencePiece around the model, by onnxruntime-extensions.
 
-The nodes before and after the model are in `text_graph`. The file is proven like the model that it
-is made of: in a process of its own, against the tokenizer around that model.
+`text_graph` has the nodes before and after the model. A second process runs the file, and the
+results are compared with the tokenizer around the model.
 
 Shapes: B texts, S tokens of the longest, W hypotheses.
 """
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from keras_transformer.export import verify
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import proof_texts
+from keras_transformer.export.tasks.search import SearchTask
 from keras_transformer.export.text_graph import CONTRIB, Nodes, add_decoding, add_encoding
 from keras_transformer.padding import pad_rows
+from keras_transformer.text.tokenizer import Tokenizer
 
-# Scores of the file and of the ids' own run: the same graph, so only their way differs.
+# Largest difference of scores between the two files, which hold the same graph.
 TOLERANCE = 1e-6
+# The name of the model's scores inside of the text model.
+MODEL_SCORES = "decoding/scores"
 
 
-def add_text_model(folder, task, tokenizer, target_tokenizer=None):
+def add_text_model(
+    folder: pathlib.Path,
+    task: SearchTask,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+) -> dict[str, Any]:
     """Writes the text model beside `model.onnx` in `folder` and proves it.
 
     Args:
         folder: `pathlib.Path` with the model, ids in and out.
         task: `SearchTask` of a model that reads ids.
-        tokenizer: `Tokenizer` of the text that is read. Ids that the tokenizer of the text that is
-            written lacks, as where a vocabulary was rounded up, are written like the unknown token.
-        target_tokenizer: `Tokenizer` of the text that is written. Defaults to `None`: `tokenizer`.
+        tokenizer: `Tokenizer` of the source.
+        target_tokenizer: `Tokenizer` of the target. Ids that it lacks are written like the unknown
+            token. Defaults to `None`: `tokenizer`.
 
     Returns:
-        `{"inputs", "outputs"}` as the manifest lists them.
+        `{"inputs", "outputs"}` in the form of the manifest.
 
     Raises:
         ExportError: the model is too large for one file, or strings differ from the tokenizer's.
@@ -42,60 +55,65 @@ def add_text_model(folder, task, tokenizer, target_tokenizer=None):
             "The model is too large for one file, and the text model has to be one. Leave out "
             "text=True and serve with keras_transformer.export.runtime."
         )
+    target_tokenizer = target_tokenizer or tokenizer
     model = onnx.load(folder / signature.MODEL_FILE)
-    seeded = any(value.name == signature.SEED for value in model.graph.input)
-    tokenizers = tokenizer, target_tokenizer or tokenizer
-    made = wrap(model, *tokenizers, task.name, task.vocab_size["target"])
-    onnx.save(made, folder / signature.TEXT_MODEL_FILE)
-    _prove(folder, *tokenizers, task.name, seeded, proof_texts(tokenizer, task.longest))
-    seed = [{"name": signature.SEED, "dtype": "int32", "axes": []}] if seeded else []
+    wrapped = _wrapped(model, task, tokenizer, target_tokenizer)
+    onnx.save(wrapped, folder / signature.TEXT_MODEL_FILE)
+    _prove(folder, task, tokenizer, target_tokenizer)
+    seed = {signature.SEED: "int32"} if task.random else {}
     return {
-        "inputs": [_entry(signature.TEXT, "string"), *seed],
-        "outputs": [_entry(signature.TEXTS, "string"), _entry(signature.SCORES, "float32")],
+        "inputs": _entries({signature.TEXT: "string", **seed}),
+        "outputs": _entries({signature.TEXTS: "string", signature.SCORES: "float32"}),
     }
 
 
-def _entry(name, dtype):
-    """An input or output as the manifest lists it."""
-    return {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
+def _entries(dtypes: dict[str, str]) -> list[dict[str, Any]]:
+    """Inputs or outputs in the form of the manifest."""
+    return [
+        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
+        for name, dtype in dtypes.items()
+    ]
 
 
-def wrap(model, tokenizer, target_tokenizer, task, vocab_size):
-    """The ONNX model from `text` to `texts` and `scores` around one from ids to ids.
+def _wrapped(
+    model: onnx.ModelProto, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer
+) -> onnx.ModelProto:
+    """The ONNX model from `text` to `texts` and `scores` around a model from ids to ids.
 
-    The model's own nodes stay as they are, between those that `text_graph` adds; only its input
-    becomes the ids of the texts, and its scores get another name, being no output any more.
+    The nodes of the model stay as they are. Its input becomes the ids of the texts, and its scores
+    get another name, because they are no output anymore.
     """
-    graph, made = model.graph, Nodes()
-    ids, blank = add_encoding(made, tokenizer, task)
-    before = len(made.nodes)
-    texts, scores = add_decoding(made, target_tokenizer, blank, vocab_size)
-    made.nodes.append(helper.make_node("Identity", [texts], [signature.TEXTS]))
-    made.nodes.append(helper.make_node("Identity", [scores], [signature.SCORES]))
+    graph, before, after = model.graph, Nodes("encoding"), Nodes("decoding")
+    ids, blank = add_encoding(before, tokenizer, task.name == "generate")
+    vocab_size = task.vocab_size["target"]
+    texts, scores = add_decoding(after, target_tokenizer, blank, MODEL_SCORES, vocab_size)
+    after.nodes.append(helper.make_node("Identity", [texts], [signature.TEXTS]))
+    after.nodes.append(helper.make_node("Identity", [scores], [signature.SCORES]))
+    renamed = {signature.SOURCE_IDS: ids, signature.SCORES: MODEL_SCORES}
     for node in _all_nodes(graph):
         for names in (node.input, node.output):
-            for i, name in enumerate(names):
-                names[i] = {
-                    signature.SOURCE_IDS: ids,
-                    signature.SCORES: "text/scores",
-                }.get(name, name)
-    nodes = [*made.nodes[:before], *graph.node, *made.nodes[before:]]
-    values = [
+            names[:] = [renamed.get(name, name) for name in names]
+    text, *outputs = (
         helper.make_tensor_value_info(name, kind, signature.AXES[name])
         for name, kind in (
             (signature.TEXT, TensorProto.STRING),
             (signature.TEXTS, TensorProto.STRING),
             (signature.SCORES, TensorProto.FLOAT),
         )
-    ]
-    rest = [value for value in graph.input if value.name != signature.SOURCE_IDS]
-    constants = [*graph.initializer, *made.constants]
-    whole = helper.make_graph(nodes, graph.name, [values[0], *rest], values[1:], constants)
+    )
+    seed = [value for value in graph.input if value.name != signature.SOURCE_IDS]
+    whole = helper.make_graph(
+        [*before.nodes, *graph.node, *after.nodes],
+        graph.name,
+        [text, *seed],
+        outputs,
+        [*graph.initializer, *before.constants, *after.constants],
+    )
     opsets = [*model.opset_import, helper.make_opsetid(CONTRIB, 1)]
     return helper.make_model(whole, opset_imports=opsets, ir_version=model.ir_version)
 
 
-def _all_nodes(graph):
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Nodes of a graph and of the graphs inside."""
     for node in graph.node:
         yield node
@@ -104,35 +122,39 @@ def _all_nodes(graph):
                 yield from _all_nodes(attribute.g)
 
 
-def _prove(folder, tokenizer, target_tokenizer, task, seeded, proof):
-    """Holds strings from the written file to the tokenizer around the model of ids.
+def _prove(
+    folder: pathlib.Path, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer
+) -> None:
+    """Compares strings of the written file with the tokenizer around the model of ids.
 
-    Both run in processes of their own: onnxruntime-extensions cannot be loaded beside TensorFlow.
+    Other processes run both files: onnxruntime-extensions crashes beside TensorFlow.
     """
-    marks = signature.SPECIAL_IDS
-    ids = [
-        [marks["begin"], *row] if task == "generate" else [*row, marks["end"]]
-        for row in tokenizer.encode(proof)
-    ]
-    padded = pad_rows(ids)
-    seed = {signature.SEED: np.array(17, np.int32)} if seeded else {}
-    (expected,) = verify.probe(
-        folder / signature.MODEL_FILE, [{signature.SOURCE_IDS: padded, **seed}]
+    special, texts = signature.SPECIAL_IDS, proof_texts(tokenizer, task.longest)
+    ids = pad_rows(
+        [
+            [special["begin"], *row] if task.name == "generate" else [*row, special["end"]]
+            for row in tokenizer.encode(texts)
+        ]
     )
-    (found,) = verify.probe(
-        folder / signature.TEXT_MODEL_FILE,
-        [{signature.TEXT: np.array(proof), **seed}],
-        extensions=True,
+    seed = {signature.SEED: np.array(17, np.int32)} if task.random else {}
+    cases = {
+        signature.MODEL_FILE: {signature.SOURCE_IDS: ids, **seed},
+        signature.TEXT_MODEL_FILE: {signature.TEXT: np.array(texts), **seed},
+    }
+    (expected,), (found,) = (
+        run_exported([folder / name], [case], extensions=signature.TEXT in case).outputs
+        for name, case in cases.items()
     )
-    texts, scores = [], expected[signature.SCORES].copy()
-    for text, row, score in zip(proof, expected[signature.TOKEN_IDS], scores, strict=True):
-        row = np.where(row < target_tokenizer.vocab_size, row, marks["unknown"])
-        decoded = target_tokenizer.decode(row)
-        decoded = [one.replace("\0", signature.REPLACEMENT) for one in decoded]
-        texts.append(decoded if text.strip() else [""] * len(decoded))
-        if not text.strip():
-            score[:] = np.where(np.arange(len(score)) < 1, 0.0, -np.inf)
-    encoded = np.array([[one.encode() for one in row] for row in texts], dtype=object)
-    verify.compare_texts(
-        {signature.TEXTS: encoded, signature.SCORES: scores}, found, tolerance=TOLERANCE
+    tokens, scores = expected[signature.TOKEN_IDS], expected[signature.SCORES].copy()
+    tokens = np.where(tokens < target_tokenizer.vocab_size, tokens, special["unknown"])
+    decoded = np.array(
+        [
+            [text.replace("\0", signature.REPLACEMENT) for text in target_tokenizer.decode(row)]
+            for row in tokens
+        ]
     )
+    blank = [not text.strip() for text in texts]
+    decoded[blank] = ""
+    scores[blank] = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf)
+    expected = {signature.TEXTS: decoded, signature.SCORES: scores}
+    comparison.compare_texts(expected, found, tolerance=TOLERANCE)

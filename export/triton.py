@@ -1,70 +1,87 @@
-"""A Triton model repository made of an exported artefact: its files, and `config.pbtxt`.
+"""Export of an artefact to a model repository of Triton: its files, and `config.pbtxt`.
 
     export_triton("out/onnx", "repository", "translator")
-    python -m keras_transformer.export.triton out/onnx repository --name translator
+    python -m keras_transformer.export out/onnx repository --format triton --name translator
 
-`triton_config` says what the configuration holds. No framework is needed, and no Triton.
+Needs no framework and no Triton. Triton's `model_config.proto` defines the fields of the
+configuration. Shapes follow the rules that Triton's ONNX Runtime backend checks when it
+loads a model.
 """
 
-import argparse
+import json
 import pathlib
 import re
 import shutil
-import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnxruntime
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.artefact.reader import Artefact, read_artefact
 from keras_transformer.export.staging import ExportError, staged
-from keras_transformer.export.triton_config import Enum, batch_size, tensor, text_format
+from keras_transformer.types import StrPath
 
 CONFIG_FILE = "config.pbtxt"
 VERSION = "1"
+MAX_BATCH_SIZE = 64
 DEVICES = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
+DATA_TYPES = {
+    "bool": "TYPE_BOOL",
+    "float16": "TYPE_FP16",
+    "float32": "TYPE_FP32",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "string": "TYPE_STRING",
+}
+
+
+class Enum(str):
+    """A value that protocol buffers write without quotes."""
 
 
 def export_triton(
-    folder,
-    repository,
-    name=None,
+    folder: StrPath,
+    repository: StrPath,
+    name: str | None = None,
     *,
-    text=False,
-    op_library=None,
-    device="cpu",
-    instances=1,
-    threads=None,
-    max_batch_size=None,
-    queue_delay=2000,
-):
+    text: bool = False,
+    op_library: str | None = None,
+    device: str = "cpu",
+    instances: int = 1,
+    threads: int | None = None,
+    max_batch_size: int | None = None,
+    queue_delay: int = 2000,
+) -> pathlib.Path:
     """Writes an artefact into a model repository of NVIDIA's Triton Inference Server.
 
-    The repository gets the folder `NAME` with `config.pbtxt` and version 1 of the model. Requests
-    are joined to batches by Triton (dynamic batching) where the model takes batches of any size.
-    Triton pads nothing: it joins requests of equal shapes only.
+    The repository gets the folder `NAME` with `config.pbtxt` and version 1 of the model. If the
+    model takes batches of any size, Triton joins requests to batches (dynamic batching). Triton
+    pads nothing, so it joins only requests of equal shapes.
 
     Args:
-        folder: what `export_onnx` wrote, with the default layout.
+        folder: result of `export_onnx` with the default layout.
         repository: folder of the model repository.
-        name: str, of the model. Defaults to `None`: the name of `folder`.
-        text: bool, serve the text model, strings in and out, which the artefact then must have.
-        op_library: str, path on the server of the library of onnxruntime-extensions for C++, such
-            as "/opt/libortextensions.so"; with `text` only, and needed there.
-        device: "cpu" or "gpu".
-        instances: int, copies of the model that run at the same time: on each GPU, if on GPUs.
-        threads: int, threads of a batch on CPUs. Defaults to `None`: every core.
-        max_batch_size: int, most rows of a batch; 0 for no batches by Triton. Defaults to `None`:
-            64, or 0 where a batch has a fixed size or another input, such as the seed of sampling,
-            holds for all of a batch.
-        queue_delay: int, microseconds that a request may wait for others.
+        name: name of the model. Defaults to `None`: the name of `folder`.
+        text: whether to serve the artefact's text model, strings in and out. Defaults to `False`.
+        op_library: path on the server of the library of onnxruntime-extensions for C++, such as
+            "/opt/libortextensions.so". `text` needs it. Defaults to `None`.
+        device: "cpu" or "gpu". Defaults to "cpu".
+        instances: copies of the model that run at the same time, on each GPU if there are GPUs.
+            Defaults to 1.
+        threads: threads of a batch on CPUs. Defaults to `None`: every core.
+        max_batch_size: most rows of a batch; 0 turns Triton's batches off. Defaults to `None`: 64,
+            or 0 if a batch has a fixed size or an input such as the seed of sampling holds for the
+            whole batch.
+        queue_delay: microseconds that a request may wait for others. Defaults to 2000.
 
     Returns:
         `pathlib.Path` of the folder.
 
     Raises:
-        ExportError: the artefact cannot be served in this way, or the folder cannot be written.
-        ArtefactError: the artefact is damaged, or none.
-        ValueError: an argument that nobody can mean.
+        ExportError: Triton cannot serve the artefact so, or the folder cannot be written.
+        ArtefactError: `folder` is damaged or no artefact.
+        ValueError: a wrong argument.
 
     Example:
 
@@ -77,29 +94,31 @@ def export_triton(
     artefact = read_artefact(folder)
     _check_artefact(artefact, text, op_library, device)
     inputs, outputs = _values(artefact, text)
+    size = _batch_size([*inputs, *outputs], max_batch_size)
     config = {
         "name": name,
         "backend": "onnxruntime",
-        "max_batch_size": batch_size(inputs, outputs, max_batch_size),
+        "max_batch_size": size,
+        "input": [_tensor(value, size > 0) for value in inputs],
+        "output": [_tensor(value, size > 0) for value in outputs],
+        "instance_group": [{"count": instances, "kind": Enum(DEVICES[device])}],
     }
-    batched = config["max_batch_size"] > 0
-    config["input"] = [tensor(value, batched) for value in inputs]
-    config["output"] = [tensor(value, batched) for value in outputs]
-    config["instance_group"] = [{"count": instances, "kind": Enum(DEVICES[device])}]
-    if batched:
+    if size > 0:
         config["dynamic_batching"] = {"max_queue_delay_microseconds": queue_delay}
     if threads is not None:
         count = {"string_value": str(threads)}
         config["parameters"] = [{"key": "intra_op_thread_count", "value": count}]
     if text:
-        config["model_operations"] = {"op_library_filename": [op_library]}
+        config["model_operations"] = {"op_library_filename": op_library}
     with staged(repository / name, why_not_triton) as aside:
         _copy_model(artefact, text, aside / VERSION)
-        (aside / CONFIG_FILE).write_text(text_format(config), "utf-8")
+        (aside / CONFIG_FILE).write_text(_text_format(config) + "\n", "utf-8")
     return repository / name
 
 
-def _check_arguments(name, device, instances, threads, queue_delay):
+def _check_arguments(
+    name: str, device: str, instances: int, threads: int | None, queue_delay: int
+) -> None:
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise ValueError(f"`name` must be letters, digits, '_', '-' and '.', got {name!r}.")
     if device not in DEVICES:
@@ -113,14 +132,14 @@ def _check_arguments(name, device, instances, threads, queue_delay):
             raise ValueError(f"`{what}` must be at least {least}, got {value}.")
 
 
-def _check_artefact(artefact, text, op_library, device):
-    """Raises `ExportError` for what Triton's ONNX Runtime backend does not serve in this way."""
+def _check_artefact(artefact: Artefact, text: bool, op_library: str | None, device: str) -> None:
+    """Raises `ExportError` if Triton's ONNX Runtime backend cannot serve the artefact so."""
     manifest, folder = artefact.manifest, artefact.folder
     layout, precision = manifest.get("layout", "loop"), manifest["precision"]
     if layout != "loop":
         raise ExportError(
             f"{folder} has the layout {layout!r}: the loop of its search is outside of the graph, "
-            "and Triton runs one graph a request. Export the model with layout='loop'."
+            "and Triton runs one graph for a request. Export the model with layout='loop'."
         )
     if text and manifest["text"] is None:
         raise ExportError(f"{folder} holds no text model. Export the model with text=True.")
@@ -140,13 +159,13 @@ def _check_artefact(artefact, text, op_library, device):
         )
 
 
-def _values(artefact, text):
-    """Inputs and outputs with the shapes that ONNX Runtime has for them, which Triton asks for.
+def _values(artefact: Artefact, text: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Inputs and outputs with the shapes that ONNX Runtime infers, which Triton checks.
 
-    A length that follows from the graph is a number there, whatever the artefact calls its axis.
+    A length that follows from the graph is a number there; the manifest has the name of its axis.
     """
     manifest = artefact.manifest
-    if text:  # its strings come from operators of whose shapes nothing is known
+    if text:  # ONNX Runtime infers no shapes behind the operators of strings
         return manifest["text"]["inputs"], manifest["text"]["outputs"]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -154,66 +173,75 @@ def _values(artefact, text):
         artefact.model, options, providers=["CPUExecutionProvider"]
     )
     shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
-    return [
+    inputs, outputs = (
         [{**value, "axes": shapes[value["name"]]} for value in manifest[side]]
         for side in ("inputs", "outputs")
-    ]
+    )
+    return inputs, outputs
 
 
-def _copy_model(artefact, text, folder):
-    """Copies the model to where Triton looks for it: a file, or a folder if there are several."""
+def _batch_size(values: Sequence[Mapping[str, Any]], asked: int | None) -> int:
+    """The largest batch that Triton may make, 0 for none; raises if `asked` is impossible."""
+    if asked is not None and asked < 0:
+        raise ValueError(f"`max_batch_size` must be at least 0, got {asked}.")
+    fixed = [value["name"] for value in values if value["axes"][:1] != ["batch"]]
+    if not fixed:
+        return MAX_BATCH_SIZE if asked is None else asked
+    if asked:
+        raise ExportError(
+            f"Triton can make no batches for this model: {', '.join(fixed)} has no batch axis of "
+            "any size. Leave `max_batch_size` out, and send batches."
+        )
+    return 0
+
+
+def _tensor(value: Mapping[str, Any], batched: bool) -> dict[str, Any]:
+    """An input or output in the configuration.
+
+    With batches the first axis belongs to Triton and is left out. A tensor without other axes has
+    one of size 1 in requests. So has a scalar, which exists only without batches.
+    """
+    axes = value["axes"][1:] if batched else value["axes"]
+    dims = [axis if isinstance(axis, int) else -1 for axis in axes]
+    entry = {"name": value["name"], "data_type": Enum(DATA_TYPES[value["dtype"]])}
+    if dims:
+        return {**entry, "dims": dims}
+    return {**entry, "dims": 1, **({"reshape": {"shape": []}} if batched else {})}
+
+
+def _text_format(message: Mapping[str, Any], indent: str = "") -> str:
+    """A message in the text format of protocol buffers. A list is a repeated field."""
+    lines = []
+    for name, value in message.items():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                lines += [f"{indent}{name} {{", _text_format(item, f"{indent}  "), f"{indent}}}"]
+            elif isinstance(item, Enum | int):
+                lines.append(f"{indent}{name}: {item}")
+            else:
+                lines.append(f"{indent}{name}: {json.dumps(item, ensure_ascii=False)}")
+    return "\n".join(lines)
+
+
+def _copy_model(artefact: Artefact, text: bool, folder: pathlib.Path) -> None:
+    """Copies the model to Triton's place for it: a file, or a folder for several files."""
     folder.mkdir()
     if text:
         shutil.copyfile(artefact.folder / signature.TEXT_MODEL_FILE, folder / signature.MODEL_FILE)
         return
-    weights = artefact.folder / signature.WEIGHTS_FILE
     if signature.WEIGHTS_FILE in artefact.manifest["files"]:
         folder = folder / signature.MODEL_FILE
         folder.mkdir()
+        weights = artefact.folder / signature.WEIGHTS_FILE
         shutil.copyfile(weights, folder / signature.WEIGHTS_FILE)
     shutil.copyfile(artefact.model, folder / signature.MODEL_FILE)
 
 
-def why_not_triton(folder):
-    """Why a folder is not what `export_triton` wrote, or None."""
-    known = {CONFIG_FILE, VERSION}
-    odd = sorted(item.name for item in folder.iterdir() if item.name not in known)
+def why_not_triton(folder: pathlib.Path) -> str | None:
+    """Why a folder is no result of `export_triton`, or `None`."""
+    odd = sorted({item.name for item in folder.iterdir()} - {CONFIG_FILE, VERSION})
     if odd:
         return f"{odd[0]} is no file of such an export"
     if not (folder / CONFIG_FILE).is_file():
         return f"it has no {CONFIG_FILE}"
     return None
-
-
-def main(arguments=None):
-    """The command line. Returns the exit status: 0, or 1 with the reason told."""
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_transformer.export.triton",
-        description="Writes an artefact into a model repository of Triton Inference Server.",
-        argument_default=argparse.SUPPRESS,
-    )
-    parser.add_argument("folder", help="what export_onnx wrote")
-    parser.add_argument("repository", help="folder of the model repository")
-    parser.add_argument("--name", help="of the model (the folder's)")
-    parser.add_argument("--text", action="store_true", help="serve the text model")
-    parser.add_argument(
-        "--op-library", metavar="PATH", help="onnxruntime-extensions on the server; with --text"
-    )
-    parser.add_argument("--device", choices=DEVICES, help="(cpu)")
-    parser.add_argument("--instances", type=int, metavar="N", help="copies of the model (1)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of a batch (every core)")
-    parser.add_argument("--max-batch-size", type=int, metavar="N", help="(64), or 0 for none")
-    parser.add_argument(
-        "--queue-delay", type=int, metavar="N", help="microseconds that a request may wait (2000)"
-    )
-    options = vars(parser.parse_args(arguments))
-    try:
-        print(export_triton(options.pop("folder"), options.pop("repository"), **options))
-    except (ExportError, OSError, ValueError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "BatchOptions",
     "Batches",
     "BeamSearch",
     "BleuCallback",
@@ -107,23 +108,19 @@ with _where_installed():  # sentencepiece
 with _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
     from keras_transformer.layers.additive import AdditiveAttention
-    from keras_transformer.layers.attention import MultiHeadAttention
+    from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
-    from keras_transformer.layers.class_token import ClassToken
-    from keras_transformer.layers.dot_product import scaled_dot_product_attention
-    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
-    from keras_transformer.layers.frames import MaskedConv1D
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
-    from keras_transformer.layers.patches import PatchEmbedding
-    from keras_transformer.layers.pooling import SequencePooling
+    from keras_transformer.layers.pooling import ClassToken, SequencePooling
     from keras_transformer.layers.positions import (
         LearnedPositionEncoding,
         PositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
+    from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
-    from keras_transformer.layers.word_numbers import WordNumbers
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.callbacks import (
         BleuCallback,
@@ -132,21 +129,21 @@ with _where_installed():  # Keras, on any of its backends
         translate,
     )
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
-    from keras_transformer.training.losses import SequenceCrossentropy
+    from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-    from keras_transformer.training.pair_loss import PairCrossentropy
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-with _where_installed():  # TensorFlow proper
-    from keras_transformer.data.answers import answer_batches
-    from keras_transformer.data.classification import classification_batches
-    from keras_transformer.data.dataset import Batches
+with _where_installed():  # Keras and sentencepiece
+    from keras_transformer.data.batches import Batches
     from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.labelled import classification_batches, tagging_batches
     from keras_transformer.data.language_model import language_model_batches
-    from keras_transformer.data.pairs import pair_batches
-    from keras_transformer.data.tagging import tagging_batches
+    from keras_transformer.data.pairs import answer_batches, pair_batches
+    from keras_transformer.data.plan import BatchOptions
     from keras_transformer.data.translation import translation_batches
+
+with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
         BracketGrammar,

@@ -1,35 +1,39 @@
 """Step-by-step decoding: one new token at a time, with keys and values of the past in a cache.
 
+`SearchModel` is what a search needs from a model. `CachedDecoding` implements it for the models of
+this package.
+
 A step computes what the whole forward pass computes at its last position (section 3.1: "the model
 is auto-regressive"), at the cost of one position.
 
-Hypotheses share one cache; reordering changes only which slots each sees. In step t every
-hypothesis of a sentence appends one key and one value to each block: hypothesis w fills slot
-t W + w, which never moves. An attention bias (W, t W) hides the slots of other hypotheses. When
-the search reorders hypotheses, it reorders the rows of this bias.
+All hypotheses of a sentence share one cache. In step t every hypothesis appends one key and one
+value to each block: hypothesis w fills slot t W + w, which never moves. An attention bias (W, t W)
+hides the slots of other hypotheses. When the search reorders hypotheses, it reorders only the rows
+of this bias. A block with a recurrent unit keeps one state for each hypothesis instead. The search
+reorders these states, which are small.
 
-A block with a recurrent unit keeps one state for each hypothesis instead. The search reorders the
-states themselves, which are small.
+`()` stands for missing tensors, because nests of tensors skip it.
 
-Shapes: B batch, W beam width, S source length, H heads, K key size, U value size, D d_model,
-V vocabulary, t steps so far.
+Shapes: B batch, W beam width, S source length, P prompt length, H heads, K key size, U value size,
+D d_model, V vocabulary, t steps so far.
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, NamedTuple, Protocol
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import append
-from keras_transformer.layers.dot_product import FORBIDDEN
+from keras_transformer.layers.attention import FORBIDDEN, append
 from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.types import Tensor
 
 
 class Cache(NamedTuple):
-    """State of a model between search steps: two nests of tensors. `()` means empty.
+    """State of a model between search steps: two nests of tensors, `()` if empty.
 
-    A search drops sentences that are over and reorders hypotheses. It needs to know only what
-    belongs to a sentence and what to a hypothesis.
+    A search removes finished sentences and reorders hypotheses. After a reordering, hypothesis w
+    finds in `by_hypothesis` the tensors of the hypothesis that it continues.
 
     Attributes:
         by_sentence: tensors (B, ...), which the hypotheses of a sentence share.
@@ -40,21 +44,77 @@ class Cache(NamedTuple):
     by_hypothesis: Any = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A tensor of the memory that all sentences share. It stays whole when sentences finish."""
+
+    tensor: Tensor
+
+
+class SearchModel(Protocol):
+    """A model that can be searched: three methods, and optional members.
+
+    Optional members:
+        start_ids: a method that takes `source_ids` and returns the tokens before the first
+            generated one, int32 (B, P), padded with 0 on the right. Without it every sentence
+            starts with the begin token.
+        max_length: int, the number of positions of the model. Without it, or if it is `None`, there
+            is no limit.
+        source_inputs: dict from name to the `keras.KerasTensor` that the encoder reads. Without it,
+            or if it is `None`, the model reads token ids.
+    """
+
+    def encode(self, source_ids: Any) -> Any:
+        """Computes once what all steps need of the source.
+
+        Args:
+            source_ids: int32 (B, S), or a dict of arrays if the model has `source_inputs`.
+
+        Returns:
+            The memory: a nest of tensors (B, ...), `()` for none. Tensors of other shapes must be
+            wrapped in `Shared`.
+        """
+
+    def initial_cache(self, batch_size: Any, beam_width: int) -> Cache:
+        """Returns the cache before the first token.
+
+        Args:
+            batch_size: B, int32 scalar.
+            beam_width: int, W.
+        """
+
+    def decode_step(
+        self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
+    ) -> tuple[Any, Cache]:
+        """Computes the logits of the next tokens.
+
+        Args:
+            ids: int32 (B, W), the last token of each hypothesis.
+            position: int32 scalar, t, the number of tokens before `ids`.
+            memory: the result of `encode`, for the sentences that have not finished.
+            cache: `Cache` of the t tokens before `ids`.
+
+        Returns:
+            Logits, float (B, W, V), and the next `Cache`. An axis of the cache that is empty
+            (size 0) at first may grow. All other axes must keep their size.
+        """
+
+
 class DecoderSlots(NamedTuple):
     """Cached keys and values that all hypotheses of a sentence share.
 
     Attributes:
         blocks: for each block keys (B, H, t W, K) and values (B, H, t W, U).
-        step_bias: (B, W, W), attention bias between the tokens of one step: each sees itself
-            alone. `()` where W is 1.
+        step_bias: (B, W, W), attention bias between the tokens of one step: each attends only to
+            itself. `()` if W is 1.
     """
 
     blocks: Any
     step_bias: Any
 
     @staticmethod
-    def put(past, new):
-        """Appends. Preallocated slots of an export write in place instead."""
+    def put(past: Tensor, new: Tensor) -> Tensor:
+        """Appends. The preallocated slots of an export write in place instead."""
         return append(past, new)
 
 
@@ -73,7 +133,7 @@ class Memory(NamedTuple):
 
     Attributes:
         blocks: for each block keys (B, H, S, K) and values (B, H, S, U).
-        mask: boolean (B, S), False for padding; `()` where there is none.
+        mask: boolean (B, S), False for padding; `()` if there is none.
     """
 
     blocks: Any
@@ -92,11 +152,11 @@ def encoded(encoder: keras.Model, source: Any) -> Any:
 
 
 class CachedDecoding:
-    """Methods that a search calls: `encode`, `initial_cache` and `decode_step`.
+    """The methods of `SearchModel`, for models with a decoder of blocks.
 
     Attributes:
         encoder: functional model that computes the memory, or `None`.
-        encoder_stack: `Stack` of the encoder; `None` for an encoder of the caller's.
+        encoder_stack: `Stack` of the encoder; `None` if the caller passed the encoder.
         decoder_stack: `Stack` of the decoder.
     """
 
@@ -107,12 +167,12 @@ class CachedDecoding:
 
     @property
     def source_inputs(self) -> dict[str, keras.KerasTensor] | None:
-        """The inputs of an encoder of the caller's by name; `None` if token ids are read."""
+        """The inputs of the caller's encoder by name; `None` if the model reads token ids."""
         if self.encoder is None or self.encoder_stack is not None:
             return None
         return {tensor.name: tensor for tensor in self.encoder.inputs}
 
-    def start_ids(self, source_ids):
+    def start_ids(self, source_ids: Any) -> Tensor:
         """The tokens before the first generated one: the begin id, (B, 1) int32.
 
         Without an encoder the prompt itself, (B, P) int32.
@@ -122,10 +182,10 @@ class CachedDecoding:
         batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
         return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
 
-    def encode(self, source_ids):
+    def encode(self, source_ids: Any) -> Memory | tuple[()]:
         """Encodes the source (B, S), or a dict of the encoder's inputs, for all steps.
 
-        Returns `Memory`; or `()` without an encoder, where the cache holds everything.
+        Returns `Memory`; or `()` without an encoder, because the cache then holds everything.
         """
         if self.encoder is None:
             return ()
@@ -136,10 +196,10 @@ class CachedDecoding:
         ]
         return Memory(blocks, () if mask is None else mask)
 
-    def initial_cache(self, batch_size, beam_width=1):
+    def initial_cache(self, batch_size: Any, beam_width: int = 1) -> Cache:
         """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0).
 
-        Recurrent blocks have `States`, and nothing that the hypotheses of a sentence share.
+        For recurrent blocks it is `States`, and nothing that the hypotheses of a sentence share.
         """
         blocks = self.decoder_stack.blocks
         if self.recurrent:
@@ -155,23 +215,16 @@ class CachedDecoding:
         past_bias = ops.zeros((batch_size, beam_width, 0))
         return Cache(DecoderSlots(empty, step_bias), by_hypothesis=past_bias)
 
-    def decode_step(self, ids, position, memory, cache):
-        """Logits of the next token of each hypothesis.
-
-        Args:
-            ids: (B, W) int32, the last token of each hypothesis.
-            position: t, integer scalar, how many tokens come before it.
-            memory: the result of `encode`.
-            cache: `Cache` of the t tokens before. If hypothesis w continues another one, row w of
-                `by_hypothesis` must hold the row of that one.
-
-        Returns:
-            Logits (B, W, V) float32, and the cache of t + 1 tokens.
-        """
+    def decode_step(
+        self, ids: Tensor, position: Tensor, memory: Memory | tuple[()], cache: Cache
+    ) -> tuple[Tensor, Cache]:
+        """Logits (B, W, V) float32 of the next tokens. See `SearchModel`."""
         vectors, cache = self.decode_vectors(ids, position, memory, cache)
         return self.decoder_stack.embedding.logits(vectors), cache
 
-    def decode_vectors(self, ids, position, memory, cache):
+    def decode_vectors(
+        self, ids: Tensor, position: Tensor, memory: Memory | tuple[()], cache: Cache
+    ) -> tuple[Tensor, Cache]:
         """As `decode_step`, but returns the vectors (B, W, D) before the logits."""
         slots, by_hypothesis = cache
         attention_bias, put = None, append

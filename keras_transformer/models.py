@@ -1,7 +1,6 @@
 """Figure 1 of the paper as functional Keras models: encoder, decoder and logits (section 3).
 
-The path and shape of every weight are a contract that checkpoints and importers rely on; the
-documentation lists them.
+Checkpoints and importers rely on the path and shape of every weight. The documentation lists them.
 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
@@ -13,48 +12,50 @@ import keras
 from keras import layers
 
 from keras_transformer.decoding import CachedDecoding, encoded
+from keras_transformer.layers.base import apply_settings, sublayer_settings
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.layers.checks import (
-    check_encoder,
-    check_id_inputs,
-    check_known,
-    check_positive,
-)
+from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_positive
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
-from keras_transformer.layers.nested import restore_sublayers, sublayer_settings
 from keras_transformer.layers.positions import PositionEncoding, position_encoding
 from keras_transformer.layers.ssru import RecurrentDecoderBlock
 from keras_transformer.training.distribution import DistributedModel
+from keras_transformer.types import Tensor
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The layers of one side of figure 1, in the order in which a forward pass calls them.
-
-    For rotary and bias encodings, which act inside attention, `positions.add` is the identity.
-    """
+    """The layers of one side of figure 1, in the order in which a forward pass calls them."""
 
     embedding: TokenEmbedding
-    positions: PositionEncoding
+    positions: PositionEncoding  # with `in_attention`, the blocks call encodings of this kind
     segments: SegmentEmbedding | None
-    embedding_norm: layers.Layer | None
-    dropout: layers.Dropout  # on embeddings + positions (section 5.4)
+    embedding_norm: keras.Layer | None
+    dropout: keras.Layer  # on embeddings + positions (section 5.4)
     blocks: list[Any]  # `EncoderBlock`, `DecoderBlock` or `RecurrentDecoderBlock`
-    norm: layers.Layer  # pre-norm stacks end with one; post-norm stacks have the identity
+    norm: keras.Layer  # a layer norm for pre-norm blocks, the identity for post-norm blocks
 
-    def embed(self, ids: Any, position: Any = None, segment_ids: Any = None) -> Any:
-        """Embeddings + positions + segments, norm and dropout on the sum: (B, T) -> (B, T, D).
+    def embed(
+        self,
+        ids: Tensor,
+        position: int | Tensor | None = None,
+        segment_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Embeds ids and adds positions and segments: (B, T) -> (B, T, D).
 
         With `position`, an integer scalar, all T tokens are candidates for this one position.
         """
-        x = self.positions.add(self.embedding(ids), position)
+        x = self.embedding(ids)
+        if not self.positions.in_attention:
+            x = self.positions.at(x, position)
         if self.segments is not None:
             x = self.segments(x, segment_ids)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return self.dropout(x)
 
-    def __call__(self, ids: Any, *memory: Any, segment_ids: Any = None, **options: Any) -> Any:
+    def __call__(
+        self, ids: Tensor, *memory: Tensor, segment_ids: Tensor | None = None, **options: Any
+    ) -> Tensor:
         """(B, T) -> (B, T, D). The Keras mask of the embedding masks out the padding."""
         x = self.embed(ids, segment_ids=segment_ids)
         for block in self.blocks:
@@ -63,18 +64,29 @@ class Stack:
 
 
 class TransformerModel(DistributedModel):
-    """Constructor arguments, layers and configuration that the three models share."""
+    """Constructor arguments, layers and configuration that the three models share.
 
-    encoder = encoder_stack = decoder = decoder_stack = None
+    Attributes:
+        encoder: functional model of the encoder, or `None`.
+        decoder: functional model of the decoder without logits, or `None`.
+        encoder_stack: layers of the encoder, or `None`.
+        decoder_stack: layers of the decoder, or `None`.
+        max_length: maximum number of positions, or `None` for no limit.
+    """
 
-    def _keep(self, arguments, kwargs):
-        """Keeps the constructor's arguments as attributes, from its `locals()`."""
+    encoder: keras.Model | None = None
+    decoder: keras.Model | None = None
+    encoder_stack: Stack | None = None
+    decoder_stack: Stack | None = None
+    max_length: int | None = None
+
+    def _keep(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
+        """Keeps the constructor's arguments, from its `locals()`, as attributes."""
         arguments = {
             name: value
             for name, value in arguments.items()
             if name not in ("self", "kwargs", "encoder", "__class__")
         }
-        self.max_length = position_encoding(arguments["positions"]).max_length
         arguments["positions"] = keras.saving.serialize_keras_object(arguments["positions"])
         self._argument_names = tuple(arguments)
         for name, value in arguments.items():
@@ -82,29 +94,38 @@ class TransformerModel(DistributedModel):
         self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
         if self._policy.quantization_mode is not None:
             raise ValueError(
-                f"dtype={self._policy.name!r} is quantized, but models are made in floating point. "
-                "Quantize a model after training: model.quantize('int8')."
+                f"dtype={self._policy.name!r} is quantized, but a new model is in floating point. "
+                "Quantize it after training: model.quantize('int8')."
             )
-        check_known(self, kwargs, "name", "trainable")  # Keras ignores unknown arguments
+        if unknown := sorted(set(kwargs) - {"name", "trainable"}):  # Keras would ignore them
+            raise TypeError(
+                f"{type(self).__name__} has no arguments {unknown}. Look for a misspelt name: "
+                f"help({type(self).__name__}) lists them."
+            )
 
-    def _connect(self, inputs, outputs, **kwargs):
+    def _connect(self, inputs: Any, outputs: Tensor, **kwargs: Any) -> None:
         """Makes this the functional model from inputs to outputs."""
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self.dtype_policy = self._policy
+        self.dtype_policy: Any = self._policy
 
-    def _embedding(self, name, vocab_size, **options):
-        return TokenEmbedding(vocab_size, self.d_model, dtype=self._policy, name=name, **options)
-
-    def _norm(self, name):
+    def _norm(self, name: str) -> layers.LayerNormalization:
         return layers.LayerNormalization(epsilon=self.epsilon, dtype=self._policy, name=name)
 
-    def _stack(self, side, text, embedding, block, num_layers, num_segments=None):
-        """One side of figure 1.
+    def _stack(
+        self,
+        side: str,
+        text: str,
+        embedding: TokenEmbedding,
+        block: type[EncoderBlock | DecoderBlock],
+        num_layers: int,
+        num_segments: int | None = None,
+    ) -> Stack:
+        """Makes the layers of one side of figure 1.
 
         Args:
             side: prefix of the names of blocks and norm, "encoder" or "decoder".
             text: prefix of the names of positions and dropout, "source" or "target".
-            embedding: `TokenEmbedding`.
+            embedding: layer that embeds the ids.
             block: class of the blocks.
             num_layers: number of blocks.
             num_segments: as in `SegmentEmbedding`; `None` for rows of one text.
@@ -112,16 +133,25 @@ class TransformerModel(DistributedModel):
         check_positive(num_layers=num_layers)
         dtype = self._policy
         positions = position_encoding(self.positions, dtype=dtype, name=f"{text}_positions")
+        self.max_length = positions.max_length
         blocks = [
             block(
-                self.num_heads, self.d_ff, self.dropout, self.activation, self.norm_first,
-                key_dim=self.key_dim, value_dim=self.value_dim,
-                attention_dropout=self.attention_dropout, use_bias=self.use_bias,
-                epsilon=self.epsilon, dtype=dtype, name=f"{side}_block_{i}",
+                self.num_heads,
+                self.d_ff,
+                self.dropout,
+                self.activation,
+                self.norm_first,
+                key_dim=self.key_dim,
+                value_dim=self.value_dim,
+                attention_dropout=self.attention_dropout,
+                use_bias=self.use_bias,
                 positions=self.positions if positions.in_attention else None,
+                epsilon=self.epsilon,
+                dtype=dtype,
+                name=f"{side}_block_{i}",
             )
             for i in range(num_layers)
-        ]  # fmt: skip
+        ]
         segments = None
         if num_segments is not None:
             segments = SegmentEmbedding(num_segments, dtype=dtype, name="segment_embedding")
@@ -136,20 +166,20 @@ class TransformerModel(DistributedModel):
             norm=self._norm(f"{side}_norm") if self.norm_first else identity,
         )
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Tensor:
         check_id_inputs(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
         """Adds trainable low-rank updates to some projections, and freezes all other layers.
 
-        LoRA (arXiv 2106.09685): W + A B / rank with A (inputs, rank) and B (rank, outputs). Saving
+        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Saving
         merges the updates into W. Compile the model after this call.
 
         Args:
             rank: r, the inner size of the updates.
             names: names of the `Dense` layers that get updates. Defaults to the queries and values
-                of all attentions; others are "key", "output" (of attentions and feed-forward
+                of all attentions. Others are "key", "output" (of attentions and feed-forward
                 networks) and "hidden".
 
         Raises:
@@ -168,7 +198,10 @@ class TransformerModel(DistributedModel):
         if not chosen:
             raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
         if any(layer.lora_enabled for layer in chosen):
-            raise ValueError("LoRA is already enabled. Save and load the model, or make it anew.")
+            raise ValueError(
+                "LoRA is already enabled. Saving merges its updates: save and load the model "
+                "first, or make a new model."
+            )
         for layer in self._flatten_layers(include_self=False):
             layer.trainable = False
         for layer in chosen:
@@ -188,7 +221,9 @@ class TransformerModel(DistributedModel):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "TransformerModel":
         config = dict(config)
         if config.get("encoder") is not None:
             encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
@@ -196,7 +231,7 @@ class TransformerModel(DistributedModel):
         settings = config.pop("sublayers", None)
         model = cls(**config)
         if settings:
-            restore_sublayers(model, settings)
+            apply_settings(model, settings)
         sides = [model.decoder, model.encoder if model.encoder_stack is not None else None]
         for side in filter(None, sides):  # they share their layers with this model
             if not any(weight.trainable for weight in side.weights):
@@ -208,17 +243,17 @@ class TransformerModel(DistributedModel):
 class Transformer(CachedDecoding, TransformerModel):
     """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
 
-    Defaults are the paper's "base" model; every row of its Table 3 is a choice of
-    these arguments (dropout and label smoothing apart from the shape).
+    The defaults are the paper's "base" model. Every row of its Table 3 is a choice of these
+    arguments.
 
-    With `encoder`, the decoder writes about anything that a Keras model turns into vectors: speech,
-    pictures, series. Its Keras mask, where it sets one, hides positions from the decoder.
+    With `encoder`, the decoder attends to the output of any Keras model: of speech, images or
+    series. If that output has a Keras mask, the decoder ignores the masked positions.
 
     Args:
-        vocab_size: V, ids of the source and, unless `target_vocab_size` is
-            set, of the target; the three-way tied matrix of section 3.4. With `encoder`, of the
-            target alone.
-        num_layers: N, blocks in each stack, or a pair, in encoder and decoder. Defaults to 6.
+        vocab_size: V, number of ids of the source and, unless `target_vocab_size` is set, of the
+            target, with the three-way tied matrix of section 3.4. With `encoder`, of the target.
+        num_layers: N, number of blocks in each stack, or a pair for encoder and decoder. Defaults
+            to 6.
         d_model: D. Defaults to 512.
         num_heads: h. Defaults to 8.
         d_ff: size of the feed-forward networks. Defaults to 2048.
@@ -230,34 +265,34 @@ class Transformer(CachedDecoding, TransformerModel):
         norm_first: `False` for the paper's post-norm, `True` for pre-norm.
         positions: "sinusoidal" (the paper's), "learned" (Table 3, row E) or "rotary"; or a
             position encoding such as `LearnedPositionEncoding(max_length=512)`.
-        target_vocab_size: size of a separate target vocabulary; its matrix also gives
-            the logits. Defaults to `None`, one shared vocabulary.
-        encoder: functional Keras model with output (B, S, any size), in place of the stack of
-            encoder blocks; it becomes part of this model. Then `num_layers`, sizes and rates are
-            the decoder's. Defaults to `None`.
+        target_vocab_size: size of a separate target vocabulary, whose matrix also computes the
+            logits. Defaults to `None`, one shared vocabulary.
+        encoder: functional Keras model with output (B, S, any size), which replaces the stack of
+            encoder blocks and becomes part of this model. The other arguments then describe the
+            decoder. Defaults to `None`.
         use_bias: whether attention projections have biases. Defaults to `False`.
         epsilon: of the layer norms. Defaults to 1e-5.
         embedding_norm: whether a layer norm follows embeddings + positions. Defaults to `False`.
-        tie_output: `False` for logits by a matrix of their own. Defaults to `True`.
+        tie_output: whether the target embedding also computes the logits. Defaults to `True`.
         output_bias: whether the logits have a bias. Defaults to `False`.
         recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
-            in the place of self-attention. Defaults to `False`.
-        **kwargs: `name`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
+            instead of self-attention. Defaults to `False`.
+        **kwargs: `name`, `trainable`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
-        inputs: `{"source_ids": (B, S), "target_ids": (B, T)}` int32; id 0 is padding. The
-            target starts with the begin id 2 (the shift of section 3.1). With `encoder`, its
-            inputs by their own names stand in the place of "source_ids".
+        inputs: `{"source_ids": (B, S), "target_ids": (B, T)}` int32; id 0 is padding. The target
+            starts with the begin id 2 (the shift of section 3.1). With `encoder`, the inputs of
+            the encoder, by their names, replace "source_ids".
 
     Returns:
         (B, T, V) float32 logits. Padding is masked out on both sides. Ignore logits at padded
         target positions.
 
     Raises:
-        ValueError: a size is not positive, `num_heads` does not divide `d_model` while
-            `key_dim` is not set, an unknown `positions`, a sequence beyond `max_length`, an
-            encoder whose output is not (B, S, D).
-        TypeError: ids are not integers, or `encoder` is no functional model.
+        ValueError: a size is not positive, `num_heads` does not divide `d_model` while `key_dim` is
+            not set, `positions` is unknown, a sequence is longer than `max_length`, or the output
+            of `encoder` is not (B, S, D).
+        TypeError: ids are not integers, or `encoder` is not a functional model.
 
     Example:
 
@@ -298,16 +333,21 @@ class Transformer(CachedDecoding, TransformerModel):
         recurrent_decoder: bool = False,
         **kwargs: Any,
     ) -> None:
-        check_encoder(encoder, target_vocab_size)
         self._keep(locals(), kwargs)
-        pair = isinstance(num_layers, (tuple, list))
-        depth, decoder_depth = num_layers if pair else (num_layers, num_layers)
-        output = {"tie_output": tie_output, "output_bias": output_bias}
-        if target_vocab_size is None:
-            embedding = target_embedding = self._embedding("token_embedding", vocab_size, **output)
-        else:
-            embedding = self._embedding("source_embedding", vocab_size)
-            target_embedding = self._embedding("target_embedding", target_vocab_size, **output)
+        is_pair = isinstance(num_layers, (tuple, list))
+        depth, target_depth = num_layers if is_pair else (num_layers, num_layers)
+        dtype = self._policy
+        target_embedding = TokenEmbedding(
+            vocab_size if target_vocab_size is None else target_vocab_size,
+            d_model,
+            tie_output,
+            output_bias,
+            dtype=dtype,
+            name="token_embedding" if target_vocab_size is None else "target_embedding",
+        )
+        embedding = target_embedding
+        if target_vocab_size is not None:
+            embedding = TokenEmbedding(vocab_size, d_model, dtype=dtype, name="source_embedding")
 
         if encoder is None:
             source_ids = keras.Input((None,), dtype="int32", name="source_ids")
@@ -316,6 +356,7 @@ class Transformer(CachedDecoding, TransformerModel):
             memory = self.encoder_stack(source_ids)
             encoder = keras.Model(source_ids, memory, name="encoder")
         else:
+            check_encoder(encoder, target_vocab_size)
             inputs = {
                 x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name) for x in encoder.inputs
             }
@@ -323,9 +364,7 @@ class Transformer(CachedDecoding, TransformerModel):
 
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         block = RecurrentDecoderBlock if recurrent_decoder else DecoderBlock
-        self.decoder_stack = self._stack(
-            "decoder", "target", target_embedding, block, decoder_depth
-        )
+        self.decoder_stack = self._stack("decoder", "target", target_embedding, block, target_depth)
         vectors = self.decoder_stack(target_ids, memory)
         logits = target_embedding.logits(vectors)
 
@@ -333,7 +372,7 @@ class Transformer(CachedDecoding, TransformerModel):
         self.encoder = encoder
         self.decoder = keras.Model([target_ids, memory], vectors, name="decoder")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         encoder = None if self.source_inputs is None else self.encoder
         return {**super().get_config(), "encoder": keras.saving.serialize_keras_object(encoder)}
 
@@ -342,12 +381,12 @@ class Transformer(CachedDecoding, TransformerModel):
 class TransformerEncoder(TransformerModel):
     """The encoder alone: ids in, one vector a token out (section 3.1).
 
-    For classification, tagging, retrieval: put any head on its output. Arguments and errors are
-    those of `Transformer`, without `target_vocab_size`, `tie_output` and `output_bias`.
+    For classification, tagging and retrieval, put any head on its output. Arguments and errors are
+    the same as for `Transformer`, without the arguments of target, decoder and logits.
 
     Args:
-        num_segments: number of texts in a row, whose `SegmentEmbedding` is then added to the
-            embeddings. Defaults to `None`: one text, without such vectors.
+        num_segments: number of texts in a row. The model then adds a `SegmentEmbedding`. Defaults
+            to `None`, one text and no segments.
 
     Call arguments:
         inputs: (B, S) int32 `source_ids`; id 0 is padding. With `num_segments`
@@ -355,8 +394,8 @@ class TransformerEncoder(TransformerModel):
             for the second.
 
     Returns:
-        (B, S, D). Carries the Keras mask of the ids, so that pooling layers which
-        respect masks leave the padding out.
+        (B, S, D), with the Keras mask of the ids. Pooling layers that respect masks then ignore
+        padding.
 
     Example:
 
@@ -387,7 +426,7 @@ class TransformerEncoder(TransformerModel):
         **kwargs: Any,
     ) -> None:
         self._keep(locals(), kwargs)
-        embedding = self._embedding("token_embedding", vocab_size)
+        embedding = TokenEmbedding(vocab_size, d_model, dtype=self._policy, name="token_embedding")
         self.encoder_stack = self._stack(
             "encoder", "source", embedding, EncoderBlock, num_layers, num_segments
         )
@@ -404,8 +443,8 @@ class TransformerEncoder(TransformerModel):
 class CausalTransformer(CachedDecoding, TransformerModel):
     """The decoder alone, a language model: each position predicts the next token.
 
-    The decoder of section 3.1 without its attention to an encoder. Arguments and errors are those
-    of `Transformer`, without `target_vocab_size`.
+    The decoder of section 3.1 without attention to an encoder. Arguments and errors are the same as
+    for `Transformer`, without the arguments of source, encoder and target vocabulary.
 
     Call arguments:
         inputs: (B, T) int32 `target_ids`; id 0 is padding, on the right.
@@ -443,8 +482,9 @@ class CausalTransformer(CachedDecoding, TransformerModel):
         **kwargs: Any,
     ) -> None:
         self._keep(locals(), kwargs)
-        output = {"tie_output": tie_output, "output_bias": output_bias}
-        embedding = self._embedding("token_embedding", vocab_size, **output)
+        embedding = TokenEmbedding(
+            vocab_size, d_model, tie_output, output_bias, dtype=self._policy, name="token_embedding"
+        )
         self.decoder_stack = self._stack("decoder", "target", embedding, EncoderBlock, num_layers)
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         vectors = self.decoder_stack(target_ids, use_causal_mask=True)

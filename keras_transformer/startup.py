@@ -10,9 +10,7 @@ import os
 import sys
 from itertools import pairwise
 
-SERVERS = tuple(
-    f"keras_transformer.export.{name}" for name in ("runtime", "archive", "serving", "triton")
-)
+SERVERS = tuple(f"keras_transformer.export.{name}" for name in ("runtime", "archive", "serving"))
 # Set to "1" in worker processes that serve and are not started by `python -m`, for example by Ray.
 SERVES = "KERAS_TRANSFORMER_SERVES"
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")

@@ -12,3 +12,5 @@ Tensor: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]
 StrPath: TypeAlias = str | os.PathLike[str]
+# Sizes of a tensor's axes; `None` for a size that is known at run time only.
+Shape: TypeAlias = tuple[int | None, ...]

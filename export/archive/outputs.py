@@ -19,7 +19,6 @@ import json
 import os
 import re
 
-from keras_transformer.export.artefact.results import Labels, Tags, Vector
 from keras_transformer.files import whole_file
 
 # How the name of a part ends, by its format.
@@ -38,31 +37,12 @@ def row(file, line, source, result):
     made = {"file": _unicode(file), "line": line}
     if source is not None:
         made["source"] = _unicode(source)
-    if isinstance(result, Vector):
-        vector = result.vector
-        made["vector"] = None if vector is None else vector.tolist()
-    elif result.error is None:
-        made["text"], made["score"] = _best(result)
-    else:
-        made["text"] = made["score"] = None
-    return {**made, "error": result.error}
+    return {**made, **result.columns(), "error": result.error}
 
 
 def _unicode(text: str) -> str:
     """The text with U+FFFD for each half of a surrogate pair, which no format can hold."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _best(result):
-    """The best text of a result, and its score."""
-    match result:
-        case Labels():
-            return result.label, result.probability
-        case Tags():
-            return " ".join(map("/".join, zip(result.words, result.tags, strict=True))), None
-        case _ if hasattr(result, "scores"):
-            return result.text, result.scores[0]
-    return result.text, result.score
 
 
 def write(path, rows, format, per_token=False):

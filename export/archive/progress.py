@@ -3,7 +3,7 @@
 import sys
 import time
 
-from keras_transformer.export.runtime.progress import tell
+from keras_transformer.export.runtime.console import tell
 
 
 class JobProgress:

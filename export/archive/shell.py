@@ -4,7 +4,7 @@ import argparse
 
 from keras_transformer.export.archive.job import PART_LINES, run_archive
 from keras_transformer.export.archive.outputs import ENDINGS
-from keras_transformer.export.runtime.progress import tell
+from keras_transformer.export.runtime.console import tell
 
 _EPILOG = (
     "The same command again goes on where an earlier one was stopped or killed. Exit status: 0 "

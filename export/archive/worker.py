@@ -6,7 +6,7 @@ import pathlib
 from keras_transformer.export.archive import outputs
 from keras_transformer.export.archive.inputs import read
 from keras_transformer.export.archive.plan import ArchiveError, Part, check_source
-from keras_transformer.export.runtime import answers, open_runner
+from keras_transformer.export.runtime import open_runner
 
 # Ray begins parts again when their worker dies, for ever. One that kills them all ends the job.
 MOST_TRIES = 5
@@ -67,7 +67,7 @@ class Worker:
         found = [read(p.path, p.start, p.lines, self._options["column"]) for p in parts]
         lines = [item for items, _ in found for item in items]
         sizes = self._options["batch_tokens"], len(lines)
-        results, errors = answers(self._runner, lines, self._options["seed"], *sizes), 0
+        results, errors = self._runner.results(lines, self._options["seed"], *sizes), 0
         for part, (items, refused) in zip(parts, found, strict=True):
             rows = self._rows(part, items, refused, itertools.islice(results, part.lines))
             outputs.write(self._folder / part.name, rows, self._options["format"], per_token)

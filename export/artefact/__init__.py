@@ -1,15 +1,15 @@
-"""An exported folder: what its files are called, what its manifest says, and how it is read.
+"""The folder that an export writes: names of its files, its manifest, and the reader.
 
-Exporters write artefacts by these modules, and the runtime reads them.
+The exporters write an artefact with these modules, and the runtime reads it with them.
 
 What lives here, from the bottom up:
 
 - `signature`: names of inputs, outputs, axes and files;
-- `results`: what a model without a search gives for an input;
-- `heads`: what the outputs of such a model mean: labels, tags, answers or vectors;
-- `manifest`: `artefact.json`, which lists all of them;
+- `results`: the result of an input, one class for each kind of task;
+- `task_heads`: what the outputs of a model without a search mean;
+- `manifest`: `artefact.json`, which lists all of it;
 - `reader`: reads a folder and checks it.
 
 What may be imported: NumPy, SentencePiece, and of this package the tokenizers and the special ids.
-A new kind of head is a class in `heads` and its result in `results`.
+A new head is a class in `task_heads` and its result in `results`.
 """

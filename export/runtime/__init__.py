@@ -8,32 +8,34 @@
 
 What lives here, from the bottom up:
 
-- `mapped_model` and `session`: ONNX Runtime with an artefact; `steps`: the loop of a search, where
-  it is not in the graph;
-- `lines`, `rows`, `text_rows`: what may be read, and as what the model reads it;
-- `batching`: batches, worker threads, faults kept apart;
-- `runner`: what serves an artefact, whatever its task; `search_runner`: if it holds a search;
-- `translator`: text to text; `generator`: prompt to text; `transcriber`: arrays to text;
-  `predictor`: labels, tags, answers, vectors; `by_task`: the one of them that an artefact needs;
-- `text_session`: the model from strings to strings; `shell`: the command line, with `written`, what
-  it writes, and `progress`;
-- `check`: what is wrong with serving here, from `installation`, what is found on the machine,
-  `faults`, what that means, and `trials` of providers.
+- `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
+- `lines`: which lines are refused, and how results are written;
+- `rows` and `text_rows`: readers, which turn arrays and texts into rows of the model;
+- `batching`: batches, worker threads, and faults of single rows;
+- `runner`: the base of the classes that serve an artefact;
+- `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
+  `open_runner`, which finds the class by the task;
+- `installation`, `trials` and `check`: what is wrong with serving on this machine;
+- `console` and `__main__`: the command line.
 
 What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
-what that imports. A new kind of answer of a search is one file beside `translator` and its line in
-`by_task`; of a forward pass, a class in `export.artefact.heads`.
+what that imports. A new task with a search is a class in `searches`; a new task without one is a
+head in `export.artefact.task_heads`.
 """
 
 from keras_transformer.export.artefact.reader import ArtefactError
-from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Tags, Vector
-from keras_transformer.export.runtime.by_task import answers, open_runner
-from keras_transformer.export.runtime.generator import Generation, Generator
-from keras_transformer.export.runtime.predictor import Predictor
-from keras_transformer.export.runtime.session import ProviderError
-from keras_transformer.export.runtime.text_session import open_text_model
-from keras_transformer.export.runtime.transcriber import Transcriber
-from keras_transformer.export.runtime.translator import Translation, Translator
+from keras_transformer.export.artefact.results import (
+    Answer,
+    Generation,
+    Labels,
+    Outputs,
+    Tags,
+    Translation,
+    Vector,
+)
+from keras_transformer.export.runtime.predictor import Predictor, answers, open_runner
+from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
+from keras_transformer.export.runtime.session import ProviderError, open_text_model
 
 __all__ = [
     "Answer",

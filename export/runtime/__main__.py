@@ -1,8 +1,194 @@
-"""`python -m keras_transformer.export.runtime FOLDER < in.txt > out.txt`."""
+"""The command line: `python -m keras_transformer.export.runtime FOLDER < in.txt > out.txt`.
 
+It uses argparse, because a library for command lines would be one more package to install on
+servers.
+"""
+
+import argparse
+import contextlib
+import os
 import sys
+from collections.abc import Sequence
+from typing import BinaryIO
 
-from keras_transformer.export.runtime.shell import main
+from keras_transformer.export.artefact.reader import read_task
+from keras_transformer.export.runtime.check import check
+from keras_transformer.export.runtime.console import LineProgress, abandon, tell
+from keras_transformer.export.runtime.lines import Format, read_lines, written
+from keras_transformer.export.runtime.predictor import open_runner
+
+# Options that only some tasks have. With other tasks they are an error.
+_TASKS = {
+    "--n-best": ("translate", "generate", "transcribe", "classify"),
+    "--seed": ("generate", "transcribe"),
+    "--with-prompt": ("generate",),
+}
+_DESCRIPTION = (
+    "Answers standard input, line by line, on standard output, as the artefact's "
+    "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
+    "probability; words their tags, as word/tag; question TAB passage an answer; other models "
+    "JSON. Two texts have a TAB between them. Models that read arrays read JSON: an array, or an "
+    "object of texts and arrays by input name."
+)
+_EPILOG = (
+    "A line that cannot be answered gives an empty line (none with --n-best), and "
+    "its number and the reason on standard error. Exit status: 0 every line was answered; "
+    "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
+    "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left. "
+    "With --check: 0 it serves as asked; 1 on another provider than the best; 2 it cannot."
+)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_transformer.export.runtime",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    add = parser.add_argument
+    add("folder", nargs="?", help="what export_onnx wrote; --check can do without it")
+    add(
+        "--check",
+        action="store_true",
+        help="answer nothing, but say what is wrong with serving the artefact on this machine: "
+        "its files, onnxruntime, CUDA's libraries, the driver, and what each provider runs",
+    )
+    add(
+        "--n-best",
+        type=int,
+        metavar="N",
+        help="write up to N hypotheses or labels of each line, each as: line number, score or "
+        "probability, text, separated by tabs",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="write one line of JSON for each line, with all that the result has in Python; with "
+        "--check one line with all that was found",
+    )
+    add("--seed", type=int, metavar="N", help="of sampling: the same texts at each run")
+    add("--with-prompt", action="store_true", help="write the prompt before its continuation")
+    add(
+        "--batch-tokens",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="tokens read by a batch, padding included (default %(default)s)",
+    )
+    add(
+        "--read-ahead",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="lines that are sorted by length together; 1 answers each line at once "
+        "(default %(default)s)",
+    )
+    add(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of a batch (default: every core, or one with several workers)",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="batches at the same time (default %(default)s); for many lines on a CPU pass the "
+        "number of its cores",
+    )
+    add(
+        "--provider",
+        action="append",
+        metavar="NAME",
+        help="onnxruntime's execution provider, such as CUDAExecutionProvider; can be repeated",
+    )
+    add("--quiet", action="store_true", help="no progress bar, no provider line")
+    options = parser.parse_args(arguments)
+    if options.folder is None and not options.check:
+        parser.error("the following arguments are required: folder")
+    given = _given(options)
+    if options.check and given:
+        parser.error(f"--check answers no lines: leave out {', '.join(given)}")
+    if options.n_best is not None and options.n_best < 1:
+        parser.error(f"--n-best must be at least 1, got {options.n_best}")
+    if options.n_best is not None and options.json:
+        parser.error("--json writes all hypotheses and labels: leave out --n-best")
+    return options
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    """The options of `_TASKS` that were passed. 0 is a seed."""
+    values = {name: getattr(options, name[2:].replace("-", "_")) for name in _TASKS}
+    return [name for name, value in values.items() if value is not None and value is not False]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status."""
+    options = _parse(arguments)
+    streams = (
+        {"output": sys.stdout} if options.check else {"input": sys.stdin, "output": sys.stdout}
+    )
+    for name, stream in streams.items():
+        if stream is None:
+            tell(f"error: standard {name} is closed\n")
+            return 3
+    shown = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
+    size = 0 if options.check else os.fstat(sys.stdin.fileno()).st_size
+    progress = LineProgress(size, shown)
+    try:
+        if options.check:
+            return check(
+                options.folder, options.provider, threads=options.threads, as_json=options.json
+            )
+        return _serve_lines(options, sys.stdin.buffer, sys.stdout.buffer, progress)
+    except OSError as error:
+        abandon(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return 141
+        progress.say(f"error: standard input or output failed: {error.strerror}")
+        return 3
+    except ValueError as error:
+        progress.say(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        progress.say("interrupted; what was written so far is complete")
+        return 130
+
+
+def _serve_lines(
+    options: argparse.Namespace, source: BinaryIO, target: BinaryIO, progress: LineProgress
+) -> int:
+    """Writes the results of the lines of one binary file to another; returns the exit status."""
+    task = read_task(options.folder)
+    for option in _given(options):
+        if task not in _TASKS[option]:
+            raise ValueError(
+                f"{option} goes with the tasks {', '.join(_TASKS[option])}; this artefact's is "
+                f"{task!r}"
+            )
+    with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints missing libraries
+        runner = open_runner(
+            options.folder, options.provider, threads=options.threads, workers=options.workers
+        )
+    if not options.quiet:
+        progress.say(f"running on {runner.provider}")
+    lines = progress.reading(read_lines(source))
+    results = runner.results(lines, options.seed, options.batch_tokens, options.read_ahead)
+    line_format = Format(options.json, options.n_best, options.with_prompt)
+    failed = 0
+    for number, result in enumerate(results, 1):
+        target.write(written(number, result, line_format))
+        target.flush()
+        progress.wrote_line()
+        if result.error is not None:
+            failed += 1
+            progress.say(f"line {number} is not {runner.done}: {result.error}")
+    progress.close()
+    if failed:
+        progress.say(f"{failed} lines were not {runner.done}")
+    return 1 if failed else 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,37 +1,45 @@
-"""`--check`: one look at what is wrong with serving an artefact on this machine.
+"""`--check`: what is wrong with serving an artefact on this machine.
 
-First what is installed, and its faults; then the artefact; then every provider that would be tried,
-until one serves. Each part is printed before the next begins: a library that is broken enough can
-end the process.
+It shows the installation and its faults, then the artefact, then the trial of every provider until
+one serves. Each part is printed before the next begins, because a broken library can end the
+process.
 """
 
 import json
 import shutil
 import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
-from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
-from keras_transformer.export.runtime.faults import faults
-from keras_transformer.export.runtime.installation import look
-from keras_transformer.export.runtime.trials import candidates, example, tried, verdict
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
+from keras_transformer.export.runtime.installation import Installation, faults, look
+from keras_transformer.export.runtime.trials import Trial, candidates, example, tried, verdict
+from keras_transformer.types import StrPath
 
 _HEADING = 18  # characters
 
 
-def check(folder=None, providers=None, *, threads=None, as_json=False):
+def check(
+    folder: StrPath | None = None,
+    providers: list[str] | None = None,
+    *,
+    threads: int | None = None,
+    as_json: bool = False,
+) -> int:
     """Prints what was found, lines for people or one of JSON; returns the exit status.
 
     Args:
         folder: str or path, what `export_onnx` wrote; None for the installation alone.
-        providers: list of str, to serve on; None for what the runtime takes by itself.
+        providers: list of str, to serve on; None for the runtime's default.
         threads: int, of a batch.
         as_json: bool.
 
     Returns:
         0 if the artefact serves as asked, 1 if on another provider than the best, 2 if it cannot
-        be served. Without `folder` the same of a model that onnxruntime brings.
+        be served. Without `folder` the same for a model that onnxruntime brings.
     """
 
-    def show(rows):
+    def show(rows: Iterable[tuple[str, str]]) -> None:
         if not as_json:
             print(table(rows), flush=True)
 
@@ -56,11 +64,21 @@ def check(folder=None, providers=None, *, threads=None, as_json=False):
     status, words = verdict(trials)
     show([("verdict", words), ("exit status", str(status))])
     if as_json:
-        print(json.dumps(_report(found, wrong, artefact, error, trials, status, words)), flush=True)
+        fields = ("task", "precision", "opsets", "ir_version", "versions")
+        report = {
+            "installation": asdict(found),
+            "faults": wrong,
+            "artefact": {name: artefact.manifest[name] for name in fields} if artefact else None,
+            "artefact_error": error,
+            "trials": list(map(asdict, trials)),
+            "verdict": words,
+            "status": status,
+        }
+        print(json.dumps(report), flush=True)
     return status
 
 
-def table(rows):
+def table(rows: Iterable[tuple[str, str]]) -> str:
     """Pairs of heading and text as lines, wrapped to the terminal."""
     width = max(60, shutil.get_terminal_size((120, 24)).columns)
     lines = []
@@ -73,36 +91,24 @@ def table(rows):
     return "\n".join(lines)
 
 
-def installation_rows(found):
-    """What the table says of an `Installation`."""
+def installation_rows(found: Installation) -> Iterator[tuple[str, str]]:
+    """The rows of the table about an `Installation`."""
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     built = f"built for CUDA {found.cuda}" if found.cuda else "built without CUDA"
     what = f"{found.onnxruntime}, {built}" if found.onnxruntime else "broken"
     yield "onnxruntime", f"{what}, from {', '.join(packages) or 'no package'}"
     yield "providers", ", ".join(found.providers) or "none"
     driver = found.driver
-    if not driver.library:
-        yield "NVIDIA driver", f"none ({driver.error})"
-    else:
-        yield (
-            "NVIDIA driver",
-            f"{driver.version or 'of unknown version'}, for CUDA up to {driver.cuda}",
-        )
+    version = f"{driver.version or 'of unknown version'}, for CUDA up to {driver.cuda}"
+    yield "NVIDIA driver", version if driver.library else f"none ({driver.error})"
     for line in driver.gpus or ():
         yield "GPU", line
-    if found.cuda:
-        for name, versions in found.asked.items():
-            there = found.wheels.get(name, "no such package")
-            yield "CUDA package", f"{name}: {there}; onnxruntime asks for {versions or 'any'}"
-        for name in sorted(set(found.wheels) - set(found.asked)):
-            yield "CUDA package", f"{name}: {found.wheels[name]}"
-        for name, library in found.libraries.items():
-            yield "library", f"{name}: {'cannot be loaded' if library.error else library.path}"
-        yield "LD_LIBRARY_PATH", found.search_path or "not set"
+    for line in found.debug_info:
+        yield "debug info", line
 
 
-def artefact_rows(artefact, found):
-    """What the table says of an `Artefact` whose files are all as they were written."""
+def artefact_rows(artefact: Artefact, found: Installation) -> Iterator[tuple[str, str]]:
+    """The rows of the table about an `Artefact`."""
     manifest = artefact.manifest
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     count = len(manifest["files"])
@@ -118,8 +124,8 @@ def artefact_rows(artefact, found):
         )
 
 
-def trial_rows(trial):
-    """What the table says of a `Trial`."""
+def trial_rows(trial: Trial) -> Iterator[tuple[str, str]]:
+    """The rows of the table about a `Trial`."""
     if trial.nodes:
         total = sum(trial.nodes.values())
         runs = [f"{count} of {total} nodes on {name}" for name, count in trial.nodes.items()]
@@ -137,21 +143,3 @@ def trial_rows(trial):
         shapes = [f"{name} {shape}" for name, shape in trial.shapes.items()]
         first, second = (f"{1000 * seconds:,.1f} ms" for seconds in trial.seconds)
         yield "run", f"{first}, then {second}, with made-up inputs: {', '.join(shapes)}"
-
-
-def _report(found, wrong, artefact, error, trials, status, words):
-    """All of it as JSON takes it."""
-    installation = found._asdict() | {
-        "driver": found.driver._asdict(),
-        "libraries": {name: library._asdict() for name, library in found.libraries.items()},
-    }
-    fields = ("task", "precision", "opsets", "ir_version", "versions")
-    return {
-        "installation": installation,
-        "faults": wrong,
-        "artefact": {name: artefact.manifest[name] for name in fields} if artefact else None,
-        "artefact_error": error,
-        "trials": [trial._asdict() for trial in trials],
-        "verdict": words,
-        "status": status,
-    }

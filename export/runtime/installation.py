@@ -1,201 +1,130 @@
-"""What this machine has installed to serve with: onnxruntime, CUDA's libraries, NVIDIA's driver.
+"""Finds the packages and the driver that this machine serves with, and their faults.
 
-This module looks; `faults` says what is wrong with what it has found.
+`look` asks onnxruntime and NVIDIA's driver. `faults` says what is wrong, in sentences that say how
+to repair it.
 """
 
 import contextlib
 import ctypes
 import importlib.metadata
 import io
-import os
-import pathlib
-import re
 import shutil
 import subprocess
 import sys
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import onnxruntime
 
-PROVIDER_LIBRARY = "libonnxruntime_providers_cuda.so"
 _DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_KERNEL_MODULE = pathlib.Path("/proc/driver/nvidia/version")
+# By major version of CUDA, on Linux: docs.nvidia.com/deploy/cuda-compatibility, "Minor version
+# compatibility". Newer drivers also run programs of older versions.
+OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 
 
-class Library(NamedTuple):
-    """A shared library that the CUDA provider uses.
-
-    Attributes:
-        wheel: str, the package on PyPI that brings it.
-        at_start: bool, whether the provider itself needs it; else some of its operators do.
-        error: str, why it cannot be loaded, or None.
-        path: str, where it was found, or None.
-    """
-
-    wheel: str
-    at_start: bool
-    error: str | None = None
-    path: str | None = None
-
-
-class Driver(NamedTuple):
+@dataclass(frozen=True)
+class Driver:
     """NVIDIA's driver.
 
     Attributes:
-        library: bool, whether its library is there.
+        library: bool, whether its library was found.
         error: str, why no GPU can be used, or None.
-        version: str such as "580.65.06", or None.
-        cuda: str, the newest CUDA version that it knows, such as "13.0", or None.
-        gpus: tuple of str, what `nvidia-smi` lists; None where there is no `nvidia-smi`.
+        cuda: str, the newest CUDA version that it supports, such as "13.0", or None.
+        gpus: tuple of str, the lines of `nvidia-smi`: name, driver version, memory. None if there
+            is no `nvidia-smi`.
     """
 
     library: bool
     error: str | None = None
-    version: str | None = None
     cuda: str | None = None
     gpus: tuple[str, ...] | None = None
 
+    @property
+    def version(self) -> str | None:
+        """The version, such as "580.65.06", as `nvidia-smi` says it; or None."""
+        return self.gpus[0].split(", ")[1] if self.gpus else None
 
-class Installation(NamedTuple):
-    """What was found.
+
+@dataclass(frozen=True)
+class Installation:
+    """The packages and the driver that `look` has found.
 
     Attributes:
         packages: dict from the packages that bring the module onnxruntime to their versions.
-        onnxruntime: str, version of the module; None where it is there and holds nothing.
+        onnxruntime: str, version of the module; None if the module is empty.
+        driver: `Driver`.
         cuda: str, CUDA version that it is built for; None for a build without CUDA.
         providers: tuple of str, execution providers of this build, the best first.
-        asked: dict from the wheels of CUDA that onnxruntime-gpu asks for to the versions it takes.
-        wheels: dict from NVIDIA's wheels that are installed to their versions.
-        libraries: dict from names to `Library`; empty without CUDA, and looked for on Linux only.
-        search_path: str, the variable LD_LIBRARY_PATH.
-        driver: `Driver`.
+        cudnn: dict from the installed wheels of cuDNN to their versions.
+        not_loaded: tuple of str, what onnxruntime says of CUDA's libraries that it cannot load.
+        debug_info: tuple of str, lines of `onnxruntime.print_debug_info`: packages and paths.
         extensions: str, version of onnxruntime-extensions, or None.
     """
 
-    packages: dict
+    packages: dict[str, str]
     onnxruntime: str | None
-    cuda: str | None
-    providers: tuple[str, ...]
-    asked: dict
-    wheels: dict
-    libraries: dict
-    search_path: str
     driver: Driver
-    extensions: str | None
+    cuda: str | None = None
+    providers: tuple[str, ...] = ()
+    cudnn: dict[str, str] = field(default_factory=dict)
+    not_loaded: tuple[str, ...] = ()
+    debug_info: tuple[str, ...] = ()
+    extensions: str | None = None
 
 
-def look():
+def look() -> Installation:
     """The `Installation` of this process."""
-    sound = hasattr(onnxruntime, "InferenceSession")
-    cuda = (getattr(onnxruntime, "cuda_version", None) or None) if sound else None
+    names = sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
+    packages = {name: importlib.metadata.version(name) for name in names}
+    if not hasattr(onnxruntime, "InferenceSession"):
+        return Installation(packages, None, find_driver())
+    cuda = getattr(onnxruntime, "cuda_version", None) or None
     installed = {
         dist.name.lower().replace("_", "-"): dist.version
         for dist in importlib.metadata.distributions()
     }
-    names = sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
+    loading = _printed(onnxruntime.preload_dlls) if cuda else ()
     return Installation(
-        packages={name: importlib.metadata.version(name) for name in names},
-        onnxruntime=onnxruntime.__version__ if sound else None,
-        cuda=cuda,
-        providers=tuple(onnxruntime.get_available_providers()) if sound else (),
-        asked=wheels_asked_for(names),
-        wheels={name: installed[name] for name in sorted(installed) if name.startswith("nvidia-")},
-        libraries=load_libraries(cuda) if cuda and sys.platform == "linux" else {},
-        search_path=os.environ.get("LD_LIBRARY_PATH", ""),
-        driver=find_driver(),
-        extensions=installed.get("onnxruntime-extensions"),
+        packages,
+        onnxruntime.__version__,
+        find_driver(),
+        cuda,
+        tuple(onnxruntime.get_available_providers()),
+        {name: installed[name] for name in sorted(installed) if name.startswith("nvidia-cudnn-cu")},
+        tuple(line for line in loading if line.startswith("Failed to load")),
+        _printed(onnxruntime.print_debug_info),
+        installed.get("onnxruntime-extensions"),
     )
 
 
-def wheels_asked_for(packages, requires=importlib.metadata.requires):
-    """Dict from wheels to versions, of the extras `cuda` and `cudnn` of packages."""
-    pattern = re.compile(r"""(nvidia-[\w-]+)\s*([^;]*?)\s*;\s*extra == ["']cu(?:da|dnn)["']""")
-    lines = [line for name in packages for line in requires(name) or ()]
-    return dict(match.groups() for match in map(pattern.match, lines) if match)
+def _printed(function: Callable[[], None]) -> tuple[str, ...]:
+    """The lines that a function prints, without blank ones, warnings and advice."""
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        function()
+    lines = text.getvalue().splitlines()
+    return tuple(line for line in lines if line and not line.startswith(("please", "\033")))
 
 
-def cuda_libraries(cuda):
-    """Dict from names to `Library` of what the CUDA provider uses, by CUDA version, on Linux."""
-    major = int(cuda.split(".")[0])
-    suffix = "" if major >= 13 else f"-cu{major}"  # of NVIDIA's wheels
-    return {
-        f"libcudart.so.{major}": Library(f"nvidia-cuda-runtime{suffix}", True),
-        f"libcublasLt.so.{major}": Library(f"nvidia-cublas{suffix}", True),
-        f"libcublas.so.{major}": Library(f"nvidia-cublas{suffix}", True),
-        "libcurand.so.10": Library(f"nvidia-curand{suffix}", True),
-        f"libcufft.so.{major - 1}": Library(f"nvidia-cufft{suffix}", False),
-        f"libnvrtc.so.{major}": Library(f"nvidia-cuda-nvrtc{suffix}", False),
-        "libcudnn.so.9": Library(f"nvidia-cudnn-cu{major}", False),
-    }
-
-
-def load_libraries(cuda, load=ctypes.CDLL):
-    """`cuda_libraries` and the provider itself, loaded as onnxruntime does; errors noted."""
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what is said here in order
-        onnxruntime.preload_dlls()  # finds them where pip has put them
-    folder = pathlib.Path(onnxruntime.__file__).parent / "capi"
-    paths = {PROVIDER_LIBRARY: folder / PROVIDER_LIBRARY}
-    libraries = {**cuda_libraries(cuda), PROVIDER_LIBRARY: Library("onnxruntime-gpu", True)}
-    found = {}
-    with contextlib.suppress(OSError):  # the provider takes symbols from it
-        load(str(folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
-    for name, library in libraries.items():
-        try:
-            load(str(paths.get(name, name)))
-        except OSError as error:
-            library = library._replace(error=str(error))
-        found[name] = library
-    places = loaded_from(found)
-    return {name: library._replace(path=places.get(name)) for name, library in found.items()}
-
-
-def loaded_from(names, maps=pathlib.Path("/proc/self/maps")):
-    """Dict from those names of libraries that this process has loaded to their paths, on Linux.
-
-    A file's own name can be longer: libcudart.so.13.0.96 is libcudart.so.13.
-    """
-    paths = re.findall(r"(/.*/(\S+))$", maps.read_text("utf-8"), re.MULTILINE)
-    starts = {name: f"{name}." for name in names}
-    return {
-        name: path
-        for path, file in dict(paths).items()
-        for name, start in starts.items()
-        if f"{file}.".startswith(start)
-    }
-
-
-def find_driver(load=ctypes.CDLL, kernel_module=_KERNEL_MODULE, smi="nvidia-smi"):
-    """The `Driver`, asked for its versions and for a GPU."""
+def find_driver(load: Callable[[str], Any] = ctypes.CDLL, smi: str = "nvidia-smi") -> Driver:
+    """The `Driver`, asked for its version and for a GPU."""
     gpus = _listed_gpus(smi)
     try:
         library = load(_DRIVER_LIBRARY)
     except OSError as error:
         return Driver(False, str(error), gpus=gpus)
-    version = _kernel_module_version(kernel_module)
     number, words = ctypes.c_int(), ctypes.c_char_p()
     library.cuDriverGetVersion(ctypes.byref(number))
     cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"
-    code = library.cuInit(0)
-    if code == 0:
-        return Driver(True, None, version, cuda, gpus)
-    library.cuGetErrorString(code, ctypes.byref(words))
-    error = f"CUDA error {code}, {(words.value or b'unknown').decode()}"
-    return Driver(True, error, version, cuda, gpus)
+    code, error = library.cuInit(0), None
+    if code:
+        library.cuGetErrorString(code, ctypes.byref(words))
+        error = f"CUDA error {code}, {(words.value or b'unknown').decode()}"
+    return Driver(True, error, cuda, gpus)
 
 
-def _kernel_module_version(path):
-    """The driver's version, from the text that the kernel module shows; None where it shows none.
-
-    Such as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build".
-    """
-    if not path.exists():
-        return None
-    found = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", path.read_text("utf-8"))
-    return found[1] if found else None
-
-
-def _listed_gpus(smi):
-    """The lines of `nvidia-smi`, one a GPU; none where it fails, None where it is missing."""
+def _listed_gpus(smi: str) -> tuple[str, ...] | None:
+    """The lines of `nvidia-smi`, one for each GPU; empty if it fails, None if it is missing."""
     path = shutil.which(smi)
     if path is None:
         return None
@@ -205,3 +134,69 @@ def _listed_gpus(smi):
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(done.stdout.splitlines()) if done.returncode == 0 else ()
+
+
+def faults(found: Installation) -> list[str]:
+    """The reasons why an `Installation` does not serve on the best provider of the machine."""
+    if found.onnxruntime is None:
+        return [
+            "the module onnxruntime is empty, as after one of two packages that bring it was "
+            f"removed. Remove {_listed(found.packages) or 'its folder'} and install one again"
+        ]
+    told = []
+    if len(found.packages) > 1:
+        told.append(
+            f"{_listed(found.packages)} are installed side by side. They are one module, of which "
+            f"the files of {'a build with' if found.cuda else 'one without'} CUDA are in use: "
+            "remove both, then install one"
+        )
+    if found.cuda:
+        return [*told, *_driver_faults(found), *_library_faults(found)]
+    if found.driver.library and found.driver.error is None:
+        told.append(
+            f"NVIDIA's driver finds a GPU, and this onnxruntime {found.onnxruntime} is built "
+            "without CUDA. Install 'keras-transformer-onnx[serve-gpu]' in a separate environment"
+        )
+    return told
+
+
+def _driver_faults(found: Installation) -> Iterator[str]:
+    driver, needed = found.driver, _major(found.cuda)
+    oldest = OLDEST_DRIVERS.get(needed)
+    least = f"driver {oldest} or later" if oldest else "a newer driver"
+    if not driver.library:
+        yield f"NVIDIA's driver is missing ({driver.error}). CUDA {found.cuda} needs {least}"
+        return
+    if _major(driver.cuda) < needed:
+        name = f"NVIDIA's driver {driver.version}" if driver.version else "NVIDIA's driver"
+        yield (
+            f"{name} supports CUDA up to {driver.cuda}, and this onnxruntime is built for CUDA "
+            f"{found.cuda}, which needs {least}"
+        )
+    elif driver.error:
+        yield f"NVIDIA's driver is installed and starts no GPU: {driver.error}"
+    if driver.gpus is None:
+        yield "nvidia-smi is missing: the driver is installed in part, or a container lacks it"
+    elif not driver.gpus:
+        yield "nvidia-smi lists no GPU"
+
+
+def _library_faults(found: Installation) -> Iterator[str]:
+    for line in found.not_loaded:
+        yield f"{line}. The extra 'serve-gpu' brings CUDA's libraries"
+    for name, version in found.cudnn.items():
+        built_for = name.removeprefix("nvidia-cudnn-cu")
+        if int(built_for) != _major(found.cuda):
+            yield (
+                f"{name} {version} is for CUDA {built_for}, and this onnxruntime for CUDA "
+                f"{found.cuda}; the two cuDNN wheels write into one folder. Train and serve in two "
+                "environments"
+            )
+
+
+def _major(version: str) -> int:
+    return int(version.split(".")[0])
+
+
+def _listed(packages: dict[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in packages.items())

@@ -1,44 +1,24 @@
-"""Lines of text: what a line may be, what is refused, and the token ids of the good ones.
+"""Lines of text: which ones are refused, how files are read, and how results are written.
 
-A bad line never stops the others: it gets a reason in the place of ids. The objects that serve
-artefacts share these functions, so that they treat odd lines alike.
+All commands and services use these functions, so they treat unusual lines alike.
 """
 
 import functools
-import itertools
-import sys
+import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.results import as_json
 
 # The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
 
 
-def checked_lines(lines, call="translate([line])"):
-    """Iterator over `lines`. Raises `TypeError` for one string, and at an item that is no string.
-
-    `call` shows how to pass one line.
-    """
-    if isinstance(lines, (str, bytes)):
-        raise TypeError(
-            f"`lines` must be an iterable of strings, got one {type(lines).__name__}. "
-            f"Pass a list: {call}."
-        )
-    return (_checked_line(number, line) for number, line in enumerate(lines, 1))
-
-
-def _checked_line(number, line):
-    if not isinstance(line, (str, bytes)):
-        raise TypeError(
-            f"`lines` must hold str or bytes, got {type(line).__name__} as line {number}."
-        )
-    return line
-
-
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yields the lines of a file. `check_length` refuses a line that is too long.
 
-    All lines that are too long share one stand-in, so that they do not fill the memory.
+    All lines that are too long share one replacement, so that they do not fill the memory.
     """
     # Two bytes for the line end.
     for line in iter(functools.partial(file.readline, MOST_LINE_BYTES + 2), b""):
@@ -69,19 +49,15 @@ def check_length(line: str | bytes) -> None:
         raise ValueError(f"more than {MOST_LINE_BYTES} bytes in one line; split it")
 
 
-def windows(lines, size):
-    """Yields `lines` as lists of `size`, and reads no line before its list is asked for."""
-    size = min(size, sys.maxsize)  # more cannot be counted
-    while window := list(itertools.islice(lines, size)):
-        yield window
-
-
-def text_of(line):
-    """The text of a line, without its line ending; it ends at a NUL character.
+def text_of(line: str | bytes) -> str:
+    """The text of a line, without its line end. The text ends at a NUL character.
 
     Raises:
+        TypeError: the line is neither str nor bytes.
         ValueError: the line is not Unicode text, or too long.
     """
+    if not isinstance(line, (str, bytes)):
+        raise TypeError(f"A line must be str or bytes, got {type(line).__name__}: {shown(line)}.")
     check_length(line)
     if isinstance(line, bytes):
         try:
@@ -95,42 +71,30 @@ def text_of(line):
     return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
 
 
-def too_long(row, most_tokens):
-    """Why a row of more ids than `most_tokens` is refused."""
-    return (
-        f"{len(row)} tokens, special ones included, where this artefact takes at most "
-        f"{most_tokens}; split the line into sentences"
-    )
+class Format(NamedTuple):
+    """How a result is written: the options of the command line."""
+
+    json: bool = False
+    n_best: int | None = None
+    with_prompt: bool = False
 
 
-def encode_lines(lines, tokenizer, most_tokens, *, begin=(), end=()):
-    """Token ids of lines, and reasons for the lines that have none.
+def written(number: int, result: Any, options: Format) -> bytes:
+    """The output for one line of input: one line, or one for each hypothesis.
 
     Args:
-        lines: list of str or bytes.
-        tokenizer: Tokenizer.
-        most_tokens: int, a line with more tokens is refused.
-        begin, end: sequences of int, ids that every row starts and ends with.
-
-    Returns:
-        Two dicts, both from the index of a line: to its ids, a list of int, and to the reason why
-        it is refused, str. A line without text, or with nothing that the tokenizer knows, is in
-        neither.
+        number: int, of the line, from 1.
+        result: of any class in `export.artefact.results`.
+        options: a `Format`.
     """
-    texts, ids, refused = {}, {}, {}
-    for index, line in enumerate(lines):
-        try:
-            text = text_of(line)
-        except ValueError as error:
-            refused[index] = str(error)
-        else:
-            if text.strip():
-                texts[index] = text
-    encoded = tokenizer.encode(list(texts.values()))  # one call: many lines share threads
-    for index, tokens in zip(texts, encoded, strict=True):
-        row = [*begin, *tokens, *end]
-        if len(row) > most_tokens:
-            refused[index] = too_long(row, most_tokens)
-        elif tokens:
-            ids[index] = row
-    return ids, refused
+    if options.with_prompt and not options.json:
+        result = result.with_prompt()
+    if options.json:
+        rows = [as_json(result._asdict())]
+    elif options.n_best is None:
+        rows = [result.line()]
+    else:
+        pairs = list(result.ranked())[: options.n_best]
+        rows = [f"{number}\t{score:.4f}\t{text}" for score, text in pairs]
+    # A byte-level model can write a newline, which would shift all following lines.
+    return "".join(re.sub(r"[\r\n]+", " ", row) + "\n" for row in rows).encode("utf-8")

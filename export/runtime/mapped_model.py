@@ -1,25 +1,30 @@
 """Leaves the weights of an ONNX file in that file, where ONNX Runtime maps them into memory.
 
-ONNX Runtime parses a model into memory with all its weights, and keeps a copy of a loop's body, its
-weights included, for each graph around it. So the runtime is given the graph alone: each large
-tensor becomes external data whose place is the model's own file, where it lies anyway. A weight
-that is read only once, to be packed for matrix products, is then never copied, and all processes
-that serve the file share its pages.
+ONNX Runtime parses a model into memory with all its weights. It also keeps a copy of a loop's body,
+weights included, for each graph around it. So the runtime gets the graph alone: each large tensor
+becomes external data whose place is the model's file. A weight that is read only once, to be packed
+for matrix products, is then never copied, and all processes that serve the file share its pages.
 
-ONNX Runtime 1.31 releases a mapped weight once it is packed, but not in a loop's body. Those are
-given to it as arrays of a mapping of our own, whose pages can be released.
+ONNX Runtime 1.31 releases a mapped weight once it is packed, but not in a loop's body. It gets
+these weights as arrays of our mapping. `MappedModel.releasing` releases its pages while the session
+opens, which lowers the peak of the memory by about the size of these weights.
 
-The protocol buffers are read by hand, because a parser copies every weight and does not tell where
-in the file it lies; package `onnx` would also add to what a server installs. ONNX's own external
-data would do without this file, but makes two files of a model. A message of protocol buffers is a
-row of fields, each a number, a wire type and a value; a value of type 2 begins with its length and
-may be a message itself. The numbers below are those of `onnx.proto`.
+The protocol buffers are read by hand: a parser copies every weight and does not tell its place in
+the file, and package `onnx` would be one more to install on servers. ONNX's external data would do
+without this file, but makes two files of a model. A message of protocol buffers is a sequence of
+fields, each a number, a wire type and a value; a value of type 2 begins with its length and may be
+a message itself. The numbers below are those in `onnx.proto`.
 """
 
+import contextlib
 import mmap
 import os
+import pathlib
+import threading
+from collections.abc import Iterator
 
 import numpy as np
+import onnxruntime
 
 # Tensors of fewer bytes stay in the graph: biases, scales, shapes.
 SMALLEST = 1 << 14
@@ -36,6 +41,8 @@ _EXTERNAL = 1
 _TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10  # bytes
+# Pause between two releases of pages.
+RELEASE_SECONDS = 0.005
 # Python takes seconds to read this number of fields. A large model has a tenth of it.
 MOST_FIELDS = 2**19
 
@@ -49,25 +56,58 @@ class MappedModel:
 
     Attributes:
         graph: bytes, the model without them.
-        body_weights: dict from names to arrays, the weights in the bodies of loops.
+        body_weights: dict from names to arrays, the large weights in the bodies of loops.
         opened: `os.stat_result` of the file that was read.
 
     Raises:
-        ValueError: the file is no protocol buffer, or has more than `MOST_FIELDS` fields, or ends
-            while it is read.
+        ValueError: the file is not a protocol buffer, or has more than `MOST_FIELDS` fields, or
+            ends while it is read.
     """
 
-    def __init__(self, path):
-        self._name, self.body_weights, self._fields_left = path.name, {}, MOST_FIELDS
-        self._mapping = None
+    def __init__(self, path: pathlib.Path):
+        self._name, self._fields_left = path.name, MOST_FIELDS
+        self.body_weights: dict[str, np.ndarray] = {}
+        self._mapping: mmap.mmap | None = None
         with open(path, "rb") as self._file:
-            self.opened = os.fstat(self._file.fileno())
-            self.graph = self._rewritten("model", 0, self.opened.st_size)
+            self.opened: os.stat_result = os.fstat(self._file.fileno())
+            self.graph: bytes = self._rewritten("model", 0, self.opened.st_size)
 
-    def release(self):
-        """Releases the pages of the mapping; whoever reads them again gets them from the file."""
-        if self._mapping and hasattr(self._mapping, "madvise"):  # not on Windows
+    def add_body_weights(
+        self, options: onnxruntime.SessionOptions
+    ) -> dict[str, onnxruntime.OrtValue]:
+        """Gives `body_weights` to a session that will be opened with `options`.
+
+        Returns:
+            Dict of the `OrtValue`s. Keep it as long as the session.
+        """
+        make = onnxruntime.OrtValue.ortvalue_from_numpy
+        values = {name: make(array) for name, array in self.body_weights.items()}
+        for name, value in values.items():
+            options.add_initializer(name, value)
+        return values
+
+    @contextlib.contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Releases the pages of the mapping again and again, until the `with` block ends.
+
+        A page that is read again comes from the file.
+        """
+        if self._mapping is None or not hasattr(self._mapping, "madvise"):  # Windows has none
+            yield
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=self._release_until, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _release_until(self, ended: threading.Event) -> None:
+        while not ended.wait(RELEASE_SECONDS):
             self._mapping.madvise(mmap.MADV_DONTNEED)
+        self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def _read(self, start: int, end: int) -> bytes:
         """Bytes of the file, by a read: a mapping of a file that was cut off ends the process."""
@@ -82,7 +122,8 @@ class MappedModel:
         number, size = _number(self._read(start, min(end, start + _LONGEST_VARINT)), start)
         return number, start + size
 
-    def _rewritten(self, message, start, end, in_body=False):
+    def _rewritten(self, message: str, start: int, end: int, in_body: bool = False) -> bytes:
+        """A message of `_MESSAGES`, with its large tensors as external data."""
         parts, copied = [], start
         for number, first, value, stop in self._fields(start, end):
             inner = _MESSAGES.get(message, {}).get(number)
@@ -97,7 +138,8 @@ class MappedModel:
                 parts.append(_field(number, self._rewritten(inner, value, stop, in_body_too)))
         return b"".join([*parts, self._read(copied, end)])
 
-    def _tensor(self, start, end, in_body):
+    def _tensor(self, start: int, end: int, in_body: bool) -> bytes:
+        """A tensor; if it is large, with a place in the file instead of its data."""
         fields = list(self._fields(start, end))
         places = {number: (value, stop) for number, _, value, stop in fields}
         value, stop = places.get(_RAW_DATA, (0, 0))
@@ -119,8 +161,8 @@ class MappedModel:
         parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL))
         return b"".join(parts)
 
-    def _fields(self, start, end):
-        """Yields each field's number, and where it and its value begin and where they end."""
+    def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yields the number of each field, where it begins, where its value begins and ends."""
         while start < end:
             key, value = self._read_varint(start, end)
             kind, stop = key & 7, end + 1
@@ -141,7 +183,7 @@ class MappedModel:
             start = stop
 
 
-def _field(number, content):
+def _field(number: int, content: bytes) -> bytes:
     return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
 
 
@@ -155,7 +197,7 @@ def _number(data: bytes, start: int) -> tuple[int, int]:
     raise ValueError(f"byte {start} begins no number of a protocol buffer.")
 
 
-def _varint(number):
+def _varint(number: int) -> bytes:
     groups = []
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)

@@ -1,23 +1,21 @@
-"""Runs exported models without a search: labels, tags, answers, vectors, or plain outputs."""
+"""Serves models without a search: `Predictor`; and opens any artefact by its task."""
 
-from keras_transformer.export.artefact.heads import read_head
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from keras_transformer.export.artefact.manifest import id_inputs
-from keras_transformer.export.artefact.reader import ArtefactError
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_task
 from keras_transformer.export.artefact.signature import SEARCH_TASKS
-from keras_transformer.export.runtime.rows import (
-    ArrayReader,
-    checked_inputs,
-    read_items,
-    row_group,
-    row_length,
-    stacked,
-)
-from keras_transformer.export.runtime.runner import Runner
+from keras_transformer.export.artefact.task_heads import ResultMaker, read_head
+from keras_transformer.export.runtime.rows import ArrayReader, Reader
+from keras_transformer.export.runtime.runner import ALL, Runner
+from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
 from keras_transformer.export.runtime.text_rows import TextReader, WordReader
+from keras_transformer.types import StrPath
 
 
 class Predictor(Runner):
-    """Serves one exported model without a search, by the head that it was exported with.
+    """Serves an exported model without a search, by the head that it was exported with.
 
     | head of the export | an input is | its result |
     | --- | --- | --- |
@@ -27,9 +25,9 @@ class Predictor(Runner):
     | `FeatureExtraction` | a text, or two | `Vector` |
     | none | a text, or two | `Outputs`: the model's outputs by name |
 
-    Text is read where the model has an input of ids and the artefact a tokenizer. Two texts are a
-    pair, or one text with a TAB between them: for models with two inputs of ids, or with
-    `segment_ids`. Where a model has other inputs too, an input is a dict by their names, with texts
+    `Predictor` reads text if the model has an input of ids and the artefact a tokenizer. Two texts
+    are a pair, or one text with a TAB between them: for models with two inputs of ids, or with
+    `segment_ids`. If a model has other inputs too, an input is a dict by their names, with texts
     for the ids and arrays for the others.
 
     Models that read no text take arrays without batch axis, or dicts of arrays by input name. For
@@ -37,20 +35,20 @@ class Predictor(Runner):
     artefact's `limits["source_length"]`, and a number must fit the input's dtype.
 
     No result depends on the other inputs of a call. Rows of ids share a batch with padding only
-    where the export has seen that padding changes nothing; other rows and arrays share one where
-    their shapes are equal. Odd lines, threads, providers and streams are as in `Translator`; in
-    place of an empty hypothesis an input without text has an empty result: no labels, tags, vector
-    or outputs. The same holds for two texts of which one is blank.
+    if the export has checked that padding changes nothing; other rows and arrays share one if
+    their shapes are equal. Unusual lines, threads, providers and streams are as in `Translator`;
+    instead of an empty hypothesis an input without text has an empty result: no labels, tags,
+    vector or outputs. The same holds for two texts of which one is blank.
 
-    Arguments are those of `Translator`.
+    Arguments are the same as in `Translator`.
 
     Attributes:
-        head: what the artefact was exported with.
+        head: the head that the artefact was exported with.
         provider, manifest, tokenizer, session: as in `Translator`; `tokenizer` may be `None`.
 
     Raises:
         ArtefactError: the folder is missing, damaged, foreign, of a newer format, holds a search,
-            or words and passages are to be read without a tokenizer.
+            or reads words or passages without a tokenizer.
         ProviderError, ValueError: as in `Translator`.
 
     Example:
@@ -60,41 +58,42 @@ class Predictor(Runner):
     ['positive']
     """
 
-    def predict(self, inputs, batch_tokens=2048):
+    def predict(self, inputs: Iterable[Any], batch_tokens: int = 2048) -> list[Any]:
         """The result of each input.
 
         Args:
-            inputs: iterable of what the table above says, str or bytes in UTF-8 for text; for a
-                model that reads one array, an array with batch axis will do.
-            batch_tokens: int, most tokens of a batch, padding included; of an array its first axis
-                counts. A longer input is a batch of its own.
+            inputs: iterable of inputs as in the table above, str or bytes in UTF-8 for text; for a
+                model that reads one array, also one array with batch axis.
+            batch_tokens: int, maximum number of tokens of a batch, padding included; the first axis
+                of an array counts. A longer input is a batch alone.
 
         Returns:
             List of `Labels`, `Tags`, `Answer`, `Vector` or `Outputs`, in the order of `inputs`. An
-            input that is refused, or that fails, has its reason in `error` and touches no other.
+            input that is refused or fails has its reason in `error` and affects no other.
 
         Raises:
-            TypeError: `inputs` is one string or one dict, or holds something that is no input.
+            TypeError: `inputs` is one string or one dict, or holds an object of another type.
             ValueError: `batch_tokens` is less than 1.
         """
-        return self._list(list(checked_inputs(inputs)), batch_tokens)
+        return list(self.results(inputs, None, batch_tokens, ALL))
 
-    def predict_stream(self, inputs, batch_tokens=2048, read_ahead=1024):
+    def predict_stream(
+        self, inputs: Iterable[Any], batch_tokens: int = 2048, read_ahead: int = 1024
+    ) -> Iterator[Any]:
         """As `predict`, lazily: reads at most `read_ahead` inputs beyond the one that it yields.
 
         Returns:
             Iterator of results.
         """
-        return self._stream(iter(checked_inputs(inputs)), batch_tokens, read_ahead)
+        return self.results(inputs, None, batch_tokens, read_ahead)
 
-    def _check(self, artefact):
+    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
         manifest, task = artefact.manifest, artefact.manifest["task"]
         if task in SEARCH_TASKS:
             raise ArtefactError(
                 f"{artefact.folder} was exported for the task {task!r} with a search, and "
-                "Predictor serves models without one. Take Translator, Generator or Transcriber."
+                "Predictor serves models without one. Use Translator, Generator or Transcriber."
             )
-        self.head, self._inputs = read_head(manifest), manifest["inputs"]
         ids = id_inputs(self._inputs) if artefact.tokenizer else []
         if task == "answer" and not ids:
             raise ArtefactError(
@@ -107,28 +106,64 @@ class Predictor(Runner):
                 f"input, and has the inputs {[value['name'] for value in self._inputs]}. Export "
                 "the model without a head."
             )
+        padded = manifest.get("ignores_padding", False)
         if not ids:
-            self._reader = ArrayReader(self._inputs, manifest["limits"]["source_length"])
+            reader = ArrayReader(self._inputs, manifest["limits"]["source_length"])
         else:
-            self._reader = (WordReader if task == "tag" else TextReader)(artefact)
-        self._padded = manifest.get("ignores_padding", False)
-        self._empty = self.head.empty
+            reader = (WordReader if task == "tag" else TextReader)(artefact, padded)
+        return reader, read_head(manifest)
 
-    def _read(self, items):
-        return read_items(self._reader, items)
 
-    def _length(self, row):
-        return row_length(row)
+_BY_TASK = {kind.task: kind for kind in (Translator, Generator, Transcriber)}
 
-    def _group(self, row):
-        return row_group(row, self._padded)
 
-    def _stack(self, rows):
-        return stacked(rows, self._inputs)
+def open_runner(folder: StrPath, providers: list[Any] | None = None, **options: Any) -> Runner:
+    """Opens an artefact with the class that serves its task.
 
-    def _result(self, row, outputs):
-        names = (value["name"] for value in self.manifest["outputs"])
-        return self.head.result(row, dict(zip(names, outputs, strict=True)))
+    Args:
+        folder: str or path, the folder that `keras_transformer.export.export_onnx` wrote.
+        providers, options: as `Translator` takes them.
 
-    def _failed(self, reason):
-        return self.head.failed(reason)
+    Returns:
+        A `Translator`, `Generator`, `Transcriber` or `Predictor`.
+
+    Raises:
+        ArtefactError, ProviderError, ValueError: as `Translator`.
+
+    Example:
+
+    >>> open_runner("out/onnx").manifest["task"]  # doctest: +SKIP
+    'translate'
+    """
+    return _BY_TASK.get(read_task(folder), Predictor)(folder, providers, **options)
+
+
+def answers(
+    runner: Runner,
+    items: Iterable[Any],
+    seed: int | None = None,
+    batch_tokens: int = 2048,
+    read_ahead: int = 1024,
+) -> Iterator[Any]:
+    """Iterator over the full result of each item, for every task: `runner.results`.
+
+    Args:
+        runner: from `open_runner`.
+        items: iterable of what the runner reads: lines of text, or what `Predictor` says.
+        seed: of sampling, int or None.
+        batch_tokens, read_ahead: as in `Translator.translate_stream`.
+
+    Returns:
+        Iterator of `Translation`, `Generation`, or what `Predictor` gives.
+
+    Raises:
+        TypeError, ValueError: as the runner's own methods; a seed is an error if nothing is
+            sampled.
+
+    Example:
+
+    >>> runner = open_runner("out/onnx")  # doctest: +SKIP
+    >>> [result.error for result in answers(runner, ["A man.", b"\\xff"])]  # doctest: +SKIP
+    [None, 'not UTF-8 at byte 1 (invalid start byte)']
+    """
+    return runner.results(items, seed, batch_tokens, read_ahead)

@@ -1,72 +1,105 @@
-"""What a model without a search reads: rows of ids and arrays, made of what users have.
+"""Inputs as rows of a model: arrays, and rows as a batch. `text_rows` has the readers of text.
 
-A reader turns an item, as `Predictor` lists them, into a `Row`. `ArrayReader` reads arrays; the
-readers in `text_rows` read texts and words.
+A reader turns a list of items into `Row`s, and says why an item is refused.
 
 Shapes: `B` rows of a batch.
 """
 
 import json
 import math
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
 
 from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.task_heads import Row
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.padding import pad_rows
+from keras_transformer.types import Array
 
 
-class Passage(NamedTuple):
-    """A text with an answer in it.
-
-    Attributes:
-        text: str.
-        spans: list of pairs of int, the characters of each of its tokens.
-        tokens: slice, its tokens in the row.
-    """
-
-    text: str
-    spans: list[tuple[int, int]]
-    tokens: slice
-
-
-class Row(NamedTuple):
-    """One input of a model.
+class Reader(Protocol):
+    """Reads the items that users pass.
 
     Attributes:
-        inputs: dict from input names to lists of ids, or to arrays without batch axis.
-        length: int, tokens of the row that outputs speak of; None for arrays.
-        words: tuple of str, where tags are asked for.
-        first_pieces: list of int, the token of each word that its tag stands at; or all.
-        passage: Passage, where an answer is asked for.
+        alone: types of an item that is one input and not a list of inputs.
     """
 
-    inputs: dict
-    length: int | None = None
-    words: tuple[str, ...] = ()
-    first_pieces: list[int] | slice = slice(None)
-    passage: Passage | None = None
+    alone: tuple[type, ...]
+
+    def read(self, items: list[Any]) -> tuple[dict[int, Row], dict[int, str]]:
+        """Two dicts from places in `items`: to rows, and to reasons why an item is refused.
+
+        An item without text is in neither.
+
+        Raises:
+            TypeError: an item is of a type that the model does not read.
+        """
 
 
-class ArrayReader:
-    """Reads arrays, by input names where there are several; a string is JSON.
+class ItemReader:
+    """The base of readers that read one item after the other.
+
+    A subclass defines `read_item(item)`, which returns a `Row`, or `None` for an item without text.
+    It raises `TypeError` for a type that this model does not read, and `ValueError`, with the
+    reason, for an item that is refused.
+
+    Args:
+        padded: bool, whether rows of ids share a batch with padding.
+    """
+
+    alone: tuple[type, ...] = (str, bytes, dict)
+
+    def __init__(self, padded: bool):
+        self._padded = padded
+
+    def read(self, items: list[Any]) -> tuple[dict[int, Row], dict[int, str]]:
+        rows, refused = {}, {}
+        for index, item in enumerate(items):
+            try:
+                row = self.read_item(item)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, TypeError) and not isinstance(item, (str, bytes)):
+                    raise  # a mistake of the caller; a line only holds the wrong JSON
+                refused[index] = str(error)
+            else:
+                if row is not None:
+                    rows[index] = row
+        return rows, refused
+
+    def read_item(self, item: Any) -> Row | None:
+        raise NotImplementedError
+
+    def _row(self, inputs: dict[str, Any], length: int | None = None, **fields: Any) -> Row:
+        """The `Row` of inputs by name; `fields` are further ones of it."""
+        shapes = {name: _shape(part) for name, part in inputs.items()}
+        size = max(shape[0] for shape in shapes.values())
+        group = tuple(
+            shape
+            for name, shape in sorted(shapes.items())
+            if not (self._padded and isinstance(inputs[name], list))
+        )
+        return Row(inputs, size, group, length, **fields)
+
+
+def _shape(part: list[int] | Array) -> tuple[int, ...]:
+    """The shape of an input of a row; (1,) for a number."""
+    return (len(part),) if isinstance(part, list) else part.shape or (1,)
+
+
+class ArrayReader(ItemReader):
+    """Reads arrays: one, or a dict of arrays by input name. A string is JSON.
 
     Args:
         inputs: list of entries, from `inputs` of a manifest.
         most: int, longest axis of free size.
     """
 
-    def __init__(self, inputs: list[dict], most: int):
+    def __init__(self, inputs: list[dict[str, Any]], most: int):
+        super().__init__(padded=False)
         self._inputs, self._most = {value["name"]: value for value in inputs}, most
 
-    def read(self, item):
-        """The `Row` of an item; None for an empty string.
-
-        Raises:
-            TypeError: it is nothing that this model reads.
-            ValueError: it is refused; the message says why.
-        """
+    def read_item(self, item: Any) -> Row | None:
         if isinstance(item, (str, bytes)):
             text = text_of(item)
             if not text.strip():
@@ -74,10 +107,10 @@ class ArrayReader:
             item = parsed(text)
         if not isinstance(item, dict):
             item = {next(iter(self._inputs)): item} if len(self._inputs) == 1 else {}
-        return Row(arrays(item, self._inputs, self._most))
+        return self._row(arrays(item, self._inputs, self._most))
 
 
-def parsed(text):
+def parsed(text: str) -> Any:
     """The value of a line of JSON; raises `ValueError`, also for an infinite number."""
     text = text.removeprefix("\ufeff")  # a file may start with it
     try:
@@ -89,11 +122,11 @@ def parsed(text):
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{shown(text)} is no finite number")
+        raise ValueError(f"{shown(text)} is not a finite number")
     return number
 
 
-def arrays(item: dict, inputs: dict[str, dict], most: int) -> dict[str, np.ndarray]:
+def arrays(item: dict[str, Any], inputs: dict[str, dict[str, Any]], most: int) -> dict[str, Array]:
     """The arrays of an item as the model takes them.
 
     Args:
@@ -104,28 +137,31 @@ def arrays(item: dict, inputs: dict[str, dict], most: int) -> dict[str, np.ndarr
     Raises:
         ValueError: other names, shapes, dtypes or lengths, or numbers that the dtype cannot hold.
     """
-    if set(item) != set(inputs):
-        raise ValueError(
-            f"the model reads a dict of {sorted(inputs)}, and got {shown(sorted(map(str, item)))}"
-        )
+    check_names(item, list(inputs))
     return {name: _as_array(item[name], value, most) for name, value in inputs.items()}
 
 
-def _as_array(item: Any, value: dict, most: int) -> np.ndarray:
+def check_names(item: dict[str, Any], names: list[str]) -> None:
+    """Raises `ValueError` unless a dict has exactly these names."""
+    if set(item) != set(names):
+        raise ValueError(
+            f"the model reads a dict of {sorted(names)}, and got {shown(sorted(map(str, item)))}"
+        )
+
+
+def _as_array(item: Any, value: dict[str, Any], most: int) -> Array:
     """An array without batch axis, of the dtype and the sizes in a manifest's entry."""
     array, (_, *axes), dtype = np.asarray(item), value["axes"], value["dtype"]
     if array.dtype == object and array.size and all(type(number) is int for number in array.flat):
         array = _large_integers(array, value)
-    fits = array.ndim == len(axes) and array.size > 0
-    fits = fits and all(
-        isinstance(axis, str) or axis == size for axis, size in zip(axes, array.shape, strict=True)
-    )
+    free = [size for axis, size in zip(axes, array.shape, strict=False) if isinstance(axis, str)]
+    fixed = [size for axis, size in zip(axes, array.shape, strict=False) if axis == size]
+    fits = array.size and len(axes) == array.ndim == len(free) + len(fixed)
     if not (fits and np.can_cast(array.dtype, dtype, "same_kind")):
         raise ValueError(
             f"{value['name']!r} has the shape {shown(array.shape)} and dtype {array.dtype}, where "
             f"the model takes {axes} and {dtype}"
         )
-    free = [size for axis, size in zip(axes, array.shape, strict=True) if isinstance(axis, str)]
     if max(free, default=0) > most:
         raise ValueError(
             f"{value['name']!r} has the shape {array.shape}, where this artefact takes lengths up "
@@ -141,7 +177,7 @@ def _as_array(item: Any, value: dict, most: int) -> np.ndarray:
     return cast
 
 
-def _large_integers(array: np.ndarray, value: dict) -> np.ndarray:
+def _large_integers(array: Array, value: dict[str, Any]) -> Array:
     """Integers of more than 64 bits, which NumPy leaves as objects, as float64."""
     largest = max(array.flat, key=abs)
     if np.dtype(value["dtype"]).kind != "f":
@@ -152,80 +188,26 @@ def _large_integers(array: np.ndarray, value: dict) -> np.ndarray:
         raise _not_held(largest, value) from error
 
 
-def _not_held(number: Any, value: dict) -> ValueError:
+def _not_held(number: Any, value: dict[str, Any]) -> ValueError:
     return ValueError(
         f"{value['name']!r} holds {shown(number)}, which {value['dtype']} cannot hold"
     )
 
 
-def stacked(rows, inputs):
-    """What `session.run` takes for a list of rows: dict from input names to arrays (B, ...).
+def stacked(rows: list[Row], inputs: list[dict[str, Any]]) -> dict[str, Array]:
+    """A batch: dict from input names to arrays (B, ...).
 
-    `inputs` is that of the manifest.
+    Args:
+        rows: list of rows.
+        inputs: list of entries, from `inputs` of a manifest.
     """
-    return {
-        value["name"]: _stacked([row.inputs[value["name"]] for row in rows], value)
-        for value in inputs
-    }
-
-
-def _stacked(parts, value):
-    if not isinstance(parts[0], list):
-        return np.stack(parts)
-    size = value["axes"][1]  # an axis of fixed size is filled with padding
-    ids = pad_rows(parts, length=size if isinstance(size, int) else None)
-    return ids.astype(value["dtype"], copy=False)
-
-
-def checked_inputs(inputs):
-    """The inputs; raises `TypeError` for one that was passed alone."""
-    if isinstance(inputs, (str, bytes, dict)):
-        raise TypeError(
-            f"`inputs` must be an iterable of inputs, got one {type(inputs).__name__}. "
-            "Pass a list: predict([input])."
-        )
-    return inputs
-
-
-def read_items(reader, items):
-    """Rows of items, and reasons for those that have none: two dicts from places in the list.
-
-    An item without text is in neither.
-
-    Raises:
-        TypeError: an item that is no string is nothing that the model reads.
-    """
-    rows, refused = {}, {}
-    for index, item in enumerate(items):
-        try:
-            row = reader.read(item)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, TypeError) and not isinstance(item, (str, bytes)):
-                raise  # a mistake of the caller; a line only holds the wrong JSON
-            refused[index] = str(error)
+    batch = {}
+    for value in inputs:
+        parts = [row.inputs[value["name"]] for row in rows]
+        if isinstance(parts[0], list):
+            size = value["axes"][1]  # padding fills an axis of fixed size
+            ids = pad_rows(parts, length=size if isinstance(size, int) else None)
+            batch[value["name"]] = ids.astype(value["dtype"], copy=False)
         else:
-            if row is not None:
-                rows[index] = row
-    return rows, refused
-
-
-def row_length(row):
-    """The length of a row in its batch: the first axis of its longest input."""
-    return max(_sizes(part)[0] for part in row.inputs.values())
-
-
-def row_group(row, padded):
-    """The shapes of the inputs without padding, in the order of their names.
-
-    `padded`: whether rows of ids share a batch with padding.
-    """
-    return tuple(
-        _sizes(part)
-        for _, part in sorted(row.inputs.items())
-        if not (padded and isinstance(part, list))
-    )
-
-
-def _sizes(part):
-    """The shape of an input of a row; (1,) for a number."""
-    return (len(part),) if isinstance(part, list) else part.shape or (1,)
+            batch[value["name"]] = np.stack(parts)
+    return batch

@@ -1,51 +1,61 @@
-"""What serves an artefact: its arguments, its batches and its streams, for every kind of answer.
+"""The base of what serves an artefact: arguments, batches, seeds and streams.
 
-`Translator`, `Generator` and `Predictor` say what they read and what they make of the outputs; all
-else is here, so that odd inputs, faults, threads and streams are the same everywhere.
+A `Reader` turns items into rows, and a `ResultMaker` turns outputs into results. `Translator`,
+`Generator`, `Transcriber` and `Predictor` choose both; everything else is here, so that unusual
+inputs, faults, threads and streams behave alike in all of them.
 
 Shapes: `B` rows of a batch.
 """
 
 import functools
+import itertools
 import logging
-from typing import Self
+import secrets
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import shown
-from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
+from keras_transformer.export.artefact.task_heads import ResultMaker, Row
 from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
-from keras_transformer.export.runtime.lines import windows
+from keras_transformer.export.runtime.rows import Reader, stacked
 from keras_transformer.export.runtime.session import check_threads, open_session
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, StrPath
 
-logger = logging.getLogger("keras_transformer.export")
+logger: logging.Logger = logging.getLogger("keras_transformer.export")
+# As `read_ahead`: all items are sorted by length together.
+ALL = sys.maxsize
 
 
 class Runner:
-    """The base of what serves an artefact. Threads can share it.
+    """Serves an artefact. Threads can share it.
 
-    A subclass defines
+    A subclass defines `_parts(artefact)`, which returns a `Reader` and a `ResultMaker` and raises
+    `ArtefactError` for an artefact that the subclass does not serve.
 
-    - `_check(artefact)`: raises `ArtefactError` for what it does not serve;
-    - `_read(items)`: dict from places in a list of items to rows, and one from places to reasons
-      why they are refused; an item in neither has the result `_empty`;
-    - `_stack(rows)`: inputs of the model by name for a list of rows;
-    - `_result(row, outputs)`: the result of a row, from its part of the outputs `_outputs`; raises
-      `ValueError` where it cannot be had;
-    - `_failed(reason)`: the result of an item that has none;
-    - `_length(row)` and `_group(row)`, as `batches` takes them.
-
-    Arguments are those of `Translator`. `pickle` stores the arguments of a runner, with the path of
-    the folder resolved, and opens the folder again. `copy.copy` shares the session.
+    The arguments are the same as in `Translator`. `pickle` stores the arguments of a runner, with
+    the absolute path of the folder, and opens the folder again. `copy.copy` shares the session.
     """
 
+    # Past participle of the task, for messages: a line was not `done`.
+    done: ClassVar[str] = "answered"
     # Whether a failure of the machine is raised, or becomes the error of each input.
     raises_machine_errors = False
-    _outputs = None  # all
-    _length = staticmethod(len)
-    _group = staticmethod(lambda row: ())
 
     def __init__(
-        self, folder, providers=None, *, threads=None, workers=1, arena=True, spinning=True
+        self,
+        folder: StrPath,
+        providers: list[Any] | None = None,
+        *,
+        threads: int | None = None,
+        workers: int = 1,
+        arena: bool = True,
+        spinning: bool = True,
     ):
         check_threads("workers", workers)
         artefact = read_artefact(folder)
@@ -54,98 +64,140 @@ class Runner:
         self._arguments |= {"arena": arena, "spinning": spinning}
         if threads is None and workers > 1:
             threads = 1
-        self.manifest = artefact.manifest
-        for value in self.manifest["inputs"]:
-            if not value["axes"] and value["name"] != signature.SEED:
+        self.manifest: dict[str, Any] = artefact.manifest
+        self.tokenizer: Tokenizer | None = artefact.tokenizer
+        self.target_tokenizer: Tokenizer | None = artefact.target_tokenizer
+        inputs = self.manifest["inputs"]
+        self._inputs = [value for value in inputs if value["name"] != signature.SEED]
+        # Whether results depend on a seed.
+        self.samples: bool = len(self._inputs) < len(inputs)
+        self._outputs = [value["name"] for value in self.manifest["outputs"]]
+        for value in self._inputs:
+            if not value["axes"]:
                 raise ArtefactError(
                     f"{artefact.folder} has the input {shown(value['name'])} without a batch axis, "
                     f"and {type(self).__name__} runs batches. Export a model whose inputs have one."
                 )
-        self.tokenizer = artefact.tokenizer
-        self._check(artefact)
-        self.session = open_session(
+        self.head: ResultMaker
+        self._reader, self.head = self._parts(artefact)
+        self.session: Any = open_session(
             artefact, providers, threads=threads, arena=arena, spinning=spinning
         )
-        self.provider = self.session.get_providers()[0]
+        self.provider: str = self.session.get_providers()[0]
         self._workers = workers
-        logger.info(
-            "%s runs on %s, precision %s",
-            artefact.folder,
-            self.provider,
-            self.manifest["precision"],
-        )
+        precision = self.manifest["precision"]
+        logger.info("%s runs on %s, precision %s", artefact.folder, self.provider, precision)
+
+    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+        raise NotImplementedError
 
     def __copy__(self) -> Self:
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(type(self), **self._arguments), ()
 
-    def lengths(self, items):
-        """How long each item is as the model reads it, in tokens, or by its first axis; a list.
+    def lengths(self, items: Iterable[Any]) -> list[int]:
+        """The length of each item as the model reads it, in tokens, or by its first axis.
 
         0 for an item that is refused, or that the model never sees because it is blank.
         """
         items = list(items)
-        rows, _ = self._read(items)
-        return [self._length(rows[i]) if i in rows else 0 for i in range(len(items))]
+        rows, _ = self._reader.read(items)
+        return [rows[i].size if i in rows else 0 for i in range(len(items))]
 
-    def _list(self, items, batch_tokens, fixed=None):
-        """The results of a list of items."""
-        return list(self._stream(iter(items), batch_tokens, max(1, len(items)), fixed))
-
-    def _stream(self, items, batch_tokens, read_ahead, fixed=None):
-        """Iterator over the results of an iterator, of which `read_ahead` items are read at once.
+    def results(
+        self,
+        items: Iterable[Any],
+        seed: int | None = None,
+        batch_tokens: int = 2048,
+        read_ahead: int = 1024,
+    ) -> Iterator[Any]:
+        """Iterator over the result of each item, for every task.
 
         Args:
-            fixed: dict of inputs that are the same for all, such as a seed.
+            items: iterable of inputs, as the runner's other methods take them.
+            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: drawn.
+            batch_tokens: int, maximum number of tokens of a batch, padding included.
+            read_ahead: int, maximum number of items that are read beyond the last result. They are
+                sorted by length together.
 
         Raises:
-            ValueError: `batch_tokens` or `read_ahead` is less than 1; at the call.
+            TypeError: `items` is one item, or `seed` is not an integer.
+            ValueError: `batch_tokens` or `read_ahead` is less than 1, or `seed` is out of range or
+                passed to an artefact that does not sample.
         """
+        if isinstance(items, self._reader.alone):
+            raise TypeError(
+                f"`inputs` must be an iterable of inputs, got one {type(items).__name__}. Pass a "
+                "list: [input]."
+            )
         for name, value in {"batch_tokens": batch_tokens, "read_ahead": read_ahead}.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        return self._results(windows(items, read_ahead), batch_tokens, fixed or {})
+        return self._results(iter(items), self._seed_input(seed), batch_tokens, read_ahead)
 
-    def _results(self, windows, batch_tokens, fixed):
-        answer = functools.partial(self._answer, fixed=fixed)
-        for items in windows:
-            rows, refused = self._read(items)
-            results = in_batches(
-                answer, rows, batch_tokens, self._workers, length=self._length, group=self._group
-            )
-            results.update((index, self._failed(reason)) for index, reason in refused.items())
-            yield from (results.get(index, self._empty) for index in range(len(items)))
+    def _results(
+        self, items: Iterator[Any], fixed: dict[str, Array], batch_tokens: int, read_ahead: int
+    ) -> Iterator[Any]:
+        run = functools.partial(self._run_batch, fixed=fixed)
+        while window := list(itertools.islice(items, min(read_ahead, ALL))):
+            rows, refused = self._reader.read(window)
+            results = in_batches(run, rows, batch_tokens, self._workers)
+            for index in range(len(window)):
+                if index in results:
+                    yield results[index]
+                else:
+                    yield self._failed(refused[index]) if index in refused else self.head.empty
 
-    def _answer(self, rows, fixed):
-        """List of results for a list of rows."""
+    def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
+        """The results of the rows of a batch; `fixed` are inputs that are the same for all."""
 
-        def run(inputs):
-            return self.session.run(self._outputs, {**inputs, **fixed})
+        def run(rows: list[Row]) -> list[Array]:
+            return self.session.run(self._outputs, {**stacked(rows, self._inputs), **fixed})
 
         try:
-            found = run_rows(run, rows, self._stack)
+            found = run_rows(run, rows)
         except MachineError as error:
             if self.raises_machine_errors:
                 raise
             found = [error] * len(rows)
-        return [self._finished(row, outputs) for row, outputs in zip(rows, found, strict=True)]
+        return [self._result(row, outputs) for row, outputs in zip(rows, found, strict=True)]
 
-    def _finished(self, row, outputs):
+    def _result(self, row: Row, outputs: Any) -> Any:
         if isinstance(outputs, Exception):
             return self._failed(f"onnxruntime failed: {outputs}")
         try:
-            return self._result(row, outputs)
+            return self.head.result(row, dict(zip(self._outputs, outputs, strict=True)))
         except ValueError as error:
             return self._failed(error)
 
+    def _failed(self, reason: object) -> Any:
+        return type(self.head.empty)(error=str(reason))
 
-def with_warnings(results, what):
-    """Yields `results`, and logs a warning with number and reason for each that has an error."""
-    for number, result in enumerate(results, 1):
-        if result.error is not None:
-            logger.warning("line %d is not %s: %s", number, what, result.error)
-        yield result
+    def _texts(self, results: Iterator[Any]) -> Iterator[str]:
+        """The best text of each result. Logs a warning with number and reason for each error."""
+        for number, result in enumerate(results, 1):
+            if result.error is not None:
+                logger.warning("line %d is not %s: %s", number, self.done, result.error)
+            yield result.text
+
+    def _seed_input(self, seed: int | None) -> dict[str, Array]:
+        """The input `seed` of the model, if it has one, as a dict."""
+        if not self.samples:
+            if seed is not None:
+                raise ValueError(
+                    f"`seed` was passed, but this artefact has the task {self.manifest['task']!r} "
+                    f"and the search {shown(self.manifest['search'])}, which draw no random "
+                    "numbers. Leave it out, or export the model with Sampling."
+                )
+            return {}
+        if seed is None:
+            seed = secrets.randbelow(signature.MOST_SEED + 1)
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+            raise TypeError(f"`seed` must be an integer, got {seed!r}.")
+        if not 0 <= seed <= signature.MOST_SEED:
+            raise ValueError(f"`seed` must be from 0 to {signature.MOST_SEED}, got {seed}.")
+        return {signature.SEED: np.array(seed, np.int32)}

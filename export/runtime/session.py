@@ -1,15 +1,19 @@
-"""An ONNX Runtime session on the provider that was asked for, or an error: no silent fallback."""
+"""ONNX Runtime sessions on the requested provider, or an error: there is no silent fallback."""
 
+import contextlib
 import os
+import pathlib
+import sys
 from typing import Any
 
 import onnxruntime
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import shown
-from keras_transformer.export.artefact.reader import Artefact, ArtefactError
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.runtime.mapped_model import MappedModel
-from keras_transformer.export.runtime.steps import StepsSession
+from keras_transformer.export.runtime.steps_session import StepsSession
+from keras_transformer.types import StrPath
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -27,93 +31,107 @@ _PROVIDERS_FOR_FLOAT16 = (
 )
 # ONNX Runtime's names of the dtypes in a manifest.
 _DTYPES = {f"tensor({name})": name for name in signature.DTYPES} | {"tensor(float)": "float32"}
-# Threads of a batch, or batches at a time. Each takes memory, and thousands would take all of it.
+# The limit of threads of a batch, and of batches at a time. Each of them takes memory.
 MOST_THREADS = 16 * (os.cpu_count() or 1)
+# TensorFlow and onnxruntime-extensions link libraries of the same names. If TensorFlow is loaded
+# first, onnxruntime-extensions crashes at the first text.
+_RIVALS = ("tensorflow", "tensorflow_text")
 
 
 class ProviderError(ValueError):
-    """An execution provider is not to be had, or is the wrong one for the artefact's precision."""
+    """An execution provider is missing, or does not suit the artefact's precision."""
 
 
-def open_session(artefact, providers=None, *, threads=None, arena=True, spinning=True):
-    """A session of an `Artefact`, on the provider that was asked for.
+def open_session(
+    artefact: Artefact,
+    providers: list[Any] | None = None,
+    *,
+    threads: int | None = None,
+    arena: bool = True,
+    spinning: bool = True,
+) -> Any:
+    """A session of an `Artefact` on the requested provider.
 
-    It is an `onnxruntime.InferenceSession`, or a `StepsSession` where the artefact has two files.
+    It is an `onnxruntime.InferenceSession`, or a `StepsSession` if the artefact has two files.
 
     Args:
         artefact: Artefact, from `read_artefact`.
-        providers, threads, arena, spinning: as `Translator` says.
+        providers, threads, arena, spinning: as in `Translator`.
 
     Raises:
-        ArtefactError: onnxruntime refuses the model, or it has other inputs and outputs than the
-            artefact says.
+        ArtefactError: onnxruntime refuses the model, or the manifest names other inputs and
+            outputs.
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
     providers = chosen_providers(providers, artefact.manifest["precision"])
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip put them
-    opened, read = [], {}
+        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip has put them
+    sessions, opened = [], {}
     for path in artefact.models:
-        # Threads that spin after the first of two files would be in the way of the steps, and
-        # what it computes has another shape in almost every call.
+        # Threads that spin after the first of two files would slow down the steps. Its outputs have
+        # another shape in almost every call, so a CUDA graph of it would not be used again.
         last = path == artefact.models[-1]
         options = session_options(threads, arena, spinning and last)
         chosen = providers if last else [without_graphs(provider) for provider in providers]
-        session, found = _opened(artefact, path, options, chosen)
-        opened.append(session)
-        read |= {path.name: found} if found else {}
-    if len(opened) > 1:
-        device = "cuda" if name == CUDA else "cpu"
-        session = StepsSession(*opened, device, graphs=any(map(records_graphs, providers)))
-    else:
-        (session,) = opened
+        session, state = _open_file(artefact, path, options, chosen)
+        sessions.append(session)
+        if state is not None:
+            opened[path.name] = state
+    session, device = sessions[0], "cuda" if name == CUDA else "cpu"
+    if len(sessions) > 1:
+        session = StepsSession(*sessions, device, graphs=any(map(records_graphs, providers)))
+    manifest = artefact.manifest
     for what, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        found = [value.name for value in values]
-        _check_same(artefact, what, found, [value["name"] for value in artefact.manifest[what]])
-    for value, entry in zip(session.get_inputs(), artefact.manifest["inputs"], strict=True):
-        dtype = _DTYPES.get(value.type, value.type)
-        found, expected = (dtype, _sizes(value.shape)), (entry["dtype"], _sizes(entry["axes"]))
+        names = [value.name for value in values]
+        _check_same(artefact, what, names, [value["name"] for value in manifest[what]])
+    for value, entry in zip(session.get_inputs(), manifest["inputs"], strict=True):
+        found = _DTYPES.get(value.type, value.type), _sizes(value.shape)
+        expected = entry["dtype"], _sizes(entry["axes"])
         _check_same(artefact, f"input {value.name!r}", found, expected)
-    artefact.check_unchanged(read)
+    artefact.check_unchanged(opened)
     return session
 
 
-def _opened(artefact, path, options, providers):
-    """The session of one file, and `os.fstat` of the file if this package read it, or None."""
+def _open_file(
+    artefact: Artefact,
+    path: pathlib.Path,
+    options: onnxruntime.SessionOptions,
+    providers: list[Any],
+) -> tuple[onnxruntime.InferenceSession, os.stat_result | None]:
+    """The session of one file, and `os.fstat` of the file if this package has read it."""
     file, name = path.resolve(), _name(providers[0])
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.parent)
     )
     try:
-        # External data may lie behind neither a symbolic nor a second hard link.
+        # ONNX Runtime refuses external data behind a symbolic link or a second hard link.
         model = MappedModel(file) if file.stat().st_nlink <= 1 else None
-        body_weights = _add_body_weights(options, model) if model and name == CPU else {}
-        session = onnxruntime.InferenceSession(
-            model.graph if model else file, options, providers=providers, enable_fallback=0
-        )
+        weights = model.add_body_weights(options) if model and name == CPU else {}
+        with model.releasing() if model else contextlib.nullcontext():
+            session = onnxruntime.InferenceSession(
+                model.graph if model else file, options, providers=providers, enable_fallback=0
+            )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
-            f"onnxruntime {onnxruntime.__version__} cannot run {path} on {name}: {error} "
-            f"It was exported with {shown(artefact.manifest['versions'])}; a release of "
-            "onnxruntime at least as new should run it."
+            f"onnxruntime {onnxruntime.__version__} cannot run {path} on {name}: {error} It was "
+            f"exported with {shown(artefact.manifest['versions'])}; a release of onnxruntime at "
+            "least as new should run it."
         ) from error
-    if body_weights:
-        session.body_weights = body_weights  # it reads them, but does not keep them alive
-        model.release()  # ONNX Runtime has packed them
+    session.body_weights = weights  # the session reads them, but does not keep them alive
     running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
     if name not in running:
         raise ProviderError(
             f"{name} was asked for, but onnxruntime {onnxruntime.__version__} fell back to "
-            f"{', '.join(running)} for the whole model. For {CUDA} mend the CUDA libraries (the "
+            f"{', '.join(running)} for the whole model. For {CUDA} repair the CUDA libraries (the "
             "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
             f"providers=[{CPU!r}]."
         )
     return session, model.opened if model else None
 
 
-def check_threads(name, count):
+def check_threads(name: str, count: int) -> None:
     """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
     if not 1 <= count <= MOST_THREADS:
         raise ValueError(
@@ -122,49 +140,40 @@ def check_threads(name, count):
         )
 
 
-def records_graphs(provider):
-    """Whether a provider, with its options, is told to record CUDA graphs."""
+def records_graphs(provider: Any) -> bool:
+    """Whether the options of a provider ask for CUDA graphs."""
     options = {} if isinstance(provider, str) else provider[1]
     return str(options.get(CUDA_GRAPH, 0)).lower() not in ("0", "false")
 
 
-def without_graphs(provider):
-    """The provider, told to record no CUDA graphs."""
+def without_graphs(provider: Any) -> Any:
+    """The provider without the option for CUDA graphs."""
     return (provider[0], {**provider[1], CUDA_GRAPH: "0"}) if records_graphs(provider) else provider
 
 
-def session_options(threads, arena, spinning):
+def session_options(threads: int | None, arena: bool, spinning: bool) -> onnxruntime.SessionOptions:
     """Options of a session; raises `ValueError` for `threads`, as `open_session` does."""
     if threads is not None:
         check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails also raises; warnings are for who exports
+    options.log_severity_level = 4  # failures also raise; warnings are for exporters
     options.intra_op_num_threads = threads or 0
     options.enable_cpu_mem_arena = arena
-    # A pattern is kept for each shape ever seen, and here almost every batch has a new shape.
+    # ONNX Runtime keeps a pattern for each shape. Here almost every batch has a new shape.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    # Records which provider runs which node: one that is there need not run any.
+    # Records the provider of each node: a provider can be available and still run no node.
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
 
 
-def _add_body_weights(options, model):
-    """Gives ONNX Runtime the weights of loops' bodies; returns them, to be kept by the session."""
-    make = onnxruntime.OrtValue.ortvalue_from_numpy
-    values = {name: make(array) for name, array in model.body_weights.items()}
-    for name, value in values.items():
-        options.add_initializer(name, value)
-    return values
-
-
-def _sizes(axes: list) -> list:
-    """The sizes of axes, `None` where they are free."""
+def _sizes(axes: list[Any]) -> list[int | None]:
+    """The sizes of axes, `None` for free ones."""
     return [axis if isinstance(axis, int) else None for axis in axes]
 
 
 def _check_same(artefact: Artefact, what: str, found: Any, expected: Any) -> None:
-    """Raises `ArtefactError` unless the model has what the manifest says."""
+    """Raises `ArtefactError` unless the model agrees with the manifest."""
     if found != expected:
         raise ArtefactError(
             f"{artefact.model} has the {what} {found}, and {signature.MANIFEST_FILE} says "
@@ -172,12 +181,16 @@ def _check_same(artefact: Artefact, what: str, found: Any, expected: Any) -> Non
         )
 
 
-def _name(provider):
+def _name(provider: Any) -> str:
     return provider if isinstance(provider, str) else provider[0]
 
 
-def chosen_providers(providers, precision):
-    """`providers`, or the default for None; raises if one is missing or unfit for `precision`."""
+def chosen_providers(providers: list[Any] | None, precision: str) -> list[Any]:
+    """`providers`, or the default for None.
+
+    Raises:
+        ProviderError: a provider is missing, or does not suit `precision`.
+    """
     available = onnxruntime.get_available_providers()
     if providers is None:
         cuda = CUDA in available and precision in PRECISIONS_FOR_CUDA
@@ -188,8 +201,8 @@ def chosen_providers(providers, precision):
         if name not in available:
             raise ProviderError(
                 f"{name} is not in this onnxruntime {onnxruntime.__version__}, which has "
-                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in an "
-                "environment of its own, without the package onnxruntime."
+                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in a "
+                "separate environment, without the package onnxruntime."
             )
     first = _name(providers[0])
     if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:
@@ -204,3 +217,74 @@ def chosen_providers(providers, precision):
             f"the CPU. Pass providers=[{CPU!r}], or export it with precision='float16'."
         )
     return list(providers)
+
+
+def open_text_model(
+    folder: StrPath,
+    providers: list[Any] | None = None,
+    *,
+    threads: int | None = None,
+    arena: bool = True,
+    spinning: bool = True,
+) -> onnxruntime.InferenceSession:
+    """Opens `text_model.onnx` of an artefact: texts in, texts and scores out.
+
+    Its operators need onnxruntime-extensions, which crashes in a process that has imported
+    TensorFlow. This function then refuses. `Translator` and `Generator` do not need this file and
+    run beside TensorFlow.
+
+    Args:
+        folder: str or path, what `export_onnx(..., text=True)` wrote.
+        providers, threads, arena, spinning: as in `Translator`.
+
+    Returns:
+        `onnxruntime.InferenceSession`. Its input `text` (B,) takes strings, its outputs are `texts`
+        (B, W) and `scores` (B, W). A model that samples has a second input, the scalar `seed`.
+
+    Raises:
+        ArtefactError: the folder is missing or damaged, or holds no such file.
+        RuntimeError: TensorFlow was imported in this process before.
+        ImportError: onnxruntime-extensions is not installed.
+        ProviderError, ValueError: as in `Translator`.
+
+    Example:
+
+    >>> session = open_text_model("out/onnx")  # doctest: +SKIP
+    >>> texts, scores = session.run(None, {"text": ["A man rides a bicycle."]})  # doctest: +SKIP
+    """
+    artefact = read_artefact(folder)
+    if artefact.manifest["text"] is None:
+        raise ArtefactError(
+            f"{artefact.folder} holds no {signature.TEXT_MODEL_FILE}. Export the model with "
+            "text=True, or serve it with Translator or Generator."
+        )
+    options = session_options(threads, arena, spinning)
+    providers = chosen_providers(providers, artefact.manifest["precision"])
+    register_extensions(options)
+    path = artefact.folder / signature.TEXT_MODEL_FILE
+    session, state = _open_file(artefact, path, options, providers)
+    artefact.check_unchanged({path.name: state} if state else {})
+    return session
+
+
+def register_extensions(options: onnxruntime.SessionOptions) -> None:
+    """Registers the operators of onnxruntime-extensions.
+
+    Raises:
+        RuntimeError, ImportError: as `open_text_model` does.
+    """
+    loaded = [name for name in _RIVALS if sys.modules.get(name) is not None]
+    if loaded:
+        raise RuntimeError(
+            f"This process has imported {' and '.join(loaded)}, beside which onnxruntime-extensions"
+            " ends the process by a segmentation fault. Open the text model in a process without "
+            "TensorFlow, or serve the artefact with Translator or Generator."
+        )
+    try:
+        from onnxruntime_extensions import get_library_path
+    except ImportError as error:
+        raise ImportError(
+            "The text model needs onnxruntime-extensions: pip install onnxruntime-extensions.",
+            name="onnxruntime_extensions",
+        ) from error
+    options.register_custom_ops_library(get_library_path())

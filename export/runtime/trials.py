@@ -1,4 +1,4 @@
-"""Trials of execution providers: does one come up, which nodes does it run, how long does it take?
+"""Trials of execution providers: whether one comes up, which nodes it runs, and how fast.
 
 Shapes: made-up inputs have `B` = 2 rows, and 13 wherever the manifest names a length.
 """
@@ -6,57 +6,55 @@ Shapes: made-up inputs have `B` = 2 rows, and 13 wherever the manifest names a l
 import collections
 import contextlib
 import io
-import os
 import pathlib
 import time
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import Artefact
+from keras_transformer.export.runtime.installation import Installation
 from keras_transformer.export.runtime.session import CPU, CUDA, PRECISIONS_FOR_CUDA, open_session
 from keras_transformer.special_ids import END_ID
+from keras_transformer.types import Array
 
 ROWS, LENGTH = 2, 13
 
 
-class Trial(NamedTuple):
-    """What came of a provider.
+@dataclass(frozen=True)
+class Trial:
+    """The outcome of a trial.
 
     Attributes:
         provider: str.
         error: str, why it cannot serve; or None.
         nodes: dict from the providers that run nodes to how many each runs.
-        on_cpu: dict from operators that fell to the CPU to how many nodes each has, most first.
+        on_cpu: dict from operators that run on the CPU instead to their number of nodes, most
+            first.
         shapes: dict from names to shapes of the made-up inputs.
         seconds: tuple of float, times of the first run and of the next.
     """
 
     provider: str
     error: str | None = None
-    nodes: dict = {}
-    on_cpu: dict = {}
-    shapes: dict = {}
+    nodes: dict[str, int] = field(default_factory=dict)
+    on_cpu: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     seconds: tuple[float, ...] = ()
 
 
-class Example(NamedTuple):
-    """A model that onnxruntime brings, to try providers on without an artefact of ours."""
-
-    model: pathlib.Path
-    manifest: dict
+class Example(Artefact):
+    """A model that onnxruntime brings, to try providers without an artefact."""
 
     @property
-    def models(self):
-        """Its only file, as an `Artefact` lists its own."""
-        return [self.model]
-
-    def check_unchanged(self, opened: Mapping[str, os.stat_result]) -> None:
-        """Does nothing: it has no checksums."""
+    def models(self) -> list[pathlib.Path]:
+        return [self.folder / "sigmoid.onnx"]
 
 
-def example():
+def example() -> Example:
     """The `Example`, in the place of an `Artefact`."""
     from onnxruntime.datasets import get_example  # here: a broken onnxruntime has no such module
 
@@ -64,11 +62,13 @@ def example():
     manifest = {"inputs": values[:1], "outputs": values[1:], "precision": "float32"}
     manifest |= {"vocab_size": {"source": None, "target": None}, "versions": {}}
     manifest["limits"] = {"source_length": LENGTH}
-    return Example(pathlib.Path(get_example("sigmoid.onnx")), manifest)
+    return Example(pathlib.Path(get_example("sigmoid.onnx")).parent, manifest, None)
 
 
-def candidates(found, precision, asked=None):
-    """The lists of providers to try, the best first; what was asked for is the best.
+def candidates(
+    found: Installation, precision: str, asked: Sequence[str] | None = None
+) -> list[list[str]]:
+    """The lists of providers to try, the best first. Requested providers are the best.
 
     Args:
         found: Installation.
@@ -86,8 +86,8 @@ def candidates(found, precision, asked=None):
     return [best, *last]
 
 
-def made_up_inputs(manifest):
-    """Inputs that the manifest describes, dict of arrays: ids, True, or normal numbers."""
+def made_up_inputs(manifest: dict[str, Any]) -> dict[str, Array]:
+    """Inputs as the manifest describes them, dict of arrays: ids, True, or normal numbers."""
     random = np.random.default_rng(7)
     length = min(LENGTH, manifest["limits"]["source_length"])
     sizes = manifest["vocab_size"]
@@ -108,27 +108,32 @@ def made_up_inputs(manifest):
     return inputs
 
 
-def tried(artefact, providers, threads=None, opens=open_session):
-    """The `Trial` of a list of providers on an `Artefact` or `Example`."""
+def tried(
+    artefact: Artefact,
+    providers: list[str],
+    threads: int | None = None,
+    opens: Any = open_session,
+) -> Trial:
+    """The `Trial` of a list of providers on an artefact; `opens` opens the session."""
     trial = Trial(providers[0])
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # onnxruntime prints what it cannot load
             session = opens(artefact, providers, threads=threads)
     except ValueError as error:
-        return trial._replace(error=str(error))
+        return replace(trial, error=str(error))
     nodes, on_cpu = _nodes(session, providers[0])
-    trial = trial._replace(nodes=nodes, on_cpu=on_cpu)
+    trial = replace(trial, nodes=nodes, on_cpu=on_cpu)
     try:
         inputs = made_up_inputs(artefact.manifest)
-        trial = trial._replace(shapes={name: array.shape for name, array in inputs.items()})
+        trial = replace(trial, shapes={name: array.shape for name, array in inputs.items()})
         seconds = tuple(_seconds(session, inputs) for _ in range(2))
     except Exception as error:  # onnxruntime's errors have no common base below Exception
-        return trial._replace(error=f"it came up, and failed to run made-up inputs: {error}")
-    return trial._replace(seconds=seconds)
+        return replace(trial, error=f"it came up, and failed to run made-up inputs: {error}")
+    return replace(trial, seconds=seconds)
 
 
-def _nodes(session, provider):
-    """The number of nodes that each provider runs, and the operators that fell to the CPU."""
+def _nodes(session: Any, provider: str) -> tuple[dict[str, int], dict[str, int]]:
+    """The number of nodes of each provider, and the operators that run on the CPU instead."""
     nodes, on_cpu = collections.Counter(), collections.Counter()
     for part in session.get_provider_graph_assignment_info():
         operators = [node.op_type for node in part.get_nodes()]
@@ -138,14 +143,14 @@ def _nodes(session, provider):
     return dict(nodes), dict(on_cpu.most_common())
 
 
-def _seconds(session, inputs):
+def _seconds(session: Any, inputs: dict[str, Array]) -> float:
     start = time.perf_counter()
     session.run(None, inputs)
     return time.perf_counter() - start
 
 
-def verdict(trials):
-    """The exit status, and it in words, of trials from the best to the first that serves.
+def verdict(trials: Sequence[Trial]) -> tuple[int, str]:
+    """The exit status, also in words, of trials from the best to the first that serves.
 
     0: it will serve as asked; 1: only on another provider than the best; 2: it cannot serve.
     """

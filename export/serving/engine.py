@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
-from keras_transformer.export.runtime import ArtefactError, answers, open_runner
-from keras_transformer.export.runtime.by_task import SEEDED
+from keras_transformer.export.runtime import ArtefactError, open_runner
 from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
 
@@ -116,7 +115,7 @@ class Engine:
         start = time.perf_counter()
         try:
             lengths = runner.lengths(items)
-            results = list(answers(runner, items, seed, self._most_tokens, max(1, len(items))))
+            results = list(runner.results(items, seed, self._most_tokens, max(1, len(items))))
         except ValueError as error:
             raise Invalid(f"The model refuses the request: {error!r}") from error
         except Exception as error:  # of any kind: clients get no text of it
@@ -160,7 +159,7 @@ class Engine:
             idle.put(runners[number % len(runners)])
         draws = any(value["name"] == SEED for value in manifest["inputs"])
         task, version = manifest["task"], manifest["checksum"][:12]
-        return Description(task, version, draws and task in SEEDED), idle
+        return Description(task, version, draws), idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Changes when the manifest is replaced; None if there is none."""

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from keras_transformer.export.runtime.written import Format, written
+from keras_transformer.export.runtime.lines import Format, written
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
 from keras_transformer.export.serving.limits import WINDOW, Invalid, Refusal, TooLarge, TooSlow
 from keras_transformer.export.serving.metrics import Record

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from keras_transformer.export.runtime.written import Format, written
+from keras_transformer.export.runtime.lines import Format, written
 from keras_transformer.export.serving.limits import Invalid, shown
 from keras_transformer.export.serving.models import Model, Models
 

@@ -1,17 +1,20 @@
-"""What an export computes: a search or a forward pass, its names and sizes, and how to prove it.
+"""Tasks: the function that an export computes, its inputs and outputs by name, and its proof.
 
-What lives here: one class for each kind of export. An exporter asks it for the function to trace,
-for names of inputs, outputs and axes, for samples, for Keras' results on them, and to compare these
-with what the written file gives. `samples` has the inputs that are made up, `steps` the two
-functions that a search is where its loop is outside of the graph.
+Contents: one class for each kind of export, `forward` and `search`; `stepwise`, which turns
+a search into two functions without the loop; and `samples`, the inputs of the proof.
+An exporter asks a task for the function to trace, for samples, for Keras' results on them, and for
+the comparison of these results with the written file's.
 
-What may be imported: TensorFlow, Keras, models and searches, and of `export` the comparison
-(`verify`), copies (`float32`), the error (`staging`) and the names of the artefact
-(`runtime.signature`). A new kind of export is one file here, with the methods that `forward` has,
-and a line where exporters choose.
+Imports: TensorFlow, Keras, models and searches; of `export` the comparison (`proof`),
+the error (`staging`) and the names and heads of the artefact. A new kind of export is one class
+here with the methods of `ForwardTask`, and one line in each exporter that supports it.
 """
+
+from typing import TypeAlias
 
 from keras_transformer.export.tasks.forward import ForwardTask
 from keras_transformer.export.tasks.search import SearchTask
 
-__all__ = ["ForwardTask", "SearchTask"]
+__all__ = ["ForwardTask", "SearchTask", "Task"]
+
+Task: TypeAlias = ForwardTask | SearchTask

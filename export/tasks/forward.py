@@ -1,14 +1,21 @@
-"""The export of a forward pass: any functional Keras model, its inputs and outputs by name."""
+"""The export of a forward pass: any functional Keras model, its inputs and outputs by name.
+
+Shapes: B rows, S tokens, C classes.
+"""
 
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.export import float32, heads, verify
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import id_inputs
+from keras_transformer.export.artefact.task_heads import Head
+from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
     check_listed,
@@ -19,86 +26,114 @@ from keras_transformer.export.tasks.samples import (
 )
 from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.embeddings import TokenEmbedding
+from keras_transformer.types import Array, Tensor
+
+Case: TypeAlias = Mapping[str, Array]
+
+# Probabilities sum to 1 within this tolerance.
+SUM_TOLERANCE = 1e-3
+# If this many outputs for two classes all lie in [0, 1], they are probabilities.
+ENOUGH = 8
+# Rows get this much more padding. Results may then change by UNCHANGED, relative to a number's size
+# but at least to 1.
+PADDING, UNCHANGED = 3, 1e-4
 
 
 class ForwardTask:
-    """What an export of a forward pass computes, and how it is proven.
+    """The export of a forward pass.
 
     Args:
-        model: functional Keras model in float32. A `Sequential` becomes one, as its inputs and
-            outputs have no names of their own.
-        head: what its outputs mean, one of `export.artefact.heads`, or `None`.
-        passed: the user's model, where `model` is a copy of it in float32. The export is held to
-            both. Defaults to `None`: it is `model`.
+        model: functional Keras model in float32. A `Sequential` becomes one, because its inputs and
+            outputs have no names.
+        head: meaning of the outputs, one of `artefact.task_heads`. Defaults to `None`:
+            plain outputs.
+        passed: the user's model, if `model` is a copy of it in float32. The export is compared with
+            both. Defaults to `None`: there is no copy.
 
     Attributes:
         name: the task in the manifest: the head's, or "forward".
-        specs: dict from the inputs' names to `tf.TensorSpec`.
-        outputs: the outputs' names.
-        vocab_size: `{"source", "target"}`, `None` for models that have no vocabulary.
-        search_config: `None`, there being no search.
+        model: the model that is traced.
+        specs: the `tf.TensorSpec` of each input, by name.
+        outputs: names of the outputs.
+        ids: names of the inputs that hold rows of ids.
+        longest: greatest length that the model reads, or `None`.
+        vocab_size: `{"source", "target"}`, both `None` for a model without a vocabulary.
+        search_config: `None`, because there is no search.
 
     Raises:
-        ValueError: inputs and outputs do not have names of their own.
+        ValueError: two inputs or outputs have the same name.
     """
 
     search_config = None
 
-    def __init__(self, model, head=None, passed=None):
-        self.head, self.name = head, head.task if head else "forward"
-        self.passed = None if passed is model else passed
+    def __init__(
+        self, model: keras.Model, head: Head | None = None, passed: keras.Model | None = None
+    ) -> None:
+        self.head: Head | None = head
+        self.name: str = head.task if head else "forward"
+        self.passed: keras.Model | None = None if passed is model else passed
         if isinstance(model, keras.Sequential):
             model = keras.Model(model.inputs, model.outputs, name=model.name)
-        self.model = model
-        self.longest = smallest(model, "max_length", "sequence_length")
-        self.inputs = {plain_name(tensor.name): tensor for tensor in model.inputs}
-        self.specs = {
+        self.model: keras.Model = model
+        self.longest: int | None = smallest(model, "max_length", "sequence_length")
+        self.specs: dict[str, tf.TensorSpec] = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
-            for name, tensor in self.inputs.items()
+            for tensor in model.inputs
+            for name in [plain_name(tensor.name)]
         }
-        outputs = keras.tree.flatten(model.output)
+        self.ids: list[str] = id_inputs(
+            {"name": name, "dtype": spec.dtype.name, "axes": spec.shape.as_list()}
+            for name, spec in self.specs.items()
+        )
         names = list(model.output) if isinstance(model.output, dict) else _output_names(model)
-        self.outputs = [plain_name(name) for name in names]
-        if len(set(self.outputs) | set(self.inputs)) < len(outputs) + len(self.inputs):
+        self.outputs: list[str] = [plain_name(name) for name in names]
+        outputs, inputs = keras.tree.flatten(model.output), model.inputs
+        if len(set(self.outputs) | set(self.specs)) < len(outputs) + len(inputs):
             raise ValueError(
-                f"Inputs {list(self.inputs)} and outputs {self.outputs} need different names. Pass "
+                f"Inputs {list(self.specs)} and outputs {self.outputs} need different names. Pass "
                 "outputs as a flat dict of other names: keras.Model(inputs, {'name': output})."
             )
-        generates = hasattr(model, "decode_step")
-        self.vocab_size = vocab_sizes(model) if generates else {"source": None, "target": None}
+        self.vocab_size: dict[str, int | None] = {"source": None, "target": None}
+        if hasattr(model, "decode_step"):
+            self.vocab_size = vocab_sizes(model)
 
-    def function(self, **inputs):
-        """What is traced: inputs by name to a dict of outputs."""
-        return self._outputs(self.model, inputs)
+    def function(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Outputs by name for inputs by name; exporters trace this function."""
+        return self._run(self.model, inputs)
 
-    def _outputs(self, model, inputs):
-        arranged = keras.tree.pack_sequence_as(model.input, [inputs[name] for name in self.inputs])
+    def _run(self, model: keras.Model, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        arranged = keras.tree.pack_sequence_as(model.input, [inputs[name] for name in self.specs])
         return self._by_name(model(arranged, training=False))
 
-    def _by_name(self, outputs):
+    def _by_name(self, outputs: Any) -> dict[str, Any]:
         if isinstance(outputs, dict):
             return {plain_name(name): tensor for name, tensor in outputs.items()}
         return dict(zip(self.outputs, keras.tree.flatten(outputs), strict=True))
 
-    def axes(self, name, rank):
-        """Names of the axes of an input or output, for those that have no fixed size.
+    def output_shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Shapes of the outputs, by name."""
+        tensors = self._by_name(self.model.output)
+        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
-        Those of our own models have documented names. Others are a batch of sequences. With one
-        input, outputs of its length share the name of that axis. ONNX Runtime reuses buffers of
-        equally named shapes, so no other output may.
+    def axes(self, name: str, rank: int) -> tuple[str, ...]:
+        """Names of the axes of an input or output, for axes without a fixed size.
+
+        In a model with one input, outputs of the input's length share the name of that axis. ONNX
+        Runtime reuses the buffers of shapes with equal names, so no other output may share it.
         """
-        known = signature.AXES.get(name, ())
-        if len(known) == rank:
-            return known
-        names = list(signature.axes_of(name, rank))
-        if rank > 1 and name in self._outputs_of_input_length:
-            names[1] = self.axes(*self.inputs, 2)[1]
-        return tuple(names)
+        names = signature.axes_of(name, rank)
+        documented = names == signature.AXES.get(name)
+        if rank > 1 and not documented and name in self._outputs_of_input_length:
+            names = (names[0], self.axes(*self.specs, 2)[1], *names[2:])
+        return names
 
     @functools.cached_property
     def _outputs_of_input_length(self) -> set[str]:
-        """Names of the outputs whose second axis is that of the only input, for two lengths."""
-        if len(self.inputs) > 1 or len(self.model.inputs[0].shape) < 2:
+        """Names of the outputs whose second axis has the length of the only input.
+
+        Keras infers the shapes for two lengths.
+        """
+        if len(self.specs) > 1 or len(self.model.inputs[0].shape) < 2:
             return set()
         (tensor,) = self.model.inputs
         found = set(self.outputs)
@@ -108,12 +143,12 @@ class ForwardTask:
             arranged = keras.tree.pack_sequence_as(self.model.input, [given])
             try:
                 specs = self._by_name(self.model.compute_output_spec(arranged))
-            except Exception:  # a layer may refuse a size that was made up
+            except Exception:  # a layer may refuse a made-up size
                 return set()
             found &= {name for name, spec in specs.items() if spec.shape[1:2] == shape[1:2]}
         return found
 
-    def limits(self, max_source_length):
+    def limits(self, max_source_length: int) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
@@ -121,45 +156,123 @@ class ForwardTask:
             "extra_length": None,
         }
 
-    def cases(self, samples):
-        """Inputs to prove the export on, dicts of arrays; random ones where `samples` is `None`."""
+    def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
+        """Inputs on which the export is proven; random ones if `samples` is `None`."""
         if samples is not None:
             return [checked_inputs(case, self.specs) for case in check_listed(samples)]
         return made_up_inputs(self.specs, self.model, self.expected, self.longest)
 
-    def expected(self, case):
+    def expected(self, case: Case) -> dict[str, Array]:
         """Keras' outputs for a case, by name."""
         tensors = {name: tf.constant(array) for name, array in case.items()}
         return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
 
-    def compare(self, cases, expected, found, tolerance, exact=True):
-        """Raises `ExportError` unless what the file gave is what Keras gives, and the head fits."""
-        if self.head is not None:
-            heads.check_outputs(self, cases, expected)
+    def compare(
+        self,
+        cases: Sequence[Case],
+        expected: Sequence[Case],
+        found: Sequence[Case],
+        tolerance: float,
+        exact: bool = True,
+    ) -> float:
+        """Raises `ExportError` unless the file gave Keras' outputs and the head fits to them.
+
+        Args:
+            cases: the inputs.
+            expected, found: outputs of Keras and of the exported file.
+            tolerance, exact: as in `comparison.compare_forward`.
+
+        Returns:
+            The largest error.
+        """
+        self._check_probabilities(cases, expected)
         try:
-            worst = verify.compare_forward(expected, found, tolerance, exact)
+            worst = comparison.compare_forward(expected, found, tolerance, exact)
         except ExportError:
             _check_steady(expected[-1], self.expected(cases[-1]))
             raise
         if self.passed is not None:
-            float32.check_copy(lambda: self._compare_passed(cases, found, tolerance))
+            comparison.check_copy(lambda: self._compare_passed(cases, found, tolerance))
         return worst
 
-    def same_tokens(self, expected, found):
-        """`None`, as there is no search."""
-
-    def _compare_passed(self, cases, found, tolerance):
+    def _compare_passed(
+        self, cases: Sequence[Case], found: Sequence[Case], tolerance: float
+    ) -> float:
         expected = []
         for case in cases:
-            outputs = self._outputs(self.passed, {k: tf.constant(v) for k, v in case.items()})
+            outputs = self._run(self.passed, {k: tf.constant(v) for k, v in case.items()})
             dtypes = {name: array.dtype.name for name, array in found[0].items()}
             expected.append({k: np.asarray(ops.cast(v, dtypes[k])) for k, v in outputs.items()})
-        tolerance = max(tolerance, float32.COPY_TOLERANCE)
-        return verify.compare_forward(expected, found, tolerance, exact=False)
+        tolerance = max(tolerance, comparison.COPY_TOLERANCE)
+        return comparison.compare_forward(expected, found, tolerance, exact=False)
+
+    def _check_probabilities(self, cases: Sequence[Case], expected: Sequence[Case]) -> None:
+        """Raises `ExportError` if Keras gives probabilities for a head of logits, or vice versa."""
+        if not hasattr(self.head, "from_logits"):
+            return
+        parts = []
+        for case, outputs in zip(cases, expected, strict=True):
+            (numbers,) = outputs.values()  # (B, C) or (B, S, C)
+            ids = case[self.ids[0]] if len(self.ids) == 1 else None
+            if ids is not None and numbers.ndim == 3 and ids.shape == numbers.shape[:2]:
+                numbers = numbers[ids != signature.SPECIAL_IDS["pad"]]
+            parts.append(numbers.reshape(-1, numbers.shape[-1]))
+        rows = np.concatenate(parts).astype(np.float64)
+        within = (rows >= -SUM_TOLERANCE) & (rows <= 1 + SUM_TOLERANCE)
+        if rows.shape[1] > 1:
+            within &= np.abs(rows.sum(axis=1, keepdims=True) - 1) <= SUM_TOLERANCE
+        if not self.head.from_logits and not within.all():
+            raise ExportError(
+                "The head says from_logits=False, but the model gives "
+                f"{rows[~within.all(axis=1)][0]} for a sample, which are no probabilities. Pass "
+                "from_logits=True."
+            )
+        enough = rows.shape[1] > 1 or rows.size >= ENOUGH
+        if self.head.from_logits and enough and within.all():
+            raise ExportError(
+                "The head says from_logits=True, but the model gives probabilities, such as "
+                f"{rows[0]}. Pass from_logits=False, or leave out the model's last softmax or "
+                "sigmoid."
+            )
+
+    def same_tokens(self, expected: Sequence[Any], found: Sequence[Case]) -> None:
+        """`None`, because there is no search."""
+
+    def manifest_fields(self, cases: Sequence[Case]) -> dict[str, Any]:
+        """The fields that a head adds to the manifest; none without a head."""
+        if self.head is None:
+            return {}
+        return {"head": described(self.head), "ignores_padding": self.ignores_padding(cases)}
+
+    def ignores_padding(self, cases: Sequence[Case]) -> bool:
+        """Whether Keras gives the same for rows of ids with and without padding on the right."""
+        return bool(self.ids) and all(self._ignores_padding(case) for case in cases)
+
+    def _ignores_padding(self, case: Case) -> bool:
+        room = (self.longest or np.inf) - PADDING
+        if room < 1:
+            return False
+        plain, padded = dict(case), dict(case)
+        for name in {*self.ids, signature.SEGMENT_IDS} & set(self.specs):
+            if self.specs[name].shape[1] is None:
+                plain[name] = case[name][:, : int(min(room, case[name].shape[1]))]
+                padded[name] = np.pad(plain[name], [(0, 0), (0, PADDING)])
+        pairs = zip(self.expected(plain).values(), self.expected(padded).values(), strict=True)
+        for reference, result in pairs:
+            result = result[tuple(map(slice, reference.shape))]
+            same = np.isclose(result, reference, rtol=UNCHANGED, atol=UNCHANGED)
+            if not same.all():
+                return False
+        return True
 
 
-def _check_steady(expected: dict, again: dict) -> None:
-    """Raises `ExportError` where Keras gives other outputs for the same input a second time."""
+def described(head: Head) -> dict[str, Any]:
+    """`{"class_name", "config"}` of a head, as in the manifest."""
+    return {"class_name": type(head).__name__, "config": head.get_config()}
+
+
+def _check_steady(expected: Case, again: Case) -> None:
+    """Raises `ExportError` if Keras gives other outputs for the same input a second time."""
     for name, reference in expected.items():
         if not np.array_equal(reference, again[name], equal_nan=reference.dtype.kind == "f"):
             raise ExportError(
@@ -169,8 +282,8 @@ def _check_steady(expected: dict, again: dict) -> None:
             )
 
 
-def _output_names(model):
-    """Names of the outputs: those of the layers that give them, but for logits of an embedding."""
+def _output_names(model: keras.Model) -> list[str]:
+    """Names of the layers that give the outputs; "logits" for a `TokenEmbedding`."""
     if hasattr(model, "decode_step"):
         return [signature.LOGITS]
     embeddings = [layer.name for layer in model.layers if isinstance(layer, TokenEmbedding)]

@@ -1,8 +1,8 @@
-"""Inputs to prove an export on: the caller's, checked, or made-up numbers, ids and texts."""
+"""Inputs on which an export is proven: samples of the user, or made-up numbers, ids and texts."""
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -10,22 +10,26 @@ import tensorflow as tf
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, Ids
 
-# Texts that strings are proven on: short, empty, and with characters that pieces may lack.
+Specs: TypeAlias = Mapping[str, tf.TensorSpec]
+
+# Short texts, an empty one, and one with characters for which a tokenizer may have no piece.
 PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
-# Batch sizes and lengths that differ from case to case, so that a size that was traced as a
-# constant shows.
+# Batch sizes and lengths. They differ between cases, so a size that was traced as a constant shows.
 SIZES = ((1, 3), (5, 7), (2, 13))
-# Integers that no table reads, for each of these: positive ones, small ones of both signs, and ones
-# beyond 2^24, which float32 cannot hold. Larger ones could ask for memory, as `ops.bincount` does.
+# Kinds of integers, one for each of SIZES, for inputs that are no ids: positive, small of both
+# signs, and beyond 2^24, which float32 cannot hold. Larger ones could need much memory, for example
+# in `ops.bincount`.
 SMALL, LARGE = -1, -2
-WIDE = (3, SMALL, LARGE)
-# Attributes of layers that say how many ids they read.
+KINDS = (3, SMALL, LARGE)
+# Attributes of layers that hold the number of their ids.
 TABLES = ("vocab_size", "input_dim")
 
 
-def random_ids(vocab_size, max_length):
-    """Batches of source ids (B, S), some rows padded on the right."""
+def random_ids(vocab_size: int, max_length: int | None) -> list[Ids]:
+    """Batches of source ids (B, S), with padding on the right in some rows."""
     random, batches = np.random.default_rng(7), []
     for batch, length in ((1, 3), (3, 7), (2, 11)):
         length = min(length, max_length or length)
@@ -37,22 +41,23 @@ def random_ids(vocab_size, max_length):
 
 
 def made_up_inputs(
-    specs: dict[str, tf.TensorSpec],
+    specs: Specs,
     model: keras.Model,
-    run: Callable[[dict], Any],
+    run: Callable[[dict[str, Array]], Any],
     longest: int | None = None,
-) -> list[dict]:
-    """Cases that a model can read, dicts of arrays of random numbers, for the proof.
+) -> list[dict[str, Array]]:
+    """Random inputs that a model can read, some rows with padding.
 
-    Free axes have the sizes of `SIZES`, and some rows padding. Integers that no table reads are
-    negative, zero and large. Where Keras fails or gives NaN, tamer integers and longer axes are
-    tried.
+    If Keras fails or gives NaN, smaller integers and longer axes are tried.
 
     Args:
-        specs: dict from names to `tf.TensorSpec`.
-        model: the functional model that reads them, whose tables of embeddings limit ids.
+        specs: the `tf.TensorSpec` of each input, by name.
+        model: functional model that reads the inputs. Its embedding tables limit the ids.
         run: function that gives Keras' outputs for a case.
-        longest: greatest length of a free axis, or `None`.
+        longest: greatest length of a free axis. Defaults to `None`: no limit.
+
+    Returns:
+        Dicts of arrays, one for each of `SIZES`.
 
     Raises:
         ExportError: Keras cannot run the model on any of them.
@@ -60,21 +65,17 @@ def made_up_inputs(
     random, cases = np.random.default_rng(11), []
     tables = _table_sizes(model)
     tamer = [*itertools.product((1, 3, 11), (most_ids(model) or 3, 3, 2))]
-    for place, (batch, length) in enumerate(SIZES):
-        for factor, highest in ((1, WIDE[place]), *tamer):
+    for (batch, length), kind in zip(SIZES, KINDS, strict=True):
+        case, failure = {}, ""
+        for factor, highest in ((1, kind), *tamer):
             size = min(length * factor, longest or length * factor)
             case = {
-                name: _random(random, spec, tables[name] or highest, batch, size)
+                name: _random_input(random, spec, tables[name] or highest, batch, size)
                 for name, spec in specs.items()
             }
-            try:
-                outputs = keras.tree.flatten(run(case))
-            except Exception as error:  # the user's own layers run here
-                failure = f"{type(error).__name__}: {error}"
-                continue
-            if not any(np.isnan(np.asarray(output, "float64")).any() for output in outputs):
+            failure = _failure(run, case)
+            if failure is None:
                 break
-            failure = "the outputs hold NaN"
         else:
             shapes = {name: array.shape for name, array in case.items()}
             raise ExportError(
@@ -85,7 +86,21 @@ def made_up_inputs(
     return cases
 
 
-def _random(random, spec, highest, batch, length):
+def _failure(run: Callable[[dict[str, Array]], Any], case: dict[str, Array]) -> str | None:
+    """Why Keras' outputs for a case prove nothing, or `None`."""
+    try:
+        outputs = keras.tree.flatten(run(case))
+    except Exception as error:  # the user's layers run here
+        return f"{type(error).__name__}: {error}"
+    if any(np.isnan(np.asarray(output, "float64")).any() for output in outputs):
+        return "the outputs hold NaN"
+    return None
+
+
+def _random_input(
+    random: np.random.Generator, spec: tf.TensorSpec, highest: int, batch: int, length: int
+) -> Array:
+    """Random numbers for one input; integers lie below `highest` or are of its kind."""
     free = iter((batch, *[length] * len(spec.shape)))
     shape = [next(free) if size is None else size for size in spec.shape]
     if spec.dtype.is_integer and highest < 0:
@@ -102,71 +117,7 @@ def _random(random, spec, highest, batch, length):
     return array.astype(spec.dtype.as_numpy_dtype)
 
 
-def checked_inputs(case, specs):
-    """A sample as it is fed; raises `ValueError` unless it has an array for each of `specs`."""
-    if not isinstance(case, dict) or set(case) != set(specs):
-        given = sorted(case) if isinstance(case, dict) else type(case).__name__
-        raise ValueError(
-            f"A sample must be a dict with an array for each of {sorted(specs)}, but "
-            f"{given} was passed."
-        )
-    arrays = {name: np.asarray(case[name]) for name in specs}
-    for name, array in arrays.items():
-        shape, dtype = specs[name].shape, specs[name].dtype.as_numpy_dtype
-        fits = shape.is_compatible_with(array.shape) and array.size > 0
-        if not (fits and np.can_cast(array.dtype, dtype, "same_kind")):
-            raise ValueError(
-                f"The sample's {name!r} has shape {array.shape} and dtype {array.dtype}, but "
-                f"the model takes {tuple(shape)} and {specs[name].dtype.name}."
-            )
-    return {name: array.astype(specs[name].dtype.as_numpy_dtype) for name, array in arrays.items()}
-
-
-def smallest(model, *names):
-    """The smallest integer that a layer has as one of these attributes, or `None`."""
-    found = []
-    for layer in [model, *model.layers]:
-        found += [getattr(layer, name, None) for name in names]
-        if isinstance(layer, keras.Model) and layer is not model:
-            found.append(smallest(layer, *names))
-    return min((size for size in found if isinstance(size, int) and size > 0), default=None)
-
-
-def most_ids(model: keras.Model) -> int | None:
-    """How many ids the inputs of a functional model may have, or `None` where no table is read.
-
-    Tables that are read with something else, such as the numbers of positions, do not count.
-    """
-    sizes = [size for size in _table_sizes(model).values() if size]
-    return min(sizes) if sizes else smallest(model, *TABLES)
-
-
-def _table_sizes(model):
-    """The size of the table that each input of a model is an id of, or `None`, by plain name."""
-    sizes = {plain_name(tensor.name): _table_size(model, tensor) for tensor in model.inputs}
-    if signature.SEGMENT_IDS in sizes:
-        sizes[signature.SEGMENT_IDS] = 3  # of two texts
-    return sizes
-
-
-def _table_size(model, tensor):
-    layers = [layer for layer in model.layers if _reads(layer, tensor)]
-    found = [most_ids(layer) for layer in layers if isinstance(layer, keras.Model)]
-    found += [getattr(layer, name, None) for layer in layers for name in TABLES]
-    return min((size for size in found if isinstance(size, int) and size > 0), default=None)
-
-
-def _reads(layer, tensor):
-    nodes = layer._inbound_nodes
-    return any(one is tensor for node in nodes for one in node.input_tensors)
-
-
-def plain_name(name: str) -> str:
-    """A Keras name as an ONNX runtime and a SavedModel's signature take it."""
-    return name.replace("/", "_").replace(":", "_")
-
-
-def check_listed(samples):
+def check_listed(samples: Sequence[Any]) -> Sequence[Any]:
     """The samples; raises `ValueError` unless they are a list of at least one."""
     if isinstance(samples, (str, dict)) or not len(samples):
         raise ValueError(
@@ -176,6 +127,73 @@ def check_listed(samples):
     return samples
 
 
-def proof_texts(tokenizer, longest):
-    """Texts to prove strings on: those of no more than `longest` tokens, begin or end included."""
+def checked_inputs(case: Any, specs: Specs) -> dict[str, Array]:
+    """A sample in the dtypes of `specs`; raises `ValueError` unless it has an array for each."""
+    if not isinstance(case, dict) or set(case) != set(specs):
+        given = sorted(case) if isinstance(case, dict) else type(case).__name__
+        raise ValueError(
+            f"A sample must be a dict with an array for each of {sorted(specs)}, but "
+            f"{given} was passed."
+        )
+    checked = {}
+    for name, spec in specs.items():
+        array, dtype = np.asarray(case[name]), spec.dtype.as_numpy_dtype
+        fits = spec.shape.is_compatible_with(array.shape) and array.size > 0
+        if not (fits and np.can_cast(array.dtype, dtype, "same_kind")):
+            raise ValueError(
+                f"The sample's {name!r} has shape {array.shape} and dtype {array.dtype}, but "
+                f"the model takes {tuple(spec.shape)} and {spec.dtype.name}."
+            )
+        checked[name] = array.astype(dtype)
+    return checked
+
+
+def proof_texts(tokenizer: Tokenizer, longest: int | None) -> list[str]:
+    """Texts on which strings are proven, of at most `longest` tokens with begin or end token."""
     return [text for text in PROOF if len(tokenizer.encode(text)) < (longest or np.inf)]
+
+
+def smallest(model: keras.Model, *names: str) -> int | None:
+    """The smallest positive integer among these attributes of all layers, or `None`."""
+    found = []
+    for layer in [model, *model.layers]:
+        found += [getattr(layer, name, None) for name in names]
+        if isinstance(layer, keras.Model) and layer is not model:
+            found.append(smallest(layer, *names))
+    return _least(found)
+
+
+def _least(sizes: Sequence[Any]) -> int | None:
+    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+
+
+def most_ids(model: keras.Model) -> int | None:
+    """The number of ids of a functional model's inputs; `None` if it reads no table.
+
+    Tables that read something else, such as the numbers of positions, do not count.
+    """
+    return _least(list(_table_sizes(model).values())) or smallest(model, *TABLES)
+
+
+def _table_sizes(model: keras.Model) -> dict[str, int | None]:
+    """The size of the embedding table that each input of a model indexes, or `None`, by name."""
+    sizes = {plain_name(tensor.name): _table_size(model, tensor) for tensor in model.inputs}
+    if signature.SEGMENT_IDS in sizes:
+        sizes[signature.SEGMENT_IDS] = 3  # padding and two texts
+    return sizes
+
+
+def _table_size(model: keras.Model, tensor: keras.KerasTensor) -> int | None:
+    readers = [
+        layer
+        for layer in model.layers
+        if any(one is tensor for node in layer._inbound_nodes for one in node.input_tensors)
+    ]
+    found = [most_ids(layer) for layer in readers if isinstance(layer, keras.Model)]
+    found += [getattr(layer, name, None) for layer in readers for name in TABLES]
+    return _least(found)
+
+
+def plain_name(name: str) -> str:
+    """A Keras name in the form that ONNX runtimes and signatures of SavedModels accept."""
+    return name.replace("/", "_").replace(":", "_")

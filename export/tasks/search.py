@@ -1,15 +1,18 @@
 """The export of a search: ids in, the generated ids and their scores out.
 
-Shapes: B sentences, W hypotheses of each, S source length, P start (or prompt) length, T generated
-length, V vocabulary.
+Shapes: B sentences, W hypotheses, S source length, P start (or prompt) length, T generated length,
+V vocabulary.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export import float32, verify
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
     check_listed,
     checked_inputs,
@@ -19,92 +22,102 @@ from keras_transformer.export.tasks.samples import (
     smallest,
 )
 from keras_transformer.padding import pad_rows
-from keras_transformer.search import Constrained, Sampling
+from keras_transformer.search import BeamSearch, Constrained, GreedySearch, Sampling, Shortlist
 from keras_transformer.search.base import EXTRA_LENGTH
-from keras_transformer.search.shortlist import FORBIDDEN, Shortlisted
-from keras_transformer.search.sources import source_specs
+from keras_transformer.search.inputs import source_specs
+from keras_transformer.search.ranking import NOT_LISTED
+from keras_transformer.search.shortlist import Shortlisted
+from keras_transformer.types import Array, Ids, Tensor
+
+Search: TypeAlias = GreedySearch | BeamSearch | Sampling
+Case: TypeAlias = Mapping[str, Array]
 
 
-def vocab_sizes(model):
-    """`{"source", "target"}` of a model that can be searched; `None` for what reads no ids."""
+def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
+    """`{"source", "target"}` of a searchable model; `None` for a source without ids."""
     target = getattr(model, "target_vocab_size", None) or model.vocab_size
     if model.source_inputs is None:
         return {"source": model.vocab_size, "target": target}
-    ids = reads_ids(model)
-    return {"source": most_ids(model.encoder) if ids else None, "target": target}
+    return {"source": most_ids(model.encoder) if reads_ids(model) else None, "target": target}
 
 
-def is_language_model(model):
-    """Whether a model that can be searched reads nothing but what it continues."""
-    return [tensor.name for tensor in model.inputs] == [signature.TARGET_IDS]
-
-
-def reads_ids(model):
+def reads_ids(model: keras.Model) -> bool:
     """Whether the source is `source_ids` (B, S) and nothing else."""
     (name, spec), *others = source_specs(model).items()
     return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
 
 
 class SearchTask:
-    """What an export with a search computes, and how it is proven.
+    """The export of a search.
 
     Args:
         model: `Transformer`, `CausalTransformer` or an importer's model, in float32.
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
-        max_length: most generated tokens, or `None` for the source's length and some more.
-        shortlist: `Shortlist` of what may be written, or `None`.
-        grammar: what a `Constrained` model takes, or `None`.
-        passed: the user's model, where `model` is a copy of it in float32, as in `ForwardTask`.
+        max_length: most generated tokens; `None` for the source's length and some more.
+        shortlist: `Shortlist` of the tokens that each source allows. Defaults to `None`: all.
+        grammar: grammar of a `Constrained` model. Defaults to `None`: any text.
+        passed: the user's model, if `model` is a copy of it in float32. The export is compared with
+            both. Defaults to `None`: there is no copy.
 
     Attributes:
-        name: the task in the manifest: "generate" for a language model, "translate" where token ids
-            are read, "transcribe" where an encoder reads something else.
-        head: `None`, for a search writes texts.
+        name: the task in the manifest: "generate" for a language model, "translate" for a model
+            that reads token ids, "transcribe" for an encoder that reads something else.
+        searched: the model that is searched: `model` with shortlist and grammar.
         random: whether the search takes a seed.
-        specs: dict from the inputs' names to `tf.TensorSpec`.
+        reads_ids: whether the source is rows of token ids.
+        sources: the `tf.TensorSpec` of each source input, by name.
+        specs: `sources`, and the seed.
+        longest: greatest length of a source, or `None`.
         vocab_size: `{"source", "target"}`.
-        search_config: the search as the manifest describes it.
+        search_config: the search as in the manifest.
     """
 
-    head = None
-
     def __init__(
-        self, model, search, max_length, shortlist=None, grammar=None, passed=None
-    ):  # fmt: skip
-        self.model, self.search, self.max_length = model, search, max_length
-        self.passed = None if passed is model else passed
-        self.shortlist = shortlist
-        self.searched = model if shortlist is None else Shortlisted(model, shortlist)
+        self,
+        model: keras.Model,
+        search: Search,
+        max_length: int | None,
+        shortlist: Shortlist | None = None,
+        grammar: Any = None,
+        passed: keras.Model | None = None,
+    ) -> None:
+        self.model: keras.Model = model
+        self.search: Search = search
+        self.max_length: int | None = max_length
+        self.passed: keras.Model | None = None if passed is model else passed
+        self.shortlist: Shortlist | None = shortlist
+        self.searched: Any = model if shortlist is None else Shortlisted(model, shortlist)
         if grammar is not None:
             self.searched = Constrained(self.searched, grammar)
-        self.random = isinstance(search, Sampling)
-        self.reads_ids = reads_ids(model)
-        self.name = "translate" if self.reads_ids else "transcribe"
-        if is_language_model(model):
+        self.random: bool = isinstance(search, Sampling)
+        self.reads_ids: bool = reads_ids(model)
+        self.name: str = "translate" if self.reads_ids else "transcribe"
+        if [tensor.name for tensor in model.inputs] == [signature.TARGET_IDS]:
             self.name = "generate"
-        self.vocab_size = vocab_sizes(model)
-        self.longest = model.max_length
+        self.vocab_size: dict[str, int | None] = vocab_sizes(model)
+        self.longest: int | None = model.max_length
         if model.source_inputs is not None:
             self.longest = smallest(model.encoder, "max_length", "sequence_length")
-        self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
-        self.sources = source_specs(model)
-        self.specs = dict(self.sources)
+        self.search_config: dict[str, Any] = {
+            "class_name": type(search).__name__,
+            "config": search.get_config(),
+        }
+        self.sources: dict[str, tf.TensorSpec] = source_specs(model)
+        self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
 
-    def function(self, **inputs):
-        """What is traced: the source, ids (B, S), to ids (B, W, T) and scores (B, W)."""
+    def function(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Ids (B, W, T) and scores (B, W) for the source; exporters trace this function."""
         seed = {signature.SEED: inputs.pop(signature.SEED)} if self.random else {}
         result = self.search(self.searched, inputs, self.max_length, **seed)
         return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
 
-    def axes(self, name, rank):
+    def axes(self, name: str, rank: int) -> tuple[str, ...]:
         """Names of the axes of an input or output."""
-        if name in signature.AXES and len(signature.AXES[name]) == rank:
-            return signature.AXES[name]
         return signature.axes_of(name, rank)
 
-    def limits(self, max_source_length):
+    def limits(self, max_source_length: int) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
@@ -112,38 +125,36 @@ class SearchTask:
             "extra_length": None if self.max_length else EXTRA_LENGTH,
         }
 
-    def cases(self, samples):
-        """Inputs to prove the file on: sentences of several lengths, padded, alone and together."""
-        if samples is None:
-            samples = self._random()
-        cases = [self._checked(sample) for sample in check_listed(samples)]
+    def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
+        """Inputs on which the export is proven; random ones if `samples` is `None`."""
+        samples = self._random_samples() if samples is None else check_listed(samples)
+        cases = [self._checked(sample) for sample in samples]
         if self.random:
             for seed, case in enumerate(cases, 17):
                 case[signature.SEED] = np.array(seed, np.int32)
         return cases
 
-    def _random(self):
-        if self.reads_ids and self.vocab_size["source"]:
+    def _random_samples(self) -> Sequence[Any]:
+        if self.vocab_size["source"]:
             return random_ids(self.vocab_size["source"], self.longest)
         encoder = self.model.encoder
 
-        def run(case):
+        def run(case: Case) -> Any:
             values = [case[name] for name in self.sources]
             return encoder(keras.tree.pack_sequence_as(encoder.input, values), training=False)
 
         return made_up_inputs(self.sources, encoder, run, self.longest)
 
-    def _checked(self, sample):
-        """A sample as it is fed; raises `ValueError` unless it is what the model reads."""
+    def _checked(self, sample: Any) -> dict[str, Array]:
+        """A sample as dict of arrays; raises `ValueError` unless the model reads it."""
         if not isinstance(sample, dict):
             sample = dict.fromkeys(self.sources, sample)
-        if self.reads_ids and self.vocab_size["source"]:
-            return {name: self._checked_ids(ids) for name, ids in sample.items()}
-        return checked_inputs(sample, self.sources)
+        if not self.vocab_size["source"]:
+            return checked_inputs(sample, self.sources)
+        return {name: self._checked_ids(np.asarray(ids)) for name, ids in sample.items()}
 
-    def _checked_ids(self, ids):
+    def _checked_ids(self, ids: Ids) -> Ids:
         size, longest = self.vocab_size["source"], self.longest
-        ids = np.asarray(ids)
         fits = ids.ndim == 2 and ids.size > 0 and ids.dtype.kind in "iu"
         if not (fits and 0 <= ids.min() and ids.max() < size):
             held = f"with ids from {ids.min()} to {ids.max()}" if fits else f"of {ids.dtype}"
@@ -158,34 +169,56 @@ class SearchTask:
             )
         return ids.astype(np.int32)
 
-    def expected(self, case):
+    def expected(self, case: Case) -> tuple[Ids, Array]:
         """Keras' ids (B, W, T) and scores (B, W) for a case."""
         seed = {"seed": int(case[signature.SEED])} if self.random else {}
         result = self.search(self.searched, self._source(case), self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
-    def compare(self, cases, expected, found, tolerance, exact=True):
-        """Raises `ExportError` unless what the file gave is what Keras gives.
+    def _source(self, case: Case) -> dict[str, Array]:
+        """The inputs of a case without the seed."""
+        return {name: case[name] for name in self.sources}
 
-        Its scores are held against those that Keras' forward pass gives to the file's own ids:
-        rounded weights may choose other tokens, but must not give them wrong scores.
+    def compare(
+        self,
+        cases: Sequence[Case],
+        expected: Sequence[tuple[Ids, Array]],
+        found: Sequence[Case],
+        tolerance: float,
+        exact: bool = True,
+    ) -> float:
+        """Raises `ExportError` unless the file gave Keras' results.
+
+        Its scores are compared with the scores of Keras' forward pass for the ids of the file:
+        rounded weights may lead to other tokens, but must not give wrong scores for them.
+
+        Args:
+            cases: the inputs.
+            expected: Keras' ids and scores.
+            found: outputs of the exported file.
+            tolerance, exact: as in `comparison.compare_search`.
+
+        Returns:
+            The largest error.
         """
 
-        def compare(model, tolerance, exact):
+        def compare(model: keras.Model, tolerance: float, exact: bool) -> float:
             rescored = [
                 self.rescore(self._source(case), outputs[signature.TOKEN_IDS], model)
                 for case, outputs in zip(cases, found, strict=True)
             ]
-            return verify.compare_search(expected, found, rescored, tolerance, exact)
+            return comparison.compare_search(expected, found, rescored, tolerance, exact)
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
-            allowed = max(tolerance, float32.COPY_TOLERANCE)
-            float32.check_copy(lambda: compare(self.passed, allowed, exact=False))
+            allowed = max(tolerance, comparison.COPY_TOLERANCE)
+            comparison.check_copy(lambda: compare(self.passed, allowed, exact=False))
         return worst
 
-    def same_tokens(self, expected, found):
-        """In how many lines the best hypothesis is Keras', token for token, and of how many."""
+    def same_tokens(
+        self, expected: Sequence[tuple[Ids, Array]], found: Sequence[Case]
+    ) -> list[int]:
+        """For how many lines the best hypothesis is Keras', token for token, and of how many."""
         pairs = [
             (theirs[theirs > 0].tolist(), ours[ours > 0].tolist())
             for (ids, _), outputs in zip(expected, found, strict=True)
@@ -193,54 +226,65 @@ class SearchTask:
         ]
         return [sum(one == two for one, two in pairs), len(pairs)]
 
-    def _source(self, case):
-        """The inputs of a case without the seed, dict of arrays."""
-        return {name: case[name] for name in self.sources}
+    def manifest_fields(self, cases: Sequence[Case]) -> dict[str, Any]:
+        """No fields: only a head adds some."""
+        return {}
 
-    def rescore(self, source, token_ids, model=None):
-        """The scores, (B, W), that a model's plain forward pass gives to hypotheses (B, W, T).
+    def rescore(
+        self, source: Case, token_ids: Ids, model: keras.Model | None = None
+    ) -> tuple[Array, Array]:
+        """The scores that a model's forward pass gives to hypotheses (B, W, T), and their spread.
 
-        It knows no cache, no loop and no beam, so it is a second way to the same numbers. Beside
-        them their spread: the scores' sums over standard deviations of all log-probabilities.
+        The forward pass has no cache, no loop and no beam, so it is an independent check.
+
+        Args:
+            source: the inputs without the seed.
+            token_ids: hypotheses (B, W, T).
+            model: the model. Defaults to `None`: the exported one.
+
+        Returns:
+            A pair of arrays (B, W): the scores, and with the same sum and length penalty the
+            standard deviation of all log-probabilities at each token.
         """
         width = token_ids.shape[1]
         targets, lengths = self._targets(source, token_ids)
-        inputs = targets[:, :-1]  # the last token is never read
+        inputs = targets[:, :-1]  # no token follows the last one
         if self.name != "generate":
             repeated = {name: np.repeat(array, width, axis=0) for name, array in source.items()}
             inputs = {**repeated, signature.TARGET_IDS: inputs}
         model = self.model if model is None else model
         logits = np.asarray(model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
-        verify.check_known("Logits of the forward pass", logits)
+        comparison.check_no_nan("Logits of the forward pass", logits)
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
-            logits += np.repeat(np.where(allowed, 0.0, FORBIDDEN), width, axis=0)[:, None]
+            logits += np.repeat(np.where(allowed, 0.0, NOT_LISTED), width, axis=0)[:, None]
         peak = logits.max(axis=-1, keepdims=True)
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
-        # A token that a bias forbids has a log-probability that is no measure of the others'.
-        spread = logits.std(axis=-1, where=logits > -verify.LARGE)
+        # A token that a bias forbids would dominate the spread.
+        spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
         column = np.arange(chosen.shape[1])[None]
         pad = signature.SPECIAL_IDS["pad"]
         generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
         count = np.maximum(generated.sum(axis=1), 1)
-        norm = ((5.0 + count) / 6.0) ** getattr(self.search, "length_penalty", 0.0)
-        return tuple(
-            (np.where(generated, part, 0.0).sum(axis=1) / norm).reshape(-1, width)
+        penalty = ((5.0 + count) / 6.0) ** getattr(self.search, "length_penalty", 0.0)
+        score, size = (
+            (np.where(generated, part, 0.0).sum(axis=1) / penalty).reshape(-1, width)
             for part in (chosen, spread)
         )
+        return score, size
 
-    def _targets(self, source, token_ids):
+    def _targets(self, source: Case, token_ids: Ids) -> tuple[Ids, Ids]:
         """Start and generated tokens of each hypothesis in a row, and the length of each start.
 
         Returns:
-            A pair: ids (B W, P + T), padded on the right, and lengths (B W,). A prompt's own
-            padding is left out, so that the tokens follow it as they do in the search.
+            A pair: ids (B W, P + T), padded on the right, and lengths (B W,). The padding of a
+            prompt is left out, so the tokens follow the prompt directly, as in the search.
         """
         tokens = token_ids.reshape(-1, token_ids.shape[2])  # (B W, T)
-        if self.reads_ids:
-            source = source[signature.SOURCE_IDS]
-        start = np.asarray(self.model.start_ids(source))
+        start = np.asarray(
+            self.model.start_ids(source[signature.SOURCE_IDS] if self.reads_ids else source)
+        )
         start = np.repeat(start, token_ids.shape[1], axis=0)  # (B W, P)
         pad = signature.SPECIAL_IDS["pad"]
         lengths = np.maximum((start != pad).sum(axis=1), 1)
@@ -248,5 +292,4 @@ class SearchTask:
             np.r_[one[:n], two[two != pad]]
             for one, n, two in zip(start, lengths, tokens, strict=True)
         ]
-        targets = pad_rows(rows)
-        return targets, lengths
+        return pad_rows(rows), lengths

@@ -1,9 +1,9 @@
 """Data: from lines and arrays to batches.
 
-`batches` plans the batches (NumPy), `dataset` makes a `tf.data.Dataset` of them. One file for each
-kind of example: sentence pairs (`translation`), classes, tags, language models, pairs of texts,
-answers, features.
+Each public function makes `examples` of one kind. A `plan` orders them into batches (NumPy), and
+`batches` gives the batches to `model.fit`. The functions are in `translation` (sentence pairs),
+`labelled` (classes, tags), `language_model`, `pairs` (pairs of texts, answers) and `features`.
 
-TensorFlow is imported for pipelines only. A new kind of example is one file here, with a class of
-its arrays, and its function in `keras_transformer/__init__.py`.
+Put a new kind of example into a file here: its function makes `Examples`. Export the function in
+`keras_transformer/__init__.py`.
 """

@@ -1,230 +1,230 @@
-"""Which examples make up which batch, in NumPy: a function of (seed, epoch, number of the batch).
+"""The batches of each epoch for `model.fit`, and the report of what was left out."""
 
-Shapes: B batch, N examples of the data set.
-
-Examples of any kind are an object with `lengths`, (N,), and `batch(rows, size, length)`: the arrays
-of the examples `rows`, with B = `size`, missing rows all padding, and their sequences padded to
-`length`, or to the longest one if `length` is None.
-"""
-
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 
-# A bucket holds at least so many full batches. Fewer mean less padding, but less mixing too.
-_FULL_BATCHES = 8
+from keras_transformer.data.examples import Examples
+from keras_transformer.data.plan import BatchOptions, BatchPlan
+from keras_transformer.types import Array
+
+# What the functions that make batches return. On TensorFlow a `tf.data.Dataset`, on other backends
+# a `Batches`; both have the attribute `batches`, a `Batches`.
+Dataset: TypeAlias = Any
+
+_log = logging.getLogger(__name__)
 
 
-class Ragged:
-    """Rows of ids, or of other equal things, of different length in one array."""
+def make_dataset(
+    examples: Examples, options: BatchOptions, label_names: list[str] | None = None, cut: int = 0
+) -> Dataset:
+    """Makes batches of the examples that fit, and logs what was left out.
 
-    def __init__(self, rows):
-        self.lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))  # (N,)
-        self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
-        self._flat = np.concatenate([np.asarray(row, _dtype(row)) for row in rows])
+    Args:
+        examples: N examples; empty and over-long ones are left out.
+        options: `BatchOptions`.
+        label_names: names of the classes, or `None`.
+        cut: number of examples that were shortened.
 
-    def __len__(self):
-        return len(self.lengths)
+    Returns:
+        On TensorFlow a `tf.data.Dataset` with the attribute `batches`; elsewhere a `Batches`.
 
-    def __getitem__(self, row):
-        return self._flat[self._starts[row] : self._starts[row + 1]]
-
-    def take(self, rows):
-        """A list of some rows."""
-        return [self[row] for row in rows]
-
-
-def _dtype(row):
-    return np.float32 if getattr(row, "dtype", np.dtype(int)).kind == "f" else np.int32
+    Raises:
+        ValueError: no example is left.
+    """
+    kept = examples.keep(examples.fitting(options.longest))
+    read, empty = len(examples.empty), int(examples.empty.sum())
+    counts = {
+        "unit": examples.unit,
+        "read": read,
+        "kept": len(kept.empty),
+        "empty": empty,
+        "overlong": read - len(kept.empty) - empty,
+        "longest": options.longest,
+        "if_empty": "empty" if len(examples.columns) == 1 else "with an empty side",
+    }
+    if not len(kept.empty):
+        raise ValueError(
+            "no {unit} is left of {read}: {empty} {if_empty}, {overlong} longer than {longest} "
+            "tokens (the smallest of max_length, tokens_per_batch // batch_multiple and the last "
+            "bucket boundary). Check the data, or raise the limit.".format(**counts)
+        )
+    plan = BatchPlan(kept, options)
+    report = Report(
+        **counts,
+        duplicates=kept.duplicates,
+        tokens={side: int(rows.lengths.sum()) for side, rows in kept.columns.items()},
+        batches=plan.batches_per_epoch,
+        cut=cut,
+    )
+    complete = report.kept == report.read and not report.cut
+    _log.log(logging.INFO if complete else logging.WARNING, "%s", report)
+    batches = Batches(plan, report, label_names)
+    return batches.dataset() if keras.backend.backend() == "tensorflow" else batches
 
 
 @dataclass(frozen=True)
-class Batching:
-    """How examples are batched: arguments that all kinds of examples share.
+class Report:
+    """Numbers of examples: `read == kept + empty + overlong`; duplicates are kept.
 
-    See `translation_batches` for what they mean.
-
-    Raises:
-        ValueError: an argument does not fit.
+    `tokens` counts the tokens of the kept examples by side, such as "source" and "target":
+    including the begin or end token, without padding. `cut` counts the kept examples that were
+    shortened. `str(report)` is a sentence.
     """
 
-    tokens_per_batch: int = 8192
-    max_length: int | None = 256
-    shuffle: bool = True
-    seed: int = 0
-    initial_epoch: int = 0
-    bucket_boundaries: object = None
-    static_shapes: bool = False
-    batch_multiple: int = 1
-    prefetch: int = 2
+    unit: str
+    read: int
+    kept: int
+    empty: int
+    overlong: int
+    duplicates: int
+    longest: int
+    tokens: dict[str, int]
+    batches: int
+    cut: int
+    if_empty: str
 
-    def __post_init__(self):
-        for name in ("tokens_per_batch", "batch_multiple", "prefetch"):
-            check_count(name, getattr(self, name))
-        boundaries = self.bucket_boundaries
-        if boundaries is None:
-            return
-        if not len(boundaries) or boundaries[0] < 1 or np.any(np.diff(boundaries) <= 0):
-            raise ValueError(
-                "bucket_boundaries must be increasing positive ints such as [16, 32, 64], got "
-                f"{boundaries!r}."
-            )
-
-    @property
-    def longest(self):
-        """Greatest length of an example that a batch can hold."""
-        limits = [self.tokens_per_batch // self.batch_multiple]
-        if self.bucket_boundaries is not None:
-            limits.append(self.bucket_boundaries[-1])
-        if self.max_length is not None:
-            limits.append(self.max_length)
-        return int(min(limits))
-
-    @property
-    def has_padding_rows(self):
-        """Whether batches may hold rows that are no example."""
-        return self.static_shapes or self.batch_multiple > 1
+    def __str__(self) -> str:
+        tokens = " and ".join(f"{count} {side}" for side, count in self.tokens.items())
+        cut = f"{self.cut} cut at {self.longest} tokens; " if self.cut else ""
+        return (
+            f"{self.read} {self.unit}s read, {self.kept} kept ({self.duplicates} of them "
+            f"duplicates); left out: {self.empty} {self.if_empty}, {self.overlong} longer than "
+            f"{self.longest} tokens; {cut}{tokens} tokens in {self.batches} batches an epoch"
+        )
 
 
-def check_count(name, count):
-    """Raises `ValueError` unless the argument `name` is an int of at least 1."""
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise ValueError(f"{name} must be an int of at least 1, got {count!r}.")
+class Batches(keras.utils.PyDataset):
+    """The batches of each epoch, for `model.fit`.
 
+    Functions such as `translation_batches` return a `Batches` on the JAX and PyTorch backends. On
+    TensorFlow they return a `tf.data.Dataset` of the same batches. Both have the attribute
+    `batches`, which is a `Batches`.
 
-class TokenBatches:
-    """Batches of similar length by token count, each example once an epoch (section 5.1).
+    Each pass over the batches that reaches its last batch moves on to the next epoch. `seek` sets
+    the epoch of the next pass, and `rest` has the batches that an interrupted run did not see.
+    `fit` may start passes that it never reads. This callback ties the order to the epochs of `fit`:
 
-    Examples are grouped into buckets by length; each epoch shuffles every bucket, cuts it into
-    batches of near-equal size and shuffles the batches. Every epoch has the same number of batches.
+        keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: train.batches.seek(epoch))
 
-    Args:
-        examples: N examples; see above.
-        batching: `Batching`.
-        resample: function of an epoch and the greatest length that its examples may have, to
-            examples that take the place of `examples` in that epoch; or None.
+    The batches come in their own order: `fit` cannot shuffle them, and needs no `shuffle=False`.
+    On JAX and PyTorch an epoch of `fit` always begins with the first batch of a pass, so leave out
+    `steps_per_epoch`.
 
-    Raises:
-        ValueError: if an example is longer than `batching.longest`.
+    Attributes:
+        report: numbers of examples that were kept and left out; `str(report)` is a sentence.
+        batches_per_epoch: int, the same for every epoch.
+        epoch: int, epoch of the next pass.
+        settings: dictionary of what identifies these batches, as far as JSON can hold it.
+        labels: list of str, the names of the classes in the order of their ids; `None` if the
+            labels are not classes.
     """
 
-    def __init__(self, examples, batching, resample=None):
-        self._examples = examples
-        self._tokens = batching.tokens_per_batch
-        self._multiple = batching.batch_multiple
-        self._static = batching.static_shapes
-        self._shuffle = batching.shuffle
-        self._seed = batching.seed
-        self.settings = {
-            name: int(getattr(batching, name))
-            for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed")
-        }
-        self._resample = resample
-        self._longest = batching.longest
-        lengths = examples.lengths
-        if lengths.max() > self._longest:
-            raise ValueError(
-                f"example {lengths.argmax()} has {lengths.max()} tokens, special ones included, "
-                f"but a batch takes {self._longest} at most. Leave it out, or raise the limit (the "
-                "smallest of max_length, tokens_per_batch // batch_multiple, last boundary)."
-            )
-        drawn = self._epoch_examples(0).lengths
-        if batching.bucket_boundaries is None:
-            self._boundaries = _boundaries(drawn, self._batch_size)
-        else:
-            self._boundaries = np.unique(np.minimum(batching.bucket_boundaries, self._longest))
-        # Samples have other lengths in each epoch. The last bucket takes the longest of them.
-        self._longest = max(self._boundaries[-1], lengths.max())
-        self._boundaries[-1] = self._longest
-        buckets = self._buckets(drawn)
-        counts = self._batch_counts(buckets)
-        # One more batch a bucket, so that an epoch with longer samples needs no larger batches.
-        spare = 0 if np.array_equal(drawn, lengths) else len(counts)
-        most = sum(self._most_batches(buckets))
-        self.batches_per_epoch = min(sum(counts) + spare, most)
+    def __init__(self, plan: BatchPlan, report: Report, labels: list[str] | None = None) -> None:
+        super().__init__()
+        self.report = report
+        self.batches_per_epoch = plan.batches_per_epoch
+        settings = {"batches": plan.batches_per_epoch, "tokens": report.tokens}
+        for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed"):
+            settings[name] = int(getattr(plan.options, name))
+        self.settings = settings
+        self.labels = labels
+        self._plan = plan
+        self._pass: Iterator[Any] = iter(())
+        self._lock = threading.Lock()  # generators run in TensorFlow's threads
+        self._seeks = 0
+        self.seek(plan.options.initial_epoch)
 
-    def iterate(self, epoch, batch=0):
-        """Yields an epoch's batches, as arrays, from number `batch` on.
+    @property
+    def batches(self) -> "Batches":
+        """These batches: the same attribute as that of a `tf.data.Dataset`."""
+        return self
 
-        Batches passed over are not built.
+    def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:
+        """Yields the batches of an epoch as NumPy arrays, from number `batch` on.
+
+        Earlier batches are not built.
         """
-        examples = self._epoch_examples(epoch)
-        for rows, length in self._order(epoch, examples.lengths)[batch:]:
-            size = -(-len(rows) // self._multiple) * self._multiple  # B
-            if self._static:
-                yield examples.batch(rows, max(size, self._batch_size(length)), length)
-            else:
-                yield examples.batch(rows, size, None)
+        return self._plan.iterate(epoch, batch)
 
-    def shapes(self):
-        """A batch of one example: the structure of all batches, and their dtypes."""
-        return self._examples.batch(np.zeros(1, int), 1, None)
+    def seek(self, epoch: int) -> None:
+        """Sets the epoch of the next pass."""
+        if epoch < 0:
+            raise ValueError(f"epochs are counted from 0, got {epoch}.")
+        with self._lock:
+            self._seeks += 1
+            self.epoch = int(epoch)
 
-    def _batch_size(self, length):
-        """B of a full batch of examples of this length."""
-        return int(self._tokens // length // self._multiple * self._multiple)
+    def dataset(self) -> Dataset:
+        """Makes a `tf.data.Dataset`: each pass gives the next epoch, from `epoch` on."""
+        # Keras warns that `fit` does not shuffle such data, although users did not ask for it.
+        warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
+        dataset = self._from_generator(self.__iter__, self.batches_per_epoch)
+        dataset.batches = self
+        return dataset
 
-    def _buckets(self, lengths):
-        """The buckets that are not empty: a list of (indices of examples, greatest length)."""
-        numbers = np.searchsorted(self._boundaries, lengths)
-        buckets = [(np.flatnonzero(numbers == i), int(b)) for i, b in enumerate(self._boundaries)]
-        return [(rows, length) for rows, length in buckets if len(rows)]
+    def rest(self, epoch: int, batch: int) -> Dataset:
+        """Makes a `tf.data.Dataset` of one epoch's batches from number `batch` on, in every pass.
 
-    def _batch_counts(self, buckets):
-        """How many batches each bucket needs."""
-        return [-(-len(rows) // self._batch_size(length)) for rows, length in buckets]
+        Raises:
+            ValueError: the epoch has fewer batches.
+        """
+        if not 0 <= batch <= self.batches_per_epoch:
+            raise ValueError(
+                f"an epoch has {self.batches_per_epoch} batches, so one cannot go on at {batch}. "
+                "Was the run that is resumed started with other data or another tokens_per_batch?"
+            )
+        count = self.batches_per_epoch - batch
+        return self._from_generator(lambda: self.iterate(epoch, batch), count)
 
-    def _most_batches(self, buckets):
-        """How many batches each bucket can give: `batch_multiple` examples stay together."""
-        return [-(-len(rows) // self._multiple) for rows, _ in buckets]
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            epoch, seeks = self.epoch, self._seeks
+        for number, batch in enumerate(self.iterate(epoch), 1):
+            if number == self.batches_per_epoch:
+                # With the last batch, not after it: `fit` reads no further than the cardinality.
+                # Not if `seek` was called since: passes that `fit` drops may end late.
+                with self._lock:
+                    if seeks == self._seeks:
+                        self.epoch = epoch + 1
+            yield batch
 
-    def _order(self, epoch, lengths):
-        rng = np.random.default_rng([self._seed, epoch])
-        buckets = self._buckets(lengths)
-        most = self._most_batches(buckets)
-        counts = _apportioned(self._batch_counts(buckets), most, self.batches_per_epoch)
-        order = []
-        for (rows, length), multiples, count in zip(buckets, most, counts, strict=True):
-            if self._shuffle:
-                rows = rng.permutation(rows)
-            else:
-                rows = rows[np.argsort(lengths[rows], kind="stable")]
-            # Batches of nearly equal size, not full ones and a small rest; cut at multiples only.
-            cuts = np.arange(1, count) * multiples // count * self._multiple
-            order += [(part, length) for part in np.split(rows, cuts)]
-        return [order[i] for i in rng.permutation(len(order))] if self._shuffle else order
+    # `keras.utils.PyDataset`. Keras asks for batches by number, and by default in random order. The
+    # order of these batches is their own, so each request gets the next batch of the pass.
 
-    def _epoch_examples(self, epoch):
-        if self._resample is None:
-            return self._examples
-        return self._resample(epoch, self._longest)
+    def __len__(self) -> int:
+        return self.batches_per_epoch
 
+    def on_epoch_begin(self) -> None:
+        self._pass = iter(self)
 
-def _boundaries(lengths, batch_size):
-    """Greatest lengths of the buckets, each of which holds `_FULL_BATCHES` batches if it can.
+    def __getitem__(self, index: int) -> Any:
+        return next(self._pass)
 
-    Buckets are narrow where examples are many (little padding) and wide where they are few (no tiny
-    batches). `batch_size` is a function of the length.
-    """
-    counts = np.bincount(lengths)
-    boundaries, held = [], 0
-    for length in np.flatnonzero(counts):
-        held += counts[length]
-        if held >= _FULL_BATCHES * batch_size(length):
-            boundaries.append(length)
-            held = 0
-    return np.unique([*boundaries, lengths.max()])
+    def _from_generator(self, generator: Callable[[], Iterator[Any]], count: int) -> Dataset:
+        import tensorflow as tf  # here and not above: the other backends do without
+
+        example = self._plan.examples.batch(np.zeros(1, int), 1, None)
+        signature = tf.nest.map_structure(_spec, example)
+        dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+        options = tf.data.Options()
+        # There are no files to shard by: each of several workers takes its part of every batch.
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        return dataset.with_options(options).prefetch(self._plan.options.prefetch)
 
 
-def _apportioned(counts, most, total):
-    """Batches of each bucket, changed so that they add up to `total`.
+def _spec(array: Array) -> Any:
+    """Batch size and length are free; the axes after them are not."""
+    import tensorflow as tf
 
-    More go to the bucket whose batches are fullest, but never above `most`; fewer to the one whose
-    batches are emptiest, but never below 1.
-    """
-    counts, most = np.array(counts), np.array(most)
-    while counts.sum() < total:
-        counts[np.argmax(np.where(counts < most, most / counts, 0))] += 1
-    while counts.sum() > total:
-        counts[np.argmin(np.where(counts > 1, most / counts, np.inf))] -= 1
-    return counts
+    shape = [None, None, *array.shape[2:]][: array.ndim]
+    return tf.TensorSpec(shape, array.dtype)

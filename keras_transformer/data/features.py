@@ -1,64 +1,77 @@
-"""Sequences of vectors, such as sound, and what they mean, as a `tf.data.Dataset` of batches.
+"""Batches of sequences of vectors, such as sound, with texts or classes.
 
 Shapes: B batch, S frames of the longest sequence, F features a frame, T target length.
 """
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.batches import Batching, Ragged
-from keras_transformer.data.checks import checked_strings
-from keras_transformer.data.dataset import choose, make_dataset
-from keras_transformer.data.encoding import encode_rows, lengths_of
-from keras_transformer.data.labels import check_counts_agree, label_ids, pad_labels
+from keras_transformer.data.batches import Dataset, make_dataset
+from keras_transformer.data.examples import (
+    Examples,
+    Rows,
+    are_blank,
+    check_counts_agree,
+    label_ids,
+    pad_labels,
+    text_rows,
+)
+from keras_transformer.data.plan import BatchOptions
 from keras_transformer.data.translation import shifted
 from keras_transformer.padding import pad_vectors
+from keras_transformer.text.corpora import checked_strings
+from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.types import Array, Ids
 
 
 def feature_batches(
-    features,
-    targets,
-    tokenizer=None,
-    tokens_per_batch=8192,
+    features: Sequence[Array],
+    targets: Sequence[str] | Sequence[int],
+    tokenizer: AnyTokenizer | None = None,
+    tokens_per_batch: int = 8192,
     *,
-    name="features",
-    label_names=None,
-    max_length=None,
-    **batching,
-):
-    """Makes a `tf.data.Dataset` of padded batches from sequences of vectors, for `model.fit`.
+    name: str = "features",
+    label_names: Sequence[str] | None = None,
+    max_length: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Makes padded batches from sequences of vectors, for `model.fit`.
 
-    With a tokenizer the targets are texts, and each element is
-    `({NAME: (B, S, F), "target_ids": (B, T)}, labels (B, T))`, target ids and labels as
-    `translation_batches` makes them. Without one they are classes, and each element is
-    `(features (B, S, F), labels (B,))`, labels as `classification_batches` makes them.
+    With a tokenizer the targets are texts, and each batch is
+    `({NAME: (B, S, F), "target_ids": (B, T)}, labels (B, T))`: target ids and labels are those
+    that `translation_batches` makes. Without a tokenizer the targets are classes, and each batch
+    is `(features (B, S, F), labels (B,))`. Rows that fill up a batch have the label -1 then.
 
-    Features are float32 and padded with frames of 0. Let the model leave those out, by
-    `keras.layers.Masking()` or by the mask of frames behind strided convolutions. A frame of the
-    data itself should not be all 0.
+    Features are float32 and padded with frames of 0. Let the model mask these frames, with
+    `keras.layers.Masking()` or with `MaskedConv1D`. A frame of the data should not be all 0.
 
-    Sequences of one size, such as pictures, need no function: `tf.data.Dataset.from_tensor_slices`
-    and `batch` do.
+    Sequences of equal size, such as pictures, need no function of this package:
+    `tf.data.Dataset.from_tensor_slices` and `batch` do.
 
     Args:
         features: sequence of N float arrays (S, F), of different length S.
         targets: sequence of N strings (with a tokenizer), or of N labels, names (str) or class
             numbers (int).
-        tokenizer: `Tokenizer`, or None.
+        tokenizer: `Tokenizer`, or `None`.
         tokens_per_batch: int, limit of `B * S` and of `B * T`.
         name: str, name of the model's input.
-        label_names: see `classification_batches`.
-        max_length: int or None. Sequences with more frames or tokens are left out.
-        **batching: see `classification_batches`.
+        label_names: sequence of str, the names in the order of their ids. Defaults to `None`: the
+            names that occur, sorted.
+        max_length: int or `None`. Sequences with more frames or tokens are left out.
+        **options: other fields of `BatchOptions`.
 
     Returns:
-        `tf.data.Dataset` with the attribute `batches`, a `Batches`.
+        On TensorFlow a `tf.data.Dataset` with the attribute `batches`, a `Batches`; on other
+        backends a `Batches`.
 
     Raises:
-        TypeError: a target is no string, or labels are of several kinds.
+        TypeError: a target is not a string, or labels are of several kinds.
         ValueError: numbers of sequences and targets differ, arrays do not have two axes and one
-            F, have numbers that are not finite, nothing is left, or an argument does not fit.
+            F, have numbers that are not finite, nothing is left, or an argument is out of its
+            range.
 
     Example:
 
@@ -69,36 +82,25 @@ def feature_batches(
     >>> inputs["features"].shape
     TensorShape([2, 7, 3])
     """
-    batching = Batching(tokens_per_batch, max_length, **batching)
+    batch_options = BatchOptions(tokens_per_batch, max_length, **options)
     features = [np.asarray(array, np.float32) for array in features]
     check_counts_agree(features=features, targets=targets)
     _check_features(features)
-    lengths, names = lengths_of(features), None
-    empty = lengths == 0
+    frames, classes, names = Rows.of(features), None, None
+    columns, empty = {"source": frames}, frames.lengths == 0
     if tokenizer is None:
         classes, names = label_ids(targets, label_names)
-        keys = classes.tolist()
+        collate = _collate_classes
     else:
-        keys = checked_strings(targets, "targets")
-        rows = encode_rows(tokenizer, keys)
-        empty |= [not text.strip() for text in keys]
-        lengths = np.maximum(lengths, lengths_of(rows))
-    hashes = [hash(array.tobytes()) for array in features]
-    keep, counts = choose(
-        "sequence", lengths, batching.longest, empty=empty, keys=[*zip(hashes, keys, strict=True)]
-    )
-    frames = Ragged([features[i] for i in keep])
-    counts["tokens"] = {"source": int(frames.lengths.sum())}
-    if tokenizer is None:
-        examples = LabelledFeatures(frames, classes[keep])
-    else:
-        target = Ragged([rows[i] for i in keep])
-        counts["tokens"]["target"] = int(target.lengths.sum())
-        examples = SpokenFeatures(frames, target, name)
-    return make_dataset(examples, batching, counts, labels=names)
+        texts = checked_strings(targets, "targets")
+        columns["target"] = text_rows(tokenizer, texts, None)
+        empty |= are_blank(texts)
+        collate = functools.partial(_collate_texts, name)
+    examples = Examples("sequence", columns, empty, collate, classes)
+    return make_dataset(examples, batch_options, names)
 
 
-def _check_features(features):
+def _check_features(features: Sequence[Array]) -> None:
     for number, array in enumerate(features):
         if array.ndim != 2 or array.shape[1] != features[0].shape[1]:
             raise ValueError(
@@ -109,37 +111,18 @@ def _check_features(features):
             raise ValueError(f"features number {number} has numbers that are not finite.")
 
 
-@dataclass
-class LabelledFeatures:
-    """Sequences of vectors, and a class each."""
-
-    frames: Ragged
-    labels: np.ndarray  # (N,)
-
-    @property
-    def lengths(self):
-        return self.frames.lengths
-
-    def batch(self, rows, size, length):
-        frames = pad_vectors(self.frames.take(rows), size, length)
-        return frames, pad_labels(self.labels[rows], size)
+def _collate_classes(
+    examples: Examples, indices: Ids, size: int, length: int | None
+) -> tuple[Array, Ids]:
+    (frames,) = examples.take(indices)
+    return pad_vectors(frames, size, length), pad_labels(examples.labels[indices], size)
 
 
-@dataclass
-class SpokenFeatures:
-    """Sequences of vectors, and rows of ids with their end token."""
-
-    frames: Ragged
-    target: Ragged
-    name: str
-
-    @property
-    def lengths(self):
-        return np.maximum(self.frames.lengths, self.target.lengths)
-
-    def batch(self, rows, size, length):
-        # Texts are much shorter than sound: a shape that never changes need not be as long.
-        longest = None if length is None else int(self.target.lengths.max())
-        inputs, labels = shifted(self.target.take(rows), size, longest)  # (B, T)
-        frames = pad_vectors(self.frames.take(rows), size, length)  # (B, S, F)
-        return {self.name: frames, "target_ids": inputs}, labels
+def _collate_texts(
+    name: str, examples: Examples, indices: Ids, size: int, length: int | None
+) -> tuple[dict[str, Array], Ids]:
+    frames, targets = examples.take(indices)
+    # Texts are much shorter than sound: their static shapes need not be as long.
+    longest = None if length is None else int(examples.columns["target"].lengths.max())
+    target_ids, labels = shifted(targets, size, longest)
+    return {name: pad_vectors(frames, size, length), "target_ids": target_ids}, labels

@@ -1,64 +1,76 @@
-"""Pairs of texts, in one row or two, as a `tf.data.Dataset` of training batches.
+"""Batches of pairs of texts: with a label, without one, or with an answer within the second text.
 
 Shapes: B batch, S length of a row.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.data.batches import Batching, Ragged
-from keras_transformer.data.dataset import choose, make_dataset
-from keras_transformer.data.encoding import encode_rows, lengths_of
-from keras_transformer.data.labels import check_counts_agree, label_ids, pad_labels
+from keras_transformer.data.batches import Dataset, make_dataset
+from keras_transformer.data.examples import (
+    Examples,
+    are_blank,
+    check_counts_agree,
+    label_ids,
+    pad_labels,
+    text_rows,
+)
+from keras_transformer.data.plan import BatchOptions
 from keras_transformer.padding import pad_rows
-from keras_transformer.text.corpora import read_parallel
+from keras_transformer.text.corpora import checked_strings, read_parallel
+from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.types import Ids, StrPath
 
 
 def pair_batches(
-    first,
-    second,
-    tokenizer,
-    tokens_per_batch=8192,
+    first: StrPath | Iterable[str],
+    second: StrPath | Iterable[str],
+    tokenizer: AnyTokenizer,
+    tokens_per_batch: int = 8192,
     *,
-    labels=None,
-    one_row=False,
-    label_names=None,
-    **batching,
-):
-    """Makes a `tf.data.Dataset` of padded batches from pairs of texts, for `model.fit`.
+    labels: Sequence[str] | Sequence[int] | None = None,
+    one_row: bool = False,
+    label_names: Sequence[str] | None = None,
+    **options: Any,
+) -> Dataset:
+    """Makes padded batches from pairs of texts, for `model.fit`.
 
-    Each element is `(inputs, labels (B,))`, int32. The inputs are, for two towers or two encoders,
-    `{"first_ids": (B, S), "second_ids": (B, S')}`, each text with its end token; and with `one_row`
-    `{"source_ids": (B, S), "segment_ids": (B, S)}`: first text, end token, second text, end token;
-    the segment is 1 in the first text, 2 in the second, 0 in padding.
+    Each batch is `(inputs, labels (B,))`, int32. For two towers or two encoders the inputs are
+    `{"first_ids": (B, S), "second_ids": (B, S')}`, each text with its end token. With `one_row`
+    they are `{"source_ids": (B, S), "segment_ids": (B, S)}`: first text, end token, second text,
+    end token. The segment is 1 in the first text, 2 in the second, 0 in padding.
 
-    Without `labels` the label of a row is its number in the batch: the row of the second text that
-    belongs to the first. With a model that scores each first text against each second, output
-    (B, B), that is the in-batch softmax: `PairCrossentropy`, or `SequenceCrossentropy(pad_id=-1)`
-    for one direction on one replica. Batches have no rows of padding then, for they would be second
-    texts to choose from.
+    Without `labels` the label of a row is its number in the batch: the number of the second text
+    that belongs to the first. Use it with a model that scores each first text against each second,
+    output (B, B). The loss is then the in-batch softmax: `PairCrossentropy`, or
+    `SequenceCrossentropy(pad_id=-1)` for one direction on one replica. Such batches have no rows
+    of padding, because these would be second texts to choose from.
 
-    With `labels`, rows that fill up a batch (`static_shapes`, `batch_multiple`) have the label -1;
-    see `classification_batches`.
+    With `labels`, rows that fill up a batch (`static_shapes`, `batch_multiple`) have the label -1,
+    which `SequenceCrossentropy(pad_id=-1)` leaves out.
 
     Args:
         first, second: str or path-like, files of one text a line, plain or gzip; or sequences of N
             strings.
         tokenizer: `Tokenizer`.
         tokens_per_batch: int, limit of B times the length of a row.
-        labels: sequence of N names (str) or class numbers (int), or None.
+        labels: sequence of N names (str) or class numbers (int), or `None`.
         one_row: bool, whether both texts come in one row.
-        label_names: see `classification_batches`.
-        **batching: see `classification_batches`.
+        label_names: sequence of str, the names in the order of their ids. Defaults to `None`: the
+            names that occur, sorted.
+        **options: other fields of `BatchOptions`.
 
     Returns:
-        `tf.data.Dataset` with the attribute `batches`, a `Batches`.
+        On TensorFlow a `tf.data.Dataset` with the attribute `batches`, a `Batches`; on other
+        backends a `Batches`.
 
     Raises:
-        TypeError: a text is no string, or labels are of several kinds.
+        TypeError: a text is not a string, or labels are of several kinds.
         ValueError: numbers of texts or labels differ, a label is not in `label_names`, no pair is
-            left, or an argument does not fit.
+            left, or an argument is out of its range.
 
     Example:
 
@@ -68,70 +80,145 @@ def pair_batches(
     >>> sorted(inputs)
     ['first_ids', 'second_ids']
     """
-    batching = Batching(tokens_per_batch, **batching)
-    text = read_parallel(first, second)
+    batch_options = BatchOptions(tokens_per_batch, **options)
+    first, second = read_parallel(first, second)
     classes, names = None, None
-    if labels is None and batching.has_padding_rows:
+    if labels is not None:
+        check_counts_agree(texts=first, labels=labels)
+        classes, names = label_ids(labels, label_names)
+    elif batch_options.static_shapes or batch_options.batch_multiple > 1:
         raise ValueError(
-            "Without labels the second texts of a batch are told from each other, and rows of "
+            "Without labels the model chooses among the second texts of a batch, and rows of "
             "padding would be among them: leave out static_shapes and batch_multiple."
         )
-    if labels is not None:
-        check_counts_agree(texts=text[0], labels=labels)
-        classes, names = label_ids(labels, label_names)
-    rows = [encode_rows(tokenizer, side) for side in text]
-    keys = list(zip(*text, *([] if classes is None else [classes.tolist()]), strict=True))
-    keep, counts = choose(
-        "pair",
-        (np.add if one_row else np.maximum)(*map(lengths_of, rows)),
-        batching.longest,
-        empty=[not all(side.strip() for side in key[:2]) for key in keys],
-        keys=keys,
-        if_empty="with an empty side",
-    )
-    sides = (Ragged([side[i] for i in keep]) for side in rows)
-    examples = TextPairs(*sides, None if classes is None else classes[keep], one_row)
-    counts["tokens"] = {
-        "first": int(examples.first.lengths.sum()),
-        "second": int(examples.second.lengths.sum()),
+    columns = {
+        "first": text_rows(tokenizer, first, None),
+        "second": text_rows(tokenizer, second, None),
     }
-    return make_dataset(examples, batching, counts, labels=names)
+    empty = are_blank(first) | are_blank(second)
+    examples = Examples("pair", columns, empty, _collate_pairs, classes, joined=one_row)
+    return make_dataset(examples, batch_options, names)
 
 
-@dataclass
-class TextPairs:
-    """Two texts with their end tokens, and a class each or None."""
-
-    first: Ragged
-    second: Ragged
-    labels: np.ndarray | None  # (N,)
-    one_row: bool
-
-    @property
-    def lengths(self):
-        join = np.add if self.one_row else np.maximum
-        return join(self.first.lengths, self.second.lengths)
-
-    def batch(self, rows, size, length):
-        labels = np.arange(len(rows)) if self.labels is None else self.labels[rows]
-        pair = joined if self.one_row else two_rows
-        inputs = pair(self.first.take(rows), self.second.take(rows), size, length)
-        return inputs, pad_labels(labels, size)
+def _collate_pairs(
+    examples: Examples, indices: Ids, size: int, length: int | None
+) -> tuple[dict[str, Ids], Ids]:
+    labels = np.arange(len(indices)) if examples.labels is None else examples.labels[indices]
+    return _inputs(examples, indices, size, length), pad_labels(labels, size)
 
 
-def two_rows(first, second, size, length):
-    """Two texts in a row each: ids, (B, S) and (B, S')."""
-    return {
-        "first_ids": pad_rows(first, size, length),
-        "second_ids": pad_rows(second, size, length),
+def answer_batches(
+    questions: Sequence[str],
+    passages: Sequence[str],
+    answers: Sequence[tuple[int, int]],
+    tokenizer: AnyTokenizer,
+    tokens_per_batch: int = 8192,
+    *,
+    one_row: bool = True,
+    **options: Any,
+) -> Dataset:
+    """Makes padded batches from questions and answers that are parts of a passage.
+
+    Each batch is `({"source_ids": (B, S), "segment_ids": (B, S)}, {"start": (B,), "end": (B,)})`,
+    int32. A row is question, end token, passage, end token; the segment is 1 in the question, 2 in
+    the passage, 0 in padding. The labels are positions in the row: of the first and of the last
+    piece that contain a part of the answer. Without `one_row` the inputs are
+    `{"first_ids": (B, S), "second_ids": (B, S')}`, question and passage, each with its end token,
+    and the labels are positions in the passage.
+
+    Rows that fill up a batch (`static_shapes`, `batch_multiple`) have the labels -1. Train a model
+    with the outputs "start" and "end", logits (B, S), with
+    `loss={"start": SequenceCrossentropy(pad_id=-1), "end": SequenceCrossentropy(pad_id=-1)}`.
+
+    Args:
+        questions, passages: sequences of N strings.
+        answers: sequence of N pairs of int: the begin and the end of the answer in the passage, in
+            characters; the end is not included, as in `passage[begin:end]`.
+        tokenizer: `Tokenizer`.
+        tokens_per_batch: int, limit of B times the length of a row.
+        one_row: bool, whether question and passage come in one row. Defaults to `True`.
+        **options: other fields of `BatchOptions`.
+
+    Returns:
+        On TensorFlow a `tf.data.Dataset` with the attribute `batches`, a `Batches`; on other
+        backends a `Batches`.
+
+    Raises:
+        TypeError: a text is not a string.
+        ValueError: numbers of questions, passages and answers differ, an answer is empty or not
+            within its passage, nothing is left, or an argument is out of its range.
+
+    Example:
+
+    >>> tokenizer = Tokenizer.train(["who sat", "a cat sat"], 300, hard_vocab_limit=False)
+    >>> train = answer_batches(["who sat"], ["a cat sat"], [(2, 5)], tokenizer)
+    >>> (inputs, labels), = train
+    >>> row, start, end = inputs["source_ids"][0], labels["start"][0], labels["end"][0]
+    >>> tokenizer.decode(row[start : end + 1].numpy())
+    'cat'
+    """
+    batch_options = BatchOptions(tokens_per_batch, **options)
+    questions = checked_strings(questions, "questions")
+    passages = checked_strings(passages, "passages")
+    check_counts_agree(questions=questions, passages=passages, answers=answers)
+    columns = {
+        "question": text_rows(tokenizer, questions, None),
+        "passage": text_rows(tokenizer, passages, None),
     }
+    empty = are_blank(questions) | are_blank(passages)
+    examples = Examples("question", columns, empty, _collate_answers, joined=one_row)
+    positions = np.zeros((len(answers), 2), int)
+    for i in examples.fitting(batch_options.longest):
+        span = piece_span(tokenizer, passages[i], answers[i], f"answer {i}")
+        positions[i] = np.add(span, columns["question"].lengths[i] if one_row else 0)
+    return make_dataset(replace(examples, labels=positions), batch_options)
 
 
-def joined(first, second, size, length):
-    """Two texts in one row: ids and segments, (B, S) each."""
-    pairs = list(zip(first, second, strict=True))
-    segments = [np.repeat([1, 2], [len(a), len(b)]) for a, b in pairs]
-    return {
-        "source_ids": pad_rows([np.concatenate(pair) for pair in pairs], size, length),
-        "segment_ids": pad_rows(segments, size, length),
-    }
+def piece_span(
+    tokenizer: AnyTokenizer, text: str, answer: tuple[int, int], name: str = "answer"
+) -> tuple[int, int]:
+    """Finds the first and the last piece that contain a part of `text[begin:end]`.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        text: str.
+        answer: (begin, end), in characters, the end not included.
+        name: str, what the error calls it.
+
+    Returns:
+        (first, last), indices into `tokenizer.encode(text)`.
+
+    Raises:
+        ValueError: the answer is empty, or not within the text.
+    """
+    begin, end = answer
+    if not 0 <= begin < end <= len(text):
+        raise ValueError(
+            f"{name} is ({begin}, {end}), which is no part of its passage of {len(text)} "
+            "characters. Give begin and end so that passage[begin:end] is the answer."
+        )
+    spans = np.array(tokenizer.encode_with_spans(text)[1])
+    within = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
+    if not len(within):
+        raise ValueError(f"{name}, ({begin}, {end}), has no piece: the tokenizer drops its text.")
+    return within[0], within[-1]
+
+
+def _collate_answers(
+    examples: Examples, indices: Ids, size: int, length: int | None
+) -> tuple[dict[str, Ids], dict[str, Ids]]:
+    start, end = examples.labels[indices].T
+    labels = {"start": pad_labels(start, size), "end": pad_labels(end, size)}
+    return _inputs(examples, indices, size, length), labels
+
+
+def _inputs(examples: Examples, indices: Ids, size: int, length: int | None) -> dict[str, Ids]:
+    """Makes the inputs of pairs of texts, in one row or in two."""
+    first, second = examples.take(indices)
+    if not examples.joined:
+        rows = {"first_ids": first, "second_ids": second}
+    else:
+        pairs = list(zip(first, second, strict=True))
+        segments = [np.repeat([1, 2], [len(a), len(b)]) for a, b in pairs]
+        rows = {"source_ids": [np.concatenate(pair) for pair in pairs], "segment_ids": segments}
+    return {name: pad_rows(each, size, length) for name, each in rows.items()}

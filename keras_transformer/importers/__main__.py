@@ -3,68 +3,75 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from keras_transformer.files import whole_folder
+from keras_transformer.types import StrPath
 
 MODEL, TOKENIZER, TARGET_TOKENIZER = "model.keras", "tokenizer.model", "target_tokenizer.model"
-# Arguments that only an export has, by their names in Python.
+# Arguments that only `--export onnx` takes, by their names in Python.
 EXPORT = ("precision", "text", "max_length", "shortlist")
 
 
-def parser():
-    """The parser of the command line; what is not given is not in the result."""
-    made = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line. An option that is not given is absent from the result."""
+    command = argparse.ArgumentParser(
         prog="python -m keras_transformer.importers",
-        description="Make a Keras model of a published one, or serve it at once.",
+        description="Convert a published model to Keras, or export it at once.",
         argument_default=argparse.SUPPRESS,
     )
-    made.add_argument("origin", choices=("bergamot", "bert", "gpt2", "marian"))
-    made.add_argument("folder", help="the files of the model as they were published")
-    made.add_argument(
+    command.add_argument("origin", choices=("bergamot", "bert", "gpt2", "marian"))
+    command.add_argument("folder", help="the published files of the model")
+    command.add_argument(
         "out", help=f"folder for {MODEL} and {TOKENIZER}, or for the export; replaced if it exists"
     )
-    made.add_argument(
-        "--export", choices=("onnx", "saved_model"), default=None, help="what serves instead"
+    command.add_argument(
+        "--export", choices=("onnx", "saved_model"), default=None, help="export format"
     )
-    made.add_argument("--precision", help="of onnx: float32 (default), float16, int8 or another")
-    made.add_argument("--text", action="store_true", help="of onnx: also from text to text")
-    made.add_argument(
-        "--shortlist", action="store_true", help="of onnx: only bergamot's likely words, lex.*.bin"
+    command.add_argument("--precision", help="onnx: float32 (default), float16, int8 or another")
+    command.add_argument("--text", action="store_true", help="onnx: also export text to text")
+    command.add_argument(
+        "--shortlist",
+        action="store_true",
+        help="onnx: use bergamot's shortlist, lex.*.bin",
     )
-    made.add_argument("--max-length", type=int, help="most generated tokens (source + 50)")
-    made.add_argument(
+    command.add_argument("--max-length", type=int, help="maximum generated tokens (source + 50)")
+    command.add_argument(
         "--beam-width", type=int, default=1, metavar="W", help="of the search (1: greedy)"
     )
-    made.add_argument("--quiet", action="store_true", default=False, help="no progress on stderr")
-    return made
+    command.add_argument(
+        "--quiet", action="store_true", default=False, help="no progress on stderr"
+    )
+    return command
 
 
-def parse(argv=None):
-    """The arguments; those that do not apply to what is asked for are an error."""
-    made = parser()
-    arguments = made.parse_args(argv)
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments. An option that does not apply to the export is an error."""
+    command = parser()
+    arguments = command.parse_args(argv)
     given = [name for name in EXPORT if name in arguments]
     only = {None: (), "saved_model": ("max_length",), "onnx": EXPORT}[arguments.export]
     if set(given) - set(only):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given if name not in only)
-        made.error(f"{flags}: only with --export onnx")
+        command.error(f"{flags}: only with --export onnx")
     if "shortlist" in arguments and arguments.origin != "bergamot":
-        made.error("--shortlist: only bergamot's models come with one")
+        command.error("--shortlist: only bergamot has a shortlist")
     return arguments
 
 
-def load(origin, folder):
-    """`(model, tokenizers)` of a published model: one, or the source's and the target's."""
+def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
+    """The model and its tokenizers: one, or the source's and the target's."""
     from keras_transformer import importers
 
     model, tokenizers = getattr(importers, origin).load(folder)
     return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
 
 
-def run(arguments):
-    """Imports the model and writes it; whatever is wrong is known before anything is written."""
+def run(arguments: argparse.Namespace) -> None:
+    """Imports the model and writes it. Errors are raised before anything is written."""
     model, tokenizers = load(arguments.origin, arguments.folder)
     if arguments.export is None:
         with whole_folder(arguments.out) as folder:
@@ -77,7 +84,7 @@ def run(arguments):
 
     options = {name: getattr(arguments, name) for name in EXPORT if name in arguments}
     search = None
-    if hasattr(model, "decode_step"):  # as the origins search: never the unknown token
+    if hasattr(model, "decode_step"):  # as in the origins, without the unknown token
         search = GreedySearch(allow_unknown=False)
         if arguments.beam_width > 1:
             search = BeamSearch(arguments.beam_width, allow_unknown=False)
@@ -91,8 +98,8 @@ def run(arguments):
     write(model, arguments.out, tokenizers[0], search, verbose=not arguments.quiet, **options)
 
 
-def main(argv=None):
-    """Runs the command; returns the exit status: 0, or 1 with the reason told."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit status: 0, or 1 after an error message."""
     arguments = parse(argv)
     from keras_transformer.export import ExportError
 

@@ -1,26 +1,28 @@
-"""Bergamot's models, which Firefox translates with: an encoder of the paper, an SSRU decoder.
+"""Bergamot's models, which Firefox uses for translation: the paper's encoder, an SSRU decoder.
 
-A folder holds `model.*.bin`, in Marian's binary format, and `vocab.*.spm`, or `srcvocab.*.spm`
-and `trgvocab.*.spm`. A lexical shortlist beside them, `lex.*.bin`, is no part of the model:
+A folder holds `model.*.bin` in Marian's binary format, and `vocab.*.spm`, or `srcvocab.*.spm` and
+`trgvocab.*.spm`. A lexical shortlist beside them, `lex.*.bin`, is not part of the model;
 `load_shortlist` reads it for a search.
 
-What differs from our models is absorbed by the order of numbers, so that nothing of it is left:
+The importer removes each difference from our models by reordering numbers:
 
-- Ids: `</s>` is 0 and `<unk>` 1 there. The rows of the tables are put in our order.
-- Positions: sines, then cosines there, of frequencies 10000^(-i / (D/2 - 1)); interleaved here, of
-  frequencies base^(-2i/D). The channels of every vector are put in our order, and
+- Ids: Bergamot has `</s>` at 0 and `<unk>` at 1. The rows of the tables are put in our order.
+- Positions: Bergamot has all sines, then all cosines, of frequencies 10000^(-i / (D/2 - 1)); ours
+  alternate, with frequencies base^(-2i/D). The channels of every vector are put in our order, and
   base = 10000^(D / (D - 2)) gives the same frequencies.
-- The decoder starts with a vector of zeros there: the begin token's row is zeros here.
+- Bergamot's decoder starts with a vector of zeros, so the row of our begin token is zeros.
 
-Shapes: V vocabulary there, D d_model, F d_ff.
+Shapes: V Bergamot's vocabulary, D d_model, F d_ff.
 """
 
 import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.importers.assignment import assign_weights
 from keras_transformer.importers.checkpoint import check_sizes
+from keras_transformer.importers.mapping import assign_weights, logit_bias, our_ids, row_order, rows
 from keras_transformer.importers.marian_binary import read_model, read_shortlist
 from keras_transformer.importers.pieces import (
     piece_ids,
@@ -29,13 +31,17 @@ from keras_transformer.importers.pieces import (
     renumbered,
     special_id,
 )
-from keras_transformer.importers.vocabulary import logit_bias, our_ids, row_order, rows
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 from keras_transformer.special_ids import END_ID
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, Ids, StrPath
 
-# What the configuration has to say, where it says anything.
-ARCHITECTURE = {
+if TYPE_CHECKING:
+    from keras_transformer.search.shortlist import Shortlist
+
+# The only supported values of these keys of the configuration.
+ARCHITECTURE: dict[str, Any] = {
     "type": "transformer",
     "transformer-preprocess": "",
     "transformer-postprocess": "dan",
@@ -52,8 +58,8 @@ ARCHITECTURE = {
 }
 SIZES = ("dim-emb", "transformer-heads", "transformer-dim-ffn")
 DEPTHS = ("enc-depth", "dec-depth")
-# Parts of a block there and here, and their axes: D, channels of the vectors between blocks, which
-# are put in our order; H, those of all heads together, and F, which keep theirs.
+# From Bergamot's name of a part of a block to ours, and its axes. The channels of D, the vectors
+# between blocks, are put in our order; H (all heads together) and F keep theirs.
 ATTENTION = {
     "Wq": ("query/kernel", "DH"),
     "Wk": ("key/kernel", "DH"),
@@ -75,37 +81,39 @@ SSRU = {
     "Wf": ("forget/kernel", "DD"),
     "bf": ("forget/bias", "D"),
 }
-# The matrix of the logits, where it is not that of the embeddings.
+# The matrix of the logits, if it is not tied to the embeddings.
 OUTPUT = "decoder_ff_logit_out_Wt"
-# Sublayers of a block there and here, and what the norm behind them is called there.
+# Sublayers of a block: Bergamot's name, ours, the parts, and Bergamot's name of the norm after it.
 SELF = ("self", "self_attention", ATTENTION, "Wo_ln")
 RECURRENT = ("rnn", "self_attention", SSRU, "ffn_ln")
 CONTEXT = ("context", "cross_attention", ATTENTION, "Wo_ln")
 NETWORK = ("ffn", "feed_forward", FEED_FORWARD, "ffn_ln")
 
 
-def load(folder, **options):
+def load(
+    folder: StrPath, **options: Any
+) -> tuple[Transformer, Tokenizer | tuple[Tokenizer, Tokenizer]]:
     """A `Transformer` with the weights of one of Bergamot's models, and its tokenizer.
 
     Firefox searches greedily and never writes the unknown token:
     `GreedySearch(allow_unknown=False)`.
 
-    The models are students of larger ones and do not stand dropout: with 0.1 the loss begins at 15
-    nats a token instead of 8 where Firefox' Portuguese-English trains on, on summaries. So
-    `dropout` is 0.0 here unless it is given.
+    The models were distilled from larger ones, and dropout harms their fine-tuning: with 0.1 the
+    loss of the Portuguese-English model on summaries starts at 15 nats per token instead of 8. So
+    `dropout` is 0.0 by default.
 
     Args:
-        folder: path of the folder with `model.*.bin` and `vocab.*.spm`.
+        folder: str or path-like, the folder with `model.*.bin` and `vocab.*.spm`.
         **options: arguments of `Transformer` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
     Returns:
-        `(model, tokenizer)`. Where source and target have vocabularies of their own, `tokenizer` is
-        a pair, of the source and of the target.
+        `(model, tokenizer)`, or `(model, (source, target))` if source and target have separate
+        vocabularies.
 
     Raises:
-        FileNotFoundError: a file is missing, or there are several of a kind.
-        ValueError: a file is cut off or of another format; the configuration is of another
+        FileNotFoundError: a file is missing, or several files match.
+        ValueError: a file is truncated or of another format; the configuration describes another
             architecture; a tensor is missing, left over or misshapen. The message names each.
 
     Example:
@@ -130,18 +138,18 @@ def load(folder, **options):
     return model, tokenizers[0] if len(tokenizers) == 1 else tuple(tokenizers)
 
 
-def load_shortlist(folder):
+def load_shortlist(folder: StrPath) -> "Shortlist":
     """The lexical shortlist of a folder, `lex.*.bin`, with our ids.
 
     Args:
-        folder: path of the folder, with the vocabularies of `load`.
+        folder: str or path-like, a folder with the vocabularies of `load`.
 
     Returns:
-        `search.Shortlist`, for `search.Shortlisted` and for `export_onnx(shortlist=...)`. It allows
-        exactly what Firefox allows for one sentence.
+        `Shortlist`, for `Shortlisted` and for `export_onnx(shortlist=...)`. It allows exactly the
+        tokens that Firefox allows for one sentence.
 
     Raises:
-        FileNotFoundError, ValueError: as `load`; or the shortlist is of another vocabulary.
+        FileNotFoundError, ValueError: as `load`; or the shortlist has another vocabulary.
 
     Example:
 
@@ -154,8 +162,8 @@ def load_shortlist(folder):
     counts = np.diff(theirs.offsets)
     if len(counts) != int(max(source)) + 1:
         raise ValueError(
-            f"The shortlist is of {len(counts)} source ids, but the vocabulary has "
-            f"{int(max(source)) + 1}. Are the files of one model?"
+            f"The shortlist has {len(counts)} source ids, but the vocabulary has "
+            f"{int(max(source)) + 1}. Check that the files belong to one model."
         )
     ours = np.full(int(max(target)) + 1, END_ID)
     for number, row in our_ids(target).items():
@@ -163,17 +171,17 @@ def load_shortlist(folder):
     table = np.full((len(source), counts.max(initial=1)), END_ID)
     for row, number in enumerate(source):
         if number >= 0:
-            found = theirs.ids[theirs.offsets[number] : theirs.offsets[number + 1]]
-            table[row, : len(found)] = ours[found]
+            candidates = theirs.ids[theirs.offsets[number] : theirs.offsets[number + 1]]
+            table[row, : len(candidates)] = ours[candidates]
     always = (target >= 0) & (target < theirs.first_count)
-    # Searches are TensorFlow's; models are read where it is not installed, too.
+    # Imported here, because searches need TensorFlow and models do not.
     from keras_transformer.search.shortlist import Shortlist
 
     return Shortlist(table, always, multiple=8, fill=target >= 0)
 
 
-def _vocabularies(folder):
-    """The SentencePiece models of a folder, bytes: one, or the source's and the target's."""
+def _vocabularies(folder: pathlib.Path) -> list[bytes]:
+    """The SentencePiece models of a folder: one, or the source's and the target's."""
     if list(folder.glob("srcvocab*.spm")):
         files = [_only(folder, "srcvocab*.spm"), _only(folder, "trgvocab*.spm")]
     else:
@@ -181,19 +189,24 @@ def _vocabularies(folder):
     return [read_spm(file) for file in files]
 
 
-def _row_order(ids):
-    """Their ids of our rows, (V,)."""
+def _row_order(ids: Mapping[str, int]) -> Ids:
+    """Bergamot's ids of our rows."""
     unknown, end = special_id(ids, "<unk>"), special_id(ids, "</s>")
     return row_order(len(ids), pad=None, unknown=unknown, begin=None, end=end)
 
 
-def mapped_weights(arrays, config, order, target_order=None):
-    """`{our path: array}` of all weights of a model, as `assign_weights` takes it.
+def mapped_weights(
+    arrays: Mapping[str, Array],
+    config: Mapping[str, Any],
+    order: Ids,
+    target_order: Ids | None = None,
+) -> dict[str, Array]:
+    """Dict from our path to array of all weights, for `assign_weights`.
 
     Args:
-        arrays, config: what `marian_binary.read_model` gives.
-        order, target_order: their ids of our rows, see `vocabulary.row_order`; the second where
-            the target has a vocabulary of its own.
+        arrays, config: result of `marian_binary.read_model`.
+        order, target_order: Bergamot's ids of our rows, see `mapping.row_order`; the second if the
+            target has a separate vocabulary.
 
     Raises:
         ValueError: a tensor is missing, left over or misshapen. The message names each.
@@ -217,8 +230,8 @@ def mapped_weights(arrays, config, order, target_order=None):
     return mapped
 
 
-def _tables(tensors, order, target_order):
-    """Embeddings and what gives the logits."""
+def _tables(tensors: "_Tensors", order: Ids, target_order: Ids | None) -> dict[str, Array]:
+    """Embeddings, and matrix and bias of the logits."""
     sides = {"token_embedding": ("Wemb", order)}
     if target_order is not None:
         sides = {
@@ -226,7 +239,7 @@ def _tables(tensors, order, target_order):
             "target_embedding": ("decoder_Wemb", target_order),
         }
     mapped = {}
-    for side, (name, own) in sides.items():  # the last one gives the logits, too
+    for side, (name, own) in sides.items():  # the last one also computes the logits
         size = int(max(own)) + 1
         mapped[f"{side}/embeddings"] = tensors.take(name, "VD", own, V=size)
     if OUTPUT in tensors.left:
@@ -236,46 +249,48 @@ def _tables(tensors, order, target_order):
 
 
 class _Tensors:
-    """The arrays of a model, each to be taken once."""
+    """The arrays of a model. Each is taken once, and `finish` reports what did not fit."""
 
-    def __init__(self, arrays, d_model, d_ff):
+    def __init__(self, arrays: Mapping[str, Array], d_model: int, d_ff: int) -> None:
         self.left, self.problems = dict(arrays), []
         self.sizes = {"D": d_model, "H": d_model, "F": d_ff}
         self.order = channel_order(d_model)
 
-    def take(self, name, axes, order=None, **sizes):
-        """An array of these axes, with its channels in our order, and its rows in `order`."""
+    def take(self, name: str, axes: str, order: Ids | None = None, **sizes: int) -> Array:
+        """An array with these axes, its channels in our order and its rows in `order`."""
         shape = tuple({**self.sizes, **sizes}[axis] for axis in axes)
         array = self.left.pop(name, None)
         if array is None or array.shape not in (shape, (1, *shape)):
             found = "is missing" if array is None else f"has shape {array.shape}, not {shape}"
             self.problems.append(f"{name} {found}")
-            return np.broadcast_to(np.float32(0), shape)  # `finish` refuses it
+            return np.broadcast_to(np.float32(0), shape)  # `finish` raises
         array = array.reshape(shape)
         for number, axis in enumerate(axes):
             array = np.take(array, self.order, number) if axis == "D" else array
         return array if order is None else rows(array, order)
 
-    def finish(self):
-        """Refuses arrays that were missing or misshapen, or that nobody took."""
+    def finish(self) -> None:
+        """Raises `ValueError` if an array was missing, misshapen or left over."""
         problems = self.problems + [f"{name} is left over" for name in self.left]
         if problems:
             raise ValueError(
-                f"{len(problems)} tensors are not those of the model that its configuration "
-                f"describes: {'; '.join(problems)}."
+                f"{len(problems)} tensors differ from the model that the configuration describes: "
+                f"{'; '.join(problems)}."
             )
 
 
-def channel_order(d_model):
-    """Which of their channels stands at each of ours: sines and cosines in turn."""
+def channel_order(d_model: int) -> Ids:
+    """Bergamot's channel at each of ours, (D,): sines and cosines alternate."""
     return np.arange(d_model).reshape(2, -1).T.ravel()
 
 
-def _recurrent(config):
+def _recurrent(config: Mapping[str, Any]) -> bool:
     return config["transformer-decoder-autoreg"] == "rnn"
 
 
-def _sizes(arrays, config, orders):
+def _sizes(
+    arrays: Mapping[str, Array], config: Mapping[str, Any], orders: Sequence[Ids]
+) -> dict[str, Any]:
     """The arguments of our `Transformer`."""
     d_model = config["dim-emb"]
     return dict(
@@ -295,15 +310,15 @@ def _sizes(arrays, config, orders):
     )
 
 
-def _check_architecture(config):
-    """Refuses a configuration of another architecture."""
+def _check_architecture(config: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a configuration of another architecture."""
     wrong = [
         f"{key} is {config[key]!r}, not {value!r}"
         for key, value in ARCHITECTURE.items()
         if config.get(key, value) != value
     ]
     wrong += [
-        f"{key} is {config.get(key)!r}, no positive number"
+        f"{key} is {config.get(key)!r}, not a positive integer"
         for key in (*SIZES, *DEPTHS)
         if not isinstance(config.get(key), int) or config[key] < 1
     ]
@@ -317,17 +332,17 @@ def _check_architecture(config):
     if config.get("transformer-ffn-activation") not in ("relu", "swish", "gelu"):
         wrong.append(f"transformer-ffn-activation is {config.get('transformer-ffn-activation')!r}")
     if not wrong and (config["dim-emb"] % 2 or config["dim-emb"] < 4):
-        wrong.append(f"dim-emb is {config['dim-emb']}, no even number of at least 4")
+        wrong.append(f"dim-emb is {config['dim-emb']}, not an even number of at least 4")
     if wrong:
-        raise ValueError(f"The model is of another architecture: {'; '.join(wrong)}.")
+        raise ValueError(f"The model has another architecture: {'; '.join(wrong)}.")
 
 
-def _only(folder, pattern):
-    """The only file of a pattern."""
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
+def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
+    """The only file that matches a pattern."""
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
         raise FileNotFoundError(
-            f"{folder} must hold one file {pattern}, but there are {len(found)}: {names}."
+            f"{folder} must hold one file {pattern}, but holds {len(files)}: {names}."
         )
-    return found[0]
+    return files[0]

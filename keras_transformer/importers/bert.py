@@ -1,31 +1,33 @@
 """BERT and its relatives of the same form (MiniLM), and their sentence vectors.
 
-It is the encoder of the paper, post-norm, with learned positions, segments, and a norm behind them.
-What differs is absorbed: its embedding is not multiplied by √D, so the matrix is smaller here. What
-BERT adds for its own training (`pooler`, `cls`) is not read.
+BERT is the encoder of the paper, post-norm, with learned positions, segments, and a norm after
+their sum. BERT does not multiply its embedding by √D, so the importer divides the matrix by √D. The
+heads of BERT's pretraining (`pooler`, `cls`) are ignored.
 """
 
-import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_transformer.importers import checkpoint, json_pieces, mapping, vocabulary
-from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers import checkpoint, mapping, pieces
 from keras_transformer.layers.pooling import SequencePooling
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.types import Array, Ids, StrPath
 
-# What `config.json` may leave out: the defaults of its class.
-DEFAULTS = {
+# Defaults of keys that `config.json` may omit.
+DEFAULTS: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.1,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.1,
     "layer_norm_eps": 1e-12,
     "type_vocab_size": 2,
 }
-FIXED = {
+FIXED: dict[str, Any] = {
     "add_cross_attention": False,
     "is_decoder": False,
     "position_embedding_type": "absolute",
@@ -39,22 +41,24 @@ SIZES = (
     "max_position_embeddings",
 )
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # our ids 0 to 3
-HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # not the encoder's
+HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # ignored
 
 
-def load_model(folder, order=None, segments=False, **options):
-    """A `TransformerEncoder` with the weights of a BERT folder of Hugging Face's.
+def load_model(
+    folder: StrPath, order: Ids | None = None, segments: bool = False, **options: Any
+) -> TransformerEncoder:
+    """A `TransformerEncoder` with the weights of a BERT folder in Hugging Face's layout.
 
-    Its ids are in our order. A row of one text is `[CLS]`, which is our begin token 2, its tokens
-    and `[SEP]`, our end token 3.
+    Its ids are in our order. A row of one text is `[CLS]` (our begin token 2), its tokens and
+    `[SEP]` (our end token 3).
 
     Args:
-        folder: str or path, with `config.json`, `vocab.txt` or `tokenizer.json`, and
+        folder: str or path-like, with `config.json`, `vocab.txt` or `tokenizer.json`, and
             `model.safetensors` (or `pytorch_model.bin`).
-        order: their id of each of our rows. Defaults to `row_order` of the configuration and the
-            vocabulary; with it the folder needs none.
-        segments: whether the model reads `segment_ids`, for two texts in a row. `False`: one text,
-            whose segment is added to the positions. Defaults to `False`.
+        order: (V,) integers, the origin's id of each of our rows. Defaults to `row_order` of the
+            configuration and the vocabulary.
+        segments: bool, whether the model has the input `segment_ids`, for two texts in a row.
+            Without it, the first segment is added to the positions. Defaults to `False`.
         **options: arguments of `TransformerEncoder` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
@@ -63,8 +67,8 @@ def load_model(folder, order=None, segments=False, **options):
 
     Raises:
         OSError: a file is missing.
-        ValueError: another architecture, a vocabulary without one of the special tokens; a tensor
-            is missing, left over or misshapen; a file that is truncated, or a pickle with code.
+        ValueError: another architecture; a vocabulary without a special token; a tensor that is
+            missing, left over or misshapen; a truncated file, or a pickle with code.
 
     Example:
 
@@ -92,91 +96,95 @@ def load_model(folder, order=None, segments=False, **options):
             **options,
         },
     )
-    assign_weights(model, arrays)
+    mapping.assign_weights(model, arrays)
     return model
 
 
-def load(folder, **options):
-    """As `load_model`, and the tokenizer of the folder, with our ids.
+def load(folder: StrPath, **options: Any) -> tuple[TransformerEncoder, JsonTokenizer]:
+    """The model of `load_model`, and the tokenizer of the folder with our ids.
 
-    Its rows begin with `[CLS]`, so that a row of one text is what it gives and the end token.
+    The tokenizer puts `[CLS]` first, so a row of one text is its ids and the end token.
 
     Args:
-        folder: str or path; `tokenizer.json` in it is read, or `vocab.txt`.
+        folder: str or path-like. `tokenizer.json` in it is read, or `vocab.txt`.
         **options: as in `load_model`.
 
     Returns:
-        `(model, tokenizer)`, the second a `JsonTokenizer`.
+        `(model, tokenizer)`.
     """
-    model, pieces = load_model(folder, **options), read_vocabulary(folder)
-    path, order = pathlib.Path(folder) / "tokenizer.json", row_order(read_config(folder), pieces)
-    if path.exists():
-        known = json_pieces.read_tokenizer(path)
-    else:
-        known = json_pieces.word_pieces(folder, pieces)
-    return model, json_pieces.renumbered(known, order, SPECIAL[2])
+    model, ids = load_model(folder, **options), read_vocabulary(folder)
+    path, order = pathlib.Path(folder) / "tokenizer.json", row_order(read_config(folder), ids)
+    config = pieces.read_tokenizer(path) if path.exists() else pieces.word_pieces(folder, ids)
+    return model, pieces.renumbered_json(config, order, SPECIAL[2])
 
 
-def load_sentence_encoder(folder, **options):
-    """A model from ids to one vector of length 1 a text, as Sentence-Transformers has it.
+def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:
+    """A model from ids to one unit vector per text, as in Sentence-Transformers.
 
-    The mean of the encoder's vectors, padding left out, divided by its length.
+    The vector is the mean of the encoder output without padding, divided by its length.
 
     Args:
-        folder: as in `load_model`; its `1_Pooling/config.json`, if there is one, must ask for the
-            mean.
+        folder: as in `load_model`. Its `1_Pooling/config.json`, if it exists, must name the mean.
         **options: as in `load_model`.
 
     Returns:
-        Functional model from `source_ids` (B, S) to (B, D).
+        Functional model from `source_ids` (B, S) to (B, D) float32.
+
+    Raises:
+        ValueError: another pooling than the mean; otherwise as `load_model`.
     """
     pooling = pathlib.Path(folder) / "1_Pooling" / "config.json"
     if pooling.exists():
         asked = [name for name, on in checkpoint.read_json(pooling).items() if on is True]
         modes = [name for name in asked if name.startswith("pooling_mode_")]
         if modes != ["pooling_mode_mean_tokens"]:
-            raise ValueError(f"{pooling} asks for {modes}, but only the mean can be imported.")
+            raise ValueError(
+                f"{pooling} asks for {modes}, but only pooling_mode_mean_tokens is supported."
+            )
     encoder = load_model(folder, **options)
     mean = SequencePooling(name="mean")(encoder.output)
     vectors = keras.layers.UnitNormalization(dtype="float32", name="vector")(mean)
     return keras.Model(encoder.input, vectors, name="sentence_encoder")
 
 
-def read_config(folder):
-    """The configuration of a BERT folder, complete and one that our model can do."""
+def read_config(folder: StrPath) -> dict[str, Any]:
+    """The complete configuration of a BERT folder, checked against what our model supports."""
     return checkpoint.read_config(folder, "bert", (*SIZES, LAYERS), DEFAULTS, FIXED)
 
 
-def _read_tensors(folder: str | os.PathLike, config: dict) -> dict[str, np.ndarray]:
-    """All tensors, `{their name: array}`, after a look at the sizes of the configuration."""
+def _read_tensors(folder: StrPath, config: dict[str, Any]) -> dict[str, Array]:
+    """All tensors by name, after a check of the sizes in the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     checkpoint.check_sizes(path, config, tensors, (*SIZES, "type_vocab_size"), [LAYERS])
     return tensors
 
 
-def read_vocabulary(folder):
-    """`{word piece: their id}` of `vocab.txt`, or of `tokenizer.json` where there is none."""
+def read_vocabulary(folder: StrPath) -> dict[str, int]:
+    """Dict from word piece to the origin's id, of `vocab.txt` or else of `tokenizer.json`."""
     path = pathlib.Path(folder) / "vocab.txt"
     if not path.exists():
-        return json_pieces.read_tokenizer(path.with_name("tokenizer.json"))["model"]["vocab"]
+        return pieces.read_tokenizer(path.with_name("tokenizer.json"))["model"]["vocab"]
     try:
-        pieces = path.read_text("utf-8").split("\n")
+        lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text: {error}.") from error
-    return {piece: id for id, piece in enumerate(pieces) if piece}
+    return {piece: id for id, piece in enumerate(lines) if piece}
 
 
-def row_order(config, pieces):
-    """Their ids of our rows, (V,)."""
-    missing = [piece for piece in SPECIAL if piece not in pieces]
+def row_order(config: Mapping[str, Any], ids: Mapping[str, int]) -> Ids:
+    """The origin's ids of our rows, (V,)."""
+    missing = [piece for piece in SPECIAL if piece not in ids]
     if missing:
-        raise ValueError(f"The vocabulary lacks {missing}.")
-    return vocabulary.row_order(config["vocab_size"], *(pieces[piece] for piece in SPECIAL))
+        raise ValueError(f"The vocabulary lacks {missing}. Check that it is the right file.")
+    pad, unknown, begin, end = (ids[piece] for piece in SPECIAL)
+    return mapping.row_order(config["vocab_size"], pad, unknown, begin, end)
 
 
-def mapped_weights(config, tensors, order, segments=False):
-    """`{our path: array}` of BERT's tensors, after a check of their names and shapes."""
-    tensors = {_today(name): array for name, array in tensors.items()}
+def mapped_weights(
+    config: Mapping[str, Any], tensors: Mapping[str, Array], order: Ids, segments: bool = False
+) -> dict[str, Array]:
+    """Dict from our path to array of BERT's tensors, after a check of their names and shapes."""
+    tensors = {_current_name(name): array for name, array in tensors.items()}
     d_model, length = config["hidden_size"], config["max_position_embeddings"]
     shapes = {
         "embeddings.word_embeddings.weight": (config["vocab_size"], d_model),
@@ -191,25 +199,26 @@ def mapped_weights(config, tensors, order, segments=False):
 
     words, positions, types = (tensors[name] for name in shapes)
     arrays = mapping.mapped(tensors, targets)
-    arrays["token_embedding/embeddings"] = vocabulary.rows(words, order) * d_model**-0.5
-    if segments:  # the first row is padding's
+    arrays["token_embedding/embeddings"] = mapping.rows(words, order) * d_model**-0.5
+    if segments:  # row 0 of our table is padding
         arrays["segment_embedding/embeddings"] = np.concatenate([types[:1], types])
     else:
         positions = positions + types[0]
     return {**arrays, "source_positions/embeddings": positions}
 
 
-def _today(name):
-    """A name as it is written today, without the name of the part that a head was put on."""
+def _current_name(name: str) -> str:
+    """The present name of a tensor, without the prefix that a model with a head adds."""
     name = name.removeprefix("bert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
 
 
-def _blocks(config):
-    """`{their name: Target}` of the blocks."""
-    d_model, d_ff, targets = config["hidden_size"], config["intermediate_size"], {}
+def _blocks(config: Mapping[str, Any]) -> mapping.Targets:
+    """Targets of the blocks."""
+    d_model, d_ff = config["hidden_size"], config["intermediate_size"]
+    targets: mapping.Targets = {}
     for i in range(config["num_hidden_layers"]):
         theirs, ours = f"encoder.layer.{i}", f"encoder_block_{i}"
         for name, inputs, outputs, path in (

@@ -1,21 +1,22 @@
-"""The files of a checkpoint in the way of Hugging Face: `config.json` and tensors by name.
+"""Checkpoints in Hugging Face's layout: `config.json` and tensors by name.
 
-`safetensors` files are read with NumPy. A `pytorch_model.bin` is a pickle: it is read where PyTorch
-is installed, and only as weights, so that code in it is refused and never run.
+NumPy reads `safetensors` files. PyTorch, where it is installed, reads a `pytorch_model.bin`. That
+file is a pickle: only weights are loaded, and code in it is refused and never run.
 """
 
 import json
-import os
 import pathlib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.layers.feed_forward import gelu_tanh
+from keras_transformer.layers.blocks import gelu_tanh
+from keras_transformer.types import Array, StrPath, Tensor
 
-# Hugging Face's names of activations: Keras' names, or functions.
-ACTIVATIONS = {
+# From Hugging Face's names of activations to names of Keras, or functions.
+ACTIVATIONS: dict[str, str | Callable[[Tensor], Tensor]] = {
     "gelu": "gelu",
     "gelu_new": gelu_tanh,
     "gelu_python": "gelu",
@@ -27,22 +28,27 @@ ACTIVATIONS = {
 }
 
 
-def read_config(folder, model_type, needed, defaults, fixed=()):
-    """The configuration of a checkpoint, a dict.
+def read_config(
+    folder: StrPath,
+    model_type: str,
+    needed: Sequence[str],
+    defaults: Mapping[str, Any],
+    fixed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The configuration of a checkpoint.
 
     Args:
-        folder: str or path.
-        model_type: "marian" and so on, the architecture that it must be of.
-        needed: names of sizes and ids, integers of at least 0, of which none may be null.
-        defaults: dict of values that `config.json` may leave out. Its values are of the same kind;
-            integers where the default is `None`.
-        fixed: dict of values that our model has no choice of; a configuration may not say
-            otherwise.
+        folder: str or path-like.
+        model_type: str, the expected architecture, such as "marian".
+        needed: names of sizes and ids, integers of at least 0. None of them may be null.
+        defaults: dict of values that `config.json` may omit. A given value must have the type of
+            its default; where the default is `None` it must be an integer.
+        fixed: dict of the only values that our model supports.
 
     Raises:
         OSError: `config.json` is missing.
-        ValueError: it is no JSON object, of another architecture, lacks a value, has one of another
-            kind, or says what our model cannot do.
+        ValueError: the file is no JSON object, describes another architecture, lacks a value, or
+            has a value of another type or one that our model does not support.
     """
     path = pathlib.Path(folder) / "config.json"
     read = read_json(path)
@@ -50,16 +56,16 @@ def read_config(folder, model_type, needed, defaults, fixed=()):
     found = config.get("model_type")
     if found != model_type:
         raise ValueError(
-            f"{path} is of the architecture {_short(found)}, but this importer reads "
-            f"{model_type!r}. Use the importer of that name, if there is one."
+            f"{path} describes the architecture {_short(found)}, but this importer reads "
+            f"{model_type!r}. Use the importer of that name, if it exists."
         )
     missing = [name for name in needed if config.get(name) is None]
     if missing:
-        raise ValueError(f"{path} lacks {missing}, without which there is no model.")
-    for name, expected in dict(fixed).items():
+        raise ValueError(f"{path} lacks {missing}, which the model needs.")
+    for name, expected in (fixed or {}).items():
         if config.get(name, expected) != expected:
             raise ValueError(
-                f"{path} says {name}={_short(config[name])}, but our model can only do "
+                f"{path} says {name}={_short(config[name])}, but our model supports only "
                 f"{expected!r}."
             )
     for name in (*needed, *defaults):
@@ -68,14 +74,14 @@ def read_config(folder, model_type, needed, defaults, fixed=()):
 
 
 def _check_kind(path: pathlib.Path, name: str, value: object, default: object) -> None:
-    """Raises `ValueError` unless a value is of the kind of its default, or a count without one."""
+    """Raises `ValueError` unless a value has the type of its default, or is a count without one."""
     kind = int if default is None else type(default)
     fits = type(value) is kind or kind is float and type(value) is int or value is default
     if not fits or kind is int and value is not None and value < 0:
         expected = {int: "an integer of at least 0", float: "a number", bool: "true or false"}
         raise ValueError(
-            f"{path} says {name}={_short(value)}, but {expected.get(kind, 'a text')} is needed. Is "
-            "the file damaged?"
+            f"{path} says {name}={_short(value)}, but must say {expected.get(kind, 'a string')}. "
+            "The file may be damaged: copy it again."
         )
 
 
@@ -84,22 +90,22 @@ def _short(value: object) -> str:
 
 
 def check_sizes(
-    path: str | os.PathLike,
-    config: dict,
-    tensors: dict[str, np.ndarray],
+    path: StrPath,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Array],
     sizes: Iterable[str],
     layers: Iterable[str],
 ) -> None:
-    """Raises `ValueError` if tensors cannot have the sizes that a configuration says.
+    """Raises `ValueError` if the tensors cannot have the sizes that a configuration gives.
 
-    Call it before anything of these sizes is made: a configuration may say any number.
+    Call it before you create arrays of these sizes, because a configuration may hold any number.
 
     Args:
         path: the file of the configuration.
-        config: dict of the configuration.
-        tensors: `{their name: array}`.
-        sizes: names of lengths of axes, and of what an axis is divided into.
-        layers: names of numbers of layers.
+        config: dict, the configuration.
+        tensors: dict from the origin's name to array.
+        sizes: keys of lengths of axes, and of numbers that divide an axis.
+        layers: keys of numbers of layers.
     """
     longest = max((length for array in tensors.values() for length in array.shape), default=0)
     wrong = [name for name in sizes if not 0 < config[name] <= longest]
@@ -107,13 +113,13 @@ def check_sizes(
     if wrong:
         raise ValueError(
             f"{path} says {', '.join(f'{name}={_short(config[name])}' for name in wrong)}, but the "
-            f"checkpoint has {len(tensors)} tensors with axes of 1 to {longest}. Are the files of "
-            "one model?"
+            f"checkpoint has {len(tensors)} tensors with axes of 1 to {longest}. Check that both "
+            "files belong to one model."
         )
 
 
-def read_json(path):
-    """A JSON object as a dict; raises `ValueError` unless the file is one."""
+def read_json(path: StrPath) -> dict[str, Any]:
+    """A JSON object as a dict. Raises `ValueError` for any other content."""
     try:
         read = json.loads(pathlib.Path(path).read_text("utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, or nested too deeply
@@ -123,35 +129,36 @@ def read_json(path):
     return read
 
 
-def check_ids(path: str | os.PathLike, ids: object) -> dict[str, int]:
-    """`ids`; raises `ValueError` unless it is a dict from piece to id, as a vocabulary is."""
+def check_ids(path: StrPath, ids: Any) -> dict[str, int]:
+    """`ids`, a vocabulary. Raises `ValueError` unless it is a dict from piece to id."""
     if not isinstance(ids, dict) or any(type(number) is not int for number in ids.values()):
         raise ValueError(
             f"{path} must hold a vocabulary, an object from pieces to integers, but holds "
-            f"{_short(ids)}. Is it the right file?"
+            f"{_short(ids)}. Check that it is the right file."
         )
     return ids
 
 
-def activation(config, name):
-    """Our name of the activation that a configuration has under `name`."""
+def activation(config: Mapping[str, Any], name: str) -> str | Callable[[Tensor], Tensor]:
+    """Our name of the activation `config[name]`, or its function."""
     if config[name] not in ACTIVATIONS:
         raise ValueError(
-            f"{name} is {_short(config[name])}, but these are known: {sorted(ACTIVATIONS)}."
+            f"{name} is {_short(config[name])}, but must be one of {sorted(ACTIVATIONS)}."
         )
     return ACTIVATIONS[config[name]]
 
 
-def read_tensors(folder):
-    """All tensors of a checkpoint, `{name: float32 array}`.
+def read_tensors(folder: StrPath) -> dict[str, Array]:
+    """All tensors of a checkpoint, a dict from name to float32 array.
 
     Args:
-        folder: str or path, with `model.safetensors`, or `model.safetensors.index.json` and the
-            files that it names, or `pytorch_model.bin`.
+        folder: str or path-like, with `model.safetensors`, or
+            `model.safetensors.index.json` and its files, or `pytorch_model.bin`.
 
     Raises:
-        FileNotFoundError: there is none of them.
-        ValueError: a file is truncated or something else, or a pickle that holds more than weights.
+        FileNotFoundError: none of these files exists.
+        ValueError: a file is truncated or of another format, or a pickle that holds more than
+            weights.
         ImportError: `safetensors`, or for a `.bin` PyTorch, is not installed.
     """
     folder = pathlib.Path(folder)
@@ -162,8 +169,8 @@ def read_tensors(folder):
         files = read_json(index).get("weight_map")
         if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
             raise ValueError(
-                f"{index} has no weight_map from tensors to files, but {_short(files)}. Copy it "
-                "anew."
+                f"{index} must have a weight_map from tensors to files, but has {_short(files)}. "
+                "Copy it again."
             )
         names = sorted(set(files.values()))
         if any(pathlib.Path(name).name != name for name in names):
@@ -175,52 +182,51 @@ def read_tensors(folder):
         tensors = _read_pickle(pickled)
     else:
         raise FileNotFoundError(
-            f"{folder} has neither model.safetensors nor pytorch_model.bin. Is it the folder of a "
-            "checkpoint?"
+            f"{folder} has neither model.safetensors nor pytorch_model.bin. Pass the folder of a "
+            "checkpoint."
         )
     return {name: np.asarray(array, np.float32) for name, array in tensors.items()}
 
 
-def _read_safetensors(path):
+def _read_safetensors(path: pathlib.Path) -> dict[str, Array]:
     try:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
         raise ImportError(
-            "Reading .safetensors needs the package of that name. Install it with: "
+            "Reading .safetensors needs the package safetensors. Install it with: "
             "pip install 'keras-transformer-onnx[import]'"
         ) from error
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"{path} is no whole safetensors file: {error}.") from error
+        raise ValueError(f"{path} is no complete safetensors file: {error}.") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # such as 8-bit floats
         raise ValueError(
-            f"{path} holds numbers of a type that NumPy does not have ({error}). Save the model as "
-            "float32."
+            f"{path} holds a number type that NumPy lacks ({error}). Save the model as float32."
         ) from error
 
 
-def _read_pickle(path):
+def _read_pickle(path: pathlib.Path) -> dict[str, Array]:
     try:
         import torch
     except ImportError as error:
         raise ImportError(
-            f"{path.name} is PyTorch's: reading it needs torch, or save the model as "
+            f"Reading {path.name} needs PyTorch. Install torch, or save the model as "
             "model.safetensors."
         ) from error
     try:
         size = path.stat().st_size
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:  # PyTorch compresses nothing
+            with zipfile.ZipFile(path) as file:  # PyTorch stores its parts uncompressed
                 _check_room("its parts have", sum(part.file_size for part in file.infolist()), size)
         state = torch.load(path, map_location="cpu", weights_only=True)
         for name, tensor in state.items():
             _check_room(f"{name!r} has", tensor.numel() * tensor.element_size(), size)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
-    except Exception as error:  # PyTorch raises many kinds, by what is wrong with the file
+    except Exception as error:  # PyTorch raises many types, depending on the damage
         raise ValueError(
-            f"{path} could not be read as a dict of tensors and nothing else: "
+            f"{path} could not be read as a dict of tensors: "
             f"{(str(error).splitlines() or [type(error).__name__])[0]}"
         ) from error
 

@@ -1,42 +1,50 @@
 """fairseq's translation models, from the state dict of a checkpoint ("model" in it).
 
-They are the paper's model, post-norm or pre-norm, with biases in attention. What differs is
-absorbed: half-and-half sinusoids, or learned positions that begin behind two unused rows, are a
-table; special ids are another order of rows; a decoder starts with the end token, whose row is
-copied to the begin token's.
+They are the paper's model, post-norm or pre-norm, with biases in attention. The importer stores
+fairseq's sinusoids (all sines, then all cosines) or learned positions (after two unused rows) as a
+table of positions. It puts the rows of the vocabulary in our order. A decoder of fairseq starts
+with the end token, so the row of the begin token is a copy of it.
 
 The state is a dict of arrays, `{name: w.numpy() for name, w in checkpoint["model"].items()}`. The
-checkpoint holds pickled settings beside it, so that reading it runs code: only you can know whether
-you trust it.
+checkpoint also holds pickled settings, and reading these runs code: read trusted files only.
 
-Shapes: D d_model, F d_ff, U their vocabulary, V ours.
+Shapes: D d_model, F d_ff, U fairseq's vocabulary, V ours.
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.importers import mapping, vocabulary
-from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers import mapping
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer
+from keras_transformer.types import Array, Ids
 
 BEGIN, PAD, END, UNKNOWN = range(4)  # ids of every dictionary of fairseq
-OFFSET = PAD + 1  # its positions are counted from here
+OFFSET = PAD + 1  # fairseq's first position
 SPARE = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")
 
 
-def load_model(state, num_heads, max_length=1024, scale_embedding=True, **options):
+def load_model(
+    state: Mapping[str, Array],
+    num_heads: int,
+    max_length: int = 1024,
+    scale_embedding: bool = True,
+    **options: Any,
+) -> Transformer:
     """A `Transformer` with the weights of a fairseq translation model.
 
-    Sizes, tied matrices and pre-norm are read off the state. Ids are in our order: `row_order` says
-    which of theirs each is.
+    The state determines sizes, tied matrices and pre-norm. Ids are in our order; `row_order` gives
+    fairseq's id of each.
 
     Args:
         state: dict from name to array.
-        num_heads: heads of each attention ("encoder_attention_heads"), which no shape tells.
-        max_length: positions of the table of sinusoids. Learned positions have their own number.
-        scale_embedding: `False` for models with "no_scale_embedding".
+        num_heads: int, heads of each attention ("encoder_attention_heads").
+        max_length: int, positions in the table of sinusoids; ignored for learned positions.
+            Defaults to 1024.
+        scale_embedding: bool, `False` for models with "no_scale_embedding". Defaults to `True`.
         **options: other arguments of `Transformer` that do not change weights, such as
             `activation`, `dropout` or `dtype`.
 
@@ -61,46 +69,55 @@ def load_model(state, num_heads, max_length=1024, scale_embedding=True, **option
     spare = [name for name in state if SPARE.fullmatch(name)]
     spare += [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
     arrays = mapping.mapped(mapping.checked(state, targets, copies, spare), targets)
+    settings = {
+        "norm_first": norm_first,
+        "use_bias": True,
+        "tie_output": tied,
+        "output_bias": True,
+        "target_vocab_size": None if shared else len(orders[1]),
+        "positions": LearnedPositionEncoding(min(map(len, tables.values()))),
+    }
     model = Transformer(
-        len(orders[0]), sizes["layers"], sizes["d_model"], num_heads, sizes["d_ff"],
-        **{
-            "norm_first": norm_first, "use_bias": True, "tie_output": tied, "output_bias": True,
-            "target_vocab_size": None if shared else len(orders[1]),
-            "positions": LearnedPositionEncoding(min(map(len, tables.values()))),
-            **options,
-        },
-    )  # fmt: skip
+        len(orders[0]),
+        sizes["layers"],
+        sizes["d_model"],
+        num_heads,
+        sizes["d_ff"],
+        **settings | options,
+    )
     for side, table in tables.items():
         arrays[f"{side}_positions/embeddings"] = table[: model.max_length]
     scale = 1.0 if scale_embedding else sizes["d_model"] ** -0.5
     own = "token_embedding" if shared else "target_embedding"
     names = [own] if shared else ["source_embedding", own]
     for name, side, order in zip(names, ("encoder", "decoder"), orders, strict=False):
-        table = vocabulary.rows(state[f"{side}.embed_tokens.weight"], order)
+        table = mapping.rows(state[f"{side}.embed_tokens.weight"], order)
         arrays[f"{name}/embeddings"] = table * scale
-    arrays[f"{own}/output_bias"] = vocabulary.logit_bias(orders[1])
+    arrays[f"{own}/output_bias"] = mapping.logit_bias(orders[1])
     if not tied:
-        kernel = vocabulary.rows(state["decoder.output_projection.weight"], orders[1])
+        kernel = mapping.rows(state["decoder.output_projection.weight"], orders[1])
         arrays[f"{own}/output_kernel"] = kernel.T
-    elif scale != 1.0:  # the logits need what was taken from their matrix: only they read this norm
+    elif scale != 1.0:  # the last norm makes up for the smaller matrix of the logits
         block = f"decoder_block_{sizes['layers'][1] - 1}/feed_forward_norm"
         norm = "decoder_norm" if norm_first else block
         arrays |= {f"{norm}/{name}": arrays[f"{norm}/{name}"] / scale for name in ("gamma", "beta")}
-    assign_weights(model, arrays)
+    mapping.assign_weights(model, arrays)
     return model
 
 
-def row_order(size):
-    """Their ids of our rows, (V,)."""
-    return vocabulary.row_order(size, PAD, UNKNOWN, END, END)
+def row_order(size: int) -> Ids:
+    """fairseq's ids of our rows, (V,), for a vocabulary of `size` ids."""
+    return mapping.row_order(size, PAD, UNKNOWN, END, END)
 
 
-def _sizes(state):
-    """What the shapes tell of a model."""
+def _sizes(state: Mapping[str, Array]) -> dict[str, Any]:
+    """Sizes and settings of a model, from the shapes and names of its tensors."""
     tables = [f"{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
     for name in (*tables, "encoder.layers.0.fc1.weight"):
         if name not in state or state[name].ndim != 2:
-            raise ValueError(f"{name} is missing or no matrix: is it a fairseq translation model?")
+            raise ValueError(
+                f"{name} is missing or no matrix. Pass the state of a fairseq translation model."
+            )
     source, target = (state[name] for name in tables)
     output = state.get("decoder.output_projection.weight", target)
     layers = tuple(mapping.count_layers(state, f"{side}.layers") for side in ("encoder", "decoder"))
@@ -115,11 +132,11 @@ def _sizes(state):
     }
 
 
-def _targets(state, sizes):
-    """`{their name: Target}` of all that must be there."""
+def _targets(state: Mapping[str, Array], sizes: Mapping[str, Any]) -> mapping.Targets:
+    """Targets of all tensors that must exist."""
     d_model = sizes["d_model"]
     targets = mapping.encoder_decoder_blocks("", sizes["layers"], d_model, sizes["d_ff"])
-    shapes = dict.fromkeys(["encoder.embed_tokens.weight"], (sizes["vocabularies"][0], d_model))
+    shapes = {"encoder.embed_tokens.weight": (sizes["vocabularies"][0], d_model)}
     target = (sizes["vocabularies"][1], d_model)
     if not sizes["shared"]:
         shapes["decoder.embed_tokens.weight"] = target
@@ -132,8 +149,8 @@ def _targets(state, sizes):
     return targets
 
 
-def _positions(state, side, max_length, d_model):
-    """Their table of positions (L, D), learned or sinusoids, from its first position on."""
+def _positions(state: Mapping[str, Array], side: str, max_length: int, d_model: int) -> Array:
+    """The table of positions (L, D) of one side, learned or sinusoids, from the first position."""
     learned = state.get(f"{side}.embed_positions.weight")
     if learned is not None:
         return learned[OFFSET:]

@@ -1,20 +1,23 @@
-"""GPT-2 in Hugging Face's form, as a `CausalTransformer`.
+"""GPT-2 in Hugging Face's layout, as a `CausalTransformer`.
 
-It is the decoder of the paper without attention to an encoder, pre-norm, with learned positions.
-What differs is absorbed: its embedding is not multiplied by √D, so the matrix is smaller here and
-the last norm larger; queries, keys and values are cut out of one matrix. It has neither padding nor
-an unknown token, and one token, `<|endoftext|>`, begins and ends a text.
+GPT-2 is the decoder of the paper without cross-attention, pre-norm, with learned positions. It does
+not multiply its embedding by √D, so the importer divides the matrix by √D and multiplies the last
+norm by it. Queries, keys and values share one matrix, which is split. GPT-2 has neither a padding
+nor an unknown token, and one token, `<|endoftext|>`, begins and ends a text.
 """
 
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
-from keras_transformer.importers import checkpoint, json_pieces, mapping, vocabulary
-from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers import checkpoint, mapping, pieces
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import CausalTransformer
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.types import Array, Ids, StrPath
 
-# What `config.json` may leave out: the defaults of its class.
-DEFAULTS = {
+# Defaults of keys that `config.json` may omit.
+DEFAULTS: dict[str, Any] = {
     "activation_function": "gelu_new",
     "attn_pdrop": 0.1,
     "bos_token_id": 50256,
@@ -28,7 +31,7 @@ DEFAULTS = {
 LAYERS = "n_layer"
 SIZES = ("vocab_size", "n_embd", "n_head", "n_positions")
 SPECIAL = ("bos_token_id", "eos_token_id")
-# The bias of rows that GPT-2 does not have. Its logits are about -100, so it must be far below.
+# The logit bias of rows that GPT-2 lacks. Its logits are about -100; the bias must be far below.
 NEVER = -1e4
 FIXED = {
     "add_cross_attention": False,
@@ -37,14 +40,16 @@ FIXED = {
 }
 
 
-def load_model(folder, order=None, **options):
-    """A `CausalTransformer` with the weights of a GPT-2 folder of Hugging Face's.
+def load_model(folder: StrPath, order: Ids | None = None, **options: Any) -> CausalTransformer:
+    """A `CausalTransformer` with the weights of a GPT-2 folder in Hugging Face's layout.
 
     Its ids are in our order.
 
     Args:
-        folder: str or path, with `config.json` and `model.safetensors` (or `pytorch_model.bin`).
-        order: their id of each of our rows. Defaults to `row_order` of the configuration.
+        folder: str or path-like, with `config.json` and `model.safetensors` (or
+            `pytorch_model.bin`).
+        order: (V,) integers, the origin's id of each of our rows. Defaults to `row_order` of the
+            configuration.
         **options: arguments of `CausalTransformer` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
@@ -53,8 +58,8 @@ def load_model(folder, order=None, **options):
 
     Raises:
         OSError: a file is missing.
-        ValueError: another architecture; a tensor is missing, left over or misshapen; a file that
-            is truncated, or a pickle with code in it.
+        ValueError: another architecture; a tensor that is missing, left over or misshapen; a
+            truncated file, or a pickle with code.
 
     Example:
 
@@ -84,39 +89,45 @@ def load_model(folder, order=None, **options):
             **options,
         },
     )
-    assign_weights(model, arrays)
+    mapping.assign_weights(model, arrays)
     return model
 
 
-def load(folder, **options):
-    """As `load_model`, and the tokenizer of the folder's `tokenizer.json`, with our ids.
+def load(folder: StrPath, **options: Any) -> tuple[CausalTransformer, JsonTokenizer]:
+    """The model of `load_model`, and the tokenizer of `tokenizer.json` with our ids.
+
+    Args:
+        folder: str or path-like.
+        **options: as in `load_model`.
 
     Returns:
-        `(model, tokenizer)`, the second a `JsonTokenizer`.
+        `(model, tokenizer)`.
     """
     model = load_model(folder, **options)
-    known = json_pieces.read_tokenizer(pathlib.Path(folder) / "tokenizer.json")
-    return model, json_pieces.renumbered(known, row_order(read_config(folder)))
+    config = pieces.read_tokenizer(pathlib.Path(folder) / "tokenizer.json")
+    return model, pieces.renumbered_json(config, row_order(read_config(folder)))
 
 
-def read_config(folder):
-    """The configuration of a GPT-2 folder, complete and one that our model can do."""
+def read_config(folder: StrPath) -> dict[str, Any]:
+    """The complete configuration of a GPT-2 folder, checked against what our model supports."""
     needed = (*SIZES, LAYERS, *SPECIAL)
     config = checkpoint.read_config(folder, "gpt2", needed, DEFAULTS, FIXED)
     config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
     return config
 
 
-def row_order(config):
-    """Their ids of our rows, (V,)."""
+def row_order(config: Mapping[str, Any]) -> Ids:
+    """The origin's ids of our rows, (V,)."""
     begin, end = config["bos_token_id"], config["eos_token_id"]
-    return vocabulary.row_order(config["vocab_size"], None, None, begin, end)
+    return mapping.row_order(config["vocab_size"], None, None, begin, end)
 
 
-def mapped_weights(config, tensors, order):
-    """`{our path: array}` of GPT-2's tensors, after a check of their names and shapes."""
+def mapped_weights(
+    config: Mapping[str, Any], tensors: Mapping[str, Array], order: Ids
+) -> dict[str, Array]:
+    """Dict from our path to array of GPT-2's tensors, after a check of their names and shapes."""
     prefix, d_model = "transformer.", config["n_embd"]
-    if "wte.weight" in tensors:  # saved without its head
+    if "wte.weight" in tensors:  # saved without the language model head
         tensors = {f"{prefix}{name}": array for name, array in tensors.items()}
     table, kernel = f"{prefix}wte.weight", "lm_head.weight"
     shape = config["vocab_size"], d_model
@@ -136,19 +147,20 @@ def mapped_weights(config, tensors, order):
     tensors = mapping.checked(tensors, targets, copies, masks)
 
     arrays, scale = mapping.mapped(tensors, targets), d_model**0.5
-    arrays["token_embedding/embeddings"] = vocabulary.rows(tensors[table], order) / scale
-    arrays["token_embedding/output_bias"] = vocabulary.logit_bias(order, never=NEVER)
-    if config["tie_word_embeddings"]:  # the logits need what was taken from their matrix
+    arrays["token_embedding/embeddings"] = mapping.rows(tensors[table], order) / scale
+    arrays["token_embedding/output_bias"] = mapping.logit_bias(order, never=NEVER)
+    if config["tie_word_embeddings"]:  # the last norm makes up for the smaller matrix
         for name in ("decoder_norm/gamma", "decoder_norm/beta"):
             arrays[name] = arrays[name] * scale
     else:
-        arrays["token_embedding/output_kernel"] = vocabulary.rows(tensors[kernel], order).T
+        arrays["token_embedding/output_kernel"] = mapping.rows(tensors[kernel], order).T
     return arrays
 
 
-def _blocks(config, prefix):
-    """`{their name: Target}` of the blocks. Their matrices are (inputs, outputs), as ours are."""
-    d_model, d_ff, targets = config["n_embd"], config["n_inner"], {}
+def _blocks(config: Mapping[str, Any], prefix: str) -> mapping.Targets:
+    """Targets of the blocks. GPT-2's matrices are (inputs, outputs), as ours are."""
+    d_model, d_ff = config["n_embd"], config["n_inner"]
+    targets: mapping.Targets = {}
     for i in range(config["n_layer"]):
         theirs, ours = f"{prefix}h.{i}", f"decoder_block_{i}"
         inside = [f"{ours}/self_attention/{name}" for name in ("query", "key", "value")]

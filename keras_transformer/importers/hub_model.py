@@ -1,101 +1,118 @@
-"""KerasHub's tasks as models that searches and exports take: what `keras_hub` makes of them.
+"""KerasHub's tasks as models for our searches and exports.
 
-A model here wraps a task and has no weights of its own. It reads and writes our ids, and hands
-KerasHub's to the task. Each hypothesis of a search has its own cache, as `generate` of KerasHub
-keeps it. It grows by one token a step, so that a graph holds no greatest length.
+A model here wraps a task and adds no weights. It reads and writes our ids and passes KerasHub's ids
+to the task. Each hypothesis of a search has its cache in the layout of KerasHub's `generate`. The
+cache grows by one token per step, so that an exported graph has no maximum length.
 
 Shapes: B batch, W beam width, S source length, T target length, P start length, U KerasHub's number
 of ids, V ours, t tokens so far, N layers, H heads of keys and values, K their size.
 """
+
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.decoding import Cache
-from keras_transformer.importers import vocabulary
+from keras_transformer.importers import mapping
 from keras_transformer.layers.checks import check_id_inputs
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.training.distribution import DistributedModel
+from keras_transformer.types import Array, Ids, Tensor
 
-# The bias of rows that the task does not have, as far below any logit as `gpt2` needs it.
+# The logit bias of rows that the task lacks, as far below all logits as in `gpt2`.
 NEVER = -1e4
 
 
 class HubModel(DistributedModel):
-    """What both kinds share: ids, and the cache of hypotheses.
+    """Base of both kinds of models: ids, and the cache of hypotheses.
 
     Args:
-        task: task of KerasHub's, whose weights are shared.
-        begin_id, end_id, pad_id, unknown_id: its ids of the special tokens, `None` for one that it
-            does not have.
+        task: KerasHub's task. Its weights are shared.
+        begin_id, end_id, pad_id, unknown_id: int, KerasHub's ids of the special tokens, or `None`
+            for a token that it lacks.
+        name: str or `None`.
 
     Attributes:
         task: as given.
-        order: its id of each of our ids, (V,) integers; -1 for one that it does not have.
-        vocab_size: V.
-        max_length: how many positions the task has; `None` where it has no limit.
+        order: (V,) integers, KerasHub's id of each of our ids; -1 for a token that it lacks.
+        vocab_size: int, V.
+        max_length: int, number of positions of the task, or `None` for no limit.
     """
 
-    source_inputs = None  # token ids are read
-    own = ("begin_id", "end_id", "pad_id", "unknown_id")
+    source_inputs = None  # the source is token ids
+    settings: ClassVar[tuple[str, ...]] = ("begin_id", "end_id", "pad_id", "unknown_id")
 
-    def __init__(self, task, *, begin_id, end_id, pad_id=None, unknown_id=None, name=None):
+    def __init__(
+        self,
+        task: keras.Model,
+        *,
+        begin_id: int | None,
+        end_id: int | None,
+        pad_id: int | None = None,
+        unknown_id: int | None = None,
+        name: str | None = None,
+    ) -> None:
         self.task = task
-        self.begin_id, self.end_id = begin_id, end_id
-        self.pad_id, self.unknown_id = pad_id, unknown_id
+        self.begin_id: int | None = begin_id
+        self.end_id: int | None = end_id
+        self.pad_id: int | None = pad_id
+        self.unknown_id: int | None = unknown_id
         size = task.backbone.vocabulary_size
-        self.order = vocabulary.row_order(size, pad_id, unknown_id, begin_id, end_id)
-        self.vocab_size = len(self.order)
-        self.max_length = getattr(task.backbone, "max_sequence_length", None)
+        self.order: Ids = mapping.row_order(size, pad_id, unknown_id, begin_id, end_id)
+        self.vocab_size: int = len(self.order)
+        self.max_length: int | None = getattr(task.backbone, "max_sequence_length", None)
         inputs, outputs = self._connect()
         super().__init__(inputs=inputs, outputs=outputs, name=name)
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_id_inputs(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
-    def hub_ids(self, ids):
-        """KerasHub's ids for ours, a NumPy array of the same shape. What it lacks is its id 0."""
+    def hub_ids(self, ids: Any) -> Array:
+        """KerasHub's ids for ours, an array of the same shape; id 0 for tokens that it lacks."""
         return np.maximum(self.order, 0)[np.asarray(ids)]
 
-    def our_ids(self, ids):
-        """Our ids for KerasHub's, a NumPy array of the same shape."""
+    def our_ids(self, ids: Any) -> Array:
+        """Our ids for KerasHub's, an array of the same shape."""
         table = np.zeros(self.task.backbone.vocabulary_size, "int32")
-        for theirs, ours in vocabulary.our_ids(self.order).items():
+        for theirs, ours in mapping.our_ids(self.order).items():
             table[theirs] = ours
         return table[np.asarray(ids)]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         task = keras.saving.serialize_keras_object(self.task)
-        task.pop("compile_config", None)  # of a `compile` that Keras cannot call again
+        task.pop("compile_config", None)  # Keras cannot repeat the `compile` of a task
         return {
             "task": task,
             "name": self.name,
-            **{name: getattr(self, name) for name in self.own},
+            **{name: getattr(self, name) for name in self.settings},
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "HubModel":
         task = keras.saving.deserialize_keras_object(config["task"], custom_objects)
         return cls(**{**config, "task": task})
 
-    def _read(self, ids):
+    def _read(self, ids: Tensor) -> Tensor:
         """KerasHub's ids for a tensor of ours."""
         table = np.maximum(self.order, 0).astype("int32")
         return ops.take(table, ids, axis=0)
 
-    def _logits(self, logits):
+    def _logits(self, logits: Tensor) -> Tensor:
         """Our logits (..., V) float32 for KerasHub's (..., U)."""
         logits = ops.take(ops.cast(logits, "float32"), np.maximum(self.order, 0), axis=-1)
-        return logits + vocabulary.logit_bias(self.order, never=NEVER)
+        return logits + mapping.logit_bias(self.order, never=NEVER)
 
-    def _empty_cache(self, *shape, slots=0):
+    def _empty_cache(self, *shape: Any, slots: Any = 0) -> Tensor:
         """A cache that holds no token, (*shape, N, 2, slots, H, K)."""
         layers, heads, size = cache_sizes(self.task.backbone)
         return ops.zeros((*shape, layers, 2, slots, heads, size), self.task.compute_dtype)
 
-    def _with_slot(self, cache):
+    def _with_slot(self, cache: Tensor) -> Tensor:
         """A cache (B, W, N, 2, t, H, K) with one more slot: (B W, N, 2, t + 1, H, K)."""
         batch_size, width = ops.shape(cache)[:2]
         slot = self._empty_cache(batch_size, width, slots=1)
@@ -103,8 +120,8 @@ class HubModel(DistributedModel):
         return ops.reshape(cache, (batch_size * width, *ops.shape(cache)[2:]))
 
 
-def _for_each(width, x):
-    """What belongs to a sentence, (B, ...), for each of its hypotheses, (B W, ...)."""
+def _for_each(width: Any, x: Tensor) -> Tensor:
+    """Repeats the values of each sentence (B, ...) for its hypotheses: (B W, ...)."""
     if width == 1:
         return x
     batch_size, *rest = ops.shape(x)
@@ -112,51 +129,53 @@ def _for_each(width, x):
     return ops.reshape(x, (batch_size * width, *rest))
 
 
-def cache_sizes(backbone):
-    """Numbers of layers N, of heads of keys and values H, and their size K."""
+def cache_sizes(backbone: keras.Model) -> tuple[int, int, int]:
+    """Number of layers N, number of heads of keys and values H, and their size K."""
     heads = _first(backbone, "num_key_value_heads", "num_heads", "num_attention_heads")
     queries = _first(backbone, "num_query_heads", "num_heads", "num_attention_heads")
     size = _first(backbone, "head_dim", "key_value_dim") or backbone.hidden_dim // queries
     return backbone.num_layers, heads, size
 
 
-def _first(backbone, *names):
-    """The first of these attributes that is there and set, else `None`."""
-    found = (getattr(backbone, name, None) for name in names)
-    return next((value for value in found if value is not None), None)
+def _first(backbone: keras.Model, *names: str) -> Any:
+    """The first of these attributes that is set, else `None`."""
+    values = (getattr(backbone, name, None) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class HubCausalModel(HubModel):
-    """A `CausalLM` of KerasHub's as a language model, as `CausalTransformer` is one.
+    """A `CausalLM` of KerasHub as a language model with the methods of `CausalTransformer`.
 
     Call arguments:
-        inputs: (B, T) int32 `target_ids`, our ids; id 0 is padding, on the right.
+        inputs: (B, T) int32 `target_ids`, our ids; id 0 is padding on the right.
 
     Returns:
         (B, T, V) float32 logits of the tokens after each position.
     """
 
-    def _connect(self):
+    def _connect(self) -> tuple[Tensor, Tensor]:
         target = keras.Input((None,), dtype="int32", name="target_ids")
-        there = ops.cast(ops.not_equal(target, PAD_ID), "int32")
-        logits = self.task({"token_ids": self._read(target), "padding_mask": there})
+        mask = ops.cast(ops.not_equal(target, PAD_ID), "int32")
+        logits = self.task({"token_ids": self._read(target), "padding_mask": mask})
         return target, self._logits(logits)
 
-    def start_ids(self, source_ids):
-        """The prompt itself, (B, P) int32."""
+    def start_ids(self, source_ids: Tensor) -> Tensor:
+        """The prompt, (B, P) int32."""
         return ops.cast(source_ids, "int32")
 
-    def encode(self, source_ids):
-        """Nothing: all is in the cache."""
+    def encode(self, source_ids: Tensor) -> tuple[()]:
+        """An empty memory: a language model has no encoder."""
         return ()
 
-    def initial_cache(self, batch_size, beam_width=1):
-        """The empty `Cache`; what it holds belongs to hypotheses."""
+    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
+        """An empty `Cache`. Its values belong to hypotheses."""
         return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
 
-    def decode_step(self, ids, position, memory, cache):
-        """Logits (B, W, V) of the next token of each hypothesis, and the cache after it."""
+    def decode_step(
+        self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
+    ) -> tuple[Tensor, Cache]:
+        """Logits (B, W, V) of the next token of each hypothesis, and the new cache."""
         batch_size, width = ops.shape(ids)
         past = self._with_slot(cache.by_hypothesis)
         tokens = ops.reshape(self._read(ids), (batch_size * width, 1))
@@ -168,11 +187,11 @@ class HubCausalModel(HubModel):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class HubSeq2SeqModel(HubModel):
-    """A `Seq2SeqLM` of KerasHub's as a model of source and target, as `Transformer` is one.
+    """A `Seq2SeqLM` of KerasHub as a model with the inputs and methods of `Transformer`.
 
     Args:
         task, begin_id, end_id, pad_id, unknown_id: as in `HubModel`.
-        start: KerasHub's ids of the tokens that every target starts with, a list.
+        start: list of int, KerasHub's ids of the first tokens of every target.
 
     Call arguments:
         inputs: `{"source_ids": (B, S), "target_ids": (B, T)}` int32, our ids; id 0 is padding.
@@ -181,13 +200,13 @@ class HubSeq2SeqModel(HubModel):
         (B, T, V) float32 logits of the tokens after each position of the target.
     """
 
-    own = (*HubModel.own, "start")
+    settings = (*HubModel.settings, "start")
 
-    def __init__(self, task, *, start, **ids):
+    def __init__(self, task: keras.Model, *, start: list[int], **ids: Any) -> None:
         self.start = [int(id) for id in start]
         super().__init__(task, **ids)
 
-    def _connect(self):
+    def _connect(self) -> tuple[Tensor, Tensor]:
         inputs = {
             name: keras.Input((None,), dtype="int32", name=name)
             for name in ("source_ids", "target_ids")
@@ -198,43 +217,45 @@ class HubSeq2SeqModel(HubModel):
             theirs[f"{side}_padding_mask"] = ops.cast(ops.not_equal(ids, PAD_ID), "int32")
         return inputs, self._logits(self.task(theirs))
 
-    def start_ids(self, source_ids):
-        """What every target starts with, (B, P) int32."""
+    def start_ids(self, source_ids: Tensor) -> Tensor:
+        """The first tokens of every target, (B, P) int32."""
         start = self.our_ids(self.start)
         return ops.broadcast_to(start, (ops.shape(source_ids)[0], len(start)))
 
-    def encode(self, source_ids):
-        """The encoder's output (B, S, D), its mask (B, S), and its keys and values in each block.
+    def encode(self, source_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The encoder output (B, S, D), its mask (B, S), and its keys and values in each block.
 
-        Keys and values (B, N, 2, S, H, K) are a by-product of a step of the decoder; nothing else
-        of that step is used.
+        One decoder step computes the keys and values (B, N, 2, S, H, K); its other results are
+        dropped.
         """
-        there = ops.cast(ops.not_equal(source_ids, PAD_ID), "int32")
-        hidden = self.task.call_encoder(self._read(source_ids), there)
+        mask = ops.cast(ops.not_equal(source_ids, PAD_ID), "int32")
+        hidden = self.task.call_encoder(self._read(source_ids), mask)
         batch_size, length = ops.shape(source_ids)
         cross = self.task.call_decoder_with_cache(
             encoder_hidden_states=hidden,
-            encoder_padding_mask=there,
+            encoder_padding_mask=mask,
             decoder_token_ids=ops.zeros((batch_size, 1), "int32"),
-            self_attention_cache=self._empty_cache(batch_size, slots=2),  # Keras warns of one
+            self_attention_cache=self._empty_cache(batch_size, slots=2),  # Keras warns about 1
             self_attention_cache_update_index=0,
             cross_attention_cache=self._empty_cache(batch_size, slots=length),
             cross_attention_cache_update_index=0,
         )[3]
-        return hidden, there, cross
+        return hidden, mask, cross
 
-    def initial_cache(self, batch_size, beam_width=1):
-        """The empty `Cache`; what it holds belongs to hypotheses."""
+    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
+        """An empty `Cache`. Its values belong to hypotheses."""
         return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
 
-    def decode_step(self, ids, position, memory, cache):
-        """Logits (B, W, V) of the next token of each hypothesis, and the cache after it."""
+    def decode_step(
+        self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
+    ) -> tuple[Tensor, Cache]:
+        """Logits (B, W, V) of the next token of each hypothesis, and the new cache."""
         batch_size, width = ops.shape(ids)
-        hidden, there, cross = (_for_each(width, x) for x in memory)  # (B W, ...)
+        hidden, mask, cross = (_for_each(width, x) for x in memory)  # (B W, ...)
         past = self._with_slot(cache.by_hypothesis)
         logits, _, past, _ = self.task.call_decoder_with_cache(
             encoder_hidden_states=hidden,
-            encoder_padding_mask=there,
+            encoder_padding_mask=mask,
             decoder_token_ids=ops.reshape(self._read(ids), (batch_size * width, 1)),
             self_attention_cache=past,
             self_attention_cache_update_index=position,

@@ -1,22 +1,28 @@
-"""KerasHub's models as they are: its `CausalLM` and `Seq2SeqLM` for our searches and exports.
+"""KerasHub's `CausalLM` and `Seq2SeqLM` for our searches and exports.
 
-Other importers copy weights into a model of ours. Here the origin's own layers compute, by the
-methods that its `generate` uses, and share their weights: GPT-2, Gemma, Llama or BART go from
-`from_preset` to one ONNX file that generates. Only the ids are ours.
+Other importers copy weights into our models. This one wraps KerasHub's layers and shares their
+weights: GPT-2, Gemma, Llama or BART go from `from_preset` to one ONNX file that generates text.
+Only the ids are ours.
 
-KerasHub is imported when it is needed. The models themselves are in `hub_model`.
+KerasHub is imported when it is needed. The wrapping models are in `hub_model`.
 """
 
 import inspect
 import json
 import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import keras
 
-from keras_transformer.importers import json_pieces, pieces
-from keras_transformer.importers.hub_model import HubCausalModel, HubSeq2SeqModel
+from keras_transformer.importers import pieces
+from keras_transformer.importers.hub_model import HubCausalModel, HubModel, HubSeq2SeqModel
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, StrPath
 
-# What a task reads, by its kind, and the arguments of its method that decodes with a cache.
+# Inputs of a task, by its kind, and the arguments of its method that decodes with a cache.
 CAUSAL_INPUTS = {"token_ids", "padding_mask"}
 CAUSAL_ARGUMENTS = ("token_ids", "cache", "cache_update_index")
 SEQ2SEQ_INPUTS = {
@@ -30,31 +36,37 @@ SEQ2SEQ_ARGUMENTS = (
 
 
 def load_model(
-    task, *, begin_id=None, end_id=None, pad_id=None, unknown_id=None, start=None, name=None
-):
-    """A task of KerasHub's as a Keras model that searches and exports take.
+    task: keras.Model | StrPath,
+    *,
+    begin_id: int | None = None,
+    end_id: int | None = None,
+    pad_id: int | None = None,
+    unknown_id: int | None = None,
+    start: Sequence[int] | None = None,
+    name: str | None = None,
+) -> HubModel:
+    """A task of KerasHub as a Keras model for searches and exports.
 
-    The model has the task's weights, not copies: train either, by its own `fit`. It reads and
-    writes our ids, 0 to 3 for padding, unknown, begin and end, and has two methods between the
-    two, `hub_ids` and `our_ids`. It is saved as any other; its task comes with it (`model.task`).
+    The model shares the weights of the task, so you can train either. It reads and writes our ids
+    (0 to 3 are padding, unknown, begin and end); `hub_ids` and `our_ids` convert between the two.
+    A saved model contains its task (`model.task`).
 
     Args:
-        task: `keras_hub.models.CausalLM` or `Seq2SeqLM`, or what `from_preset` takes: the name or
-            the folder of a preset.
-        begin_id, end_id, pad_id, unknown_id: KerasHub's ids of the special tokens. Default to
-            those of the task's tokenizer; without one, to `None` for a token that is not there.
-        start: for a `Seq2SeqLM`, KerasHub's ids of what each target starts with, a list. Defaults
-            to what the task's preprocessor puts there, or `[begin_id]`.
-        name: of the model. Defaults to the task's.
+        task: `keras_hub.models.CausalLM` or `Seq2SeqLM`, or the name or folder of a preset.
+        begin_id, end_id, pad_id, unknown_id: int, KerasHub's ids of the special tokens. Default to
+            the ids of the task's tokenizer; without a tokenizer to `None`, a token that is absent.
+        start: list of int, for a `Seq2SeqLM`: KerasHub's ids of the first tokens of each target.
+            Defaults to the start that the preprocessor adds, or `[begin_id]`.
+        name: str, name of the model. Defaults to the name of the task.
 
     Returns:
         `hub_model.HubCausalModel` or `hub_model.HubSeq2SeqModel`.
 
     Raises:
         ImportError: KerasHub is missing.
-        TypeError: a task of another class, one that reads images or sound, or keeps another kind
-            of cache.
-        ValueError: it is not known which token ends a text, or an id is none of the task's.
+        TypeError: a task of another class, with image or sound inputs, or with another kind of
+            cache.
+        ValueError: the end token is unknown, or the task has no such id.
 
     Example:
 
@@ -73,18 +85,18 @@ def load_model(
         ids["start"] = start or [ids.get("begin_id")]
     if ids.get("end_id") is None or None in ids.get("start", ()):
         raise ValueError(
-            f"{task.name} has no preprocessor, so it is not known which of its tokens end a text "
-            "and begin one. Pass end_id and begin_id, and pad_id where it has such a token."
+            f"{task.name} has no preprocessor, which would give the tokens that begin and end a "
+            "text. Pass end_id and begin_id, and pad_id if the task has a padding token."
         )
     return kind(task, name=name or task.name, **{"begin_id": None, **ids})
 
 
-def load(task, **options):
-    """As `load_model`, and the tokenizer of the task's preprocessor, with our ids.
+def load(task: keras.Model | StrPath, **options: Any) -> tuple[HubModel, Tokenizer | JsonTokenizer]:
+    """The model of `load_model`, and the tokenizer of the task's preprocessor with our ids.
 
     Returns:
-        `(model, tokenizer)`, the second a `Tokenizer` (SentencePiece) or a `JsonTokenizer` (byte
-        pairs). It cuts text as KerasHub's tokenizer does when it is called outside of a graph.
+        `(model, tokenizer)`: a `Tokenizer` (SentencePiece) or a `JsonTokenizer` (byte pairs). It
+        segments text as KerasHub's tokenizer does outside of a graph.
 
     Raises:
         TypeError: a tokenizer of another kind.
@@ -94,14 +106,14 @@ def load(task, **options):
     preprocessor = model.task.preprocessor
     if preprocessor is None:
         raise ValueError(
-            f"{model.name} has no preprocessor, and so no tokenizer. Attach the one that it was "
-            "trained with, or take load_model and export ids."
+            f"{model.name} has no preprocessor and so no tokenizer. Attach the preprocessor of "
+            "its training, or use load_model and export ids."
         )
     return model, _tokenizer(model, preprocessor.tokenizer)
 
 
-def _hub():
-    """The package."""
+def _hub() -> ModuleType:
+    """The package keras_hub."""
     try:
         import keras_hub
     except ImportError as error:
@@ -113,24 +125,24 @@ def _hub():
     return keras_hub
 
 
-def _loaded(task):
-    """The task itself, or that of a preset."""
+def _loaded(task: Any) -> Any:
+    """The task, loaded from its preset if `task` names one."""
     if isinstance(task, (str, os.PathLike)):
         return _hub().models.CausalLM.from_preset(str(task))  # a Seq2SeqLM is one, too
     return task
 
 
-def _reads_source(task):
+def _reads_source(task: Any) -> bool:
     return isinstance(task, _hub().models.Seq2SeqLM)
 
 
-def _checked(task):
-    """The task; raises `TypeError` unless it can be searched as it is."""
+def _checked(task: Any) -> Any:
+    """The task. Raises `TypeError` unless a search can call its methods."""
     if not isinstance(task, _hub().models.CausalLM):
         raise TypeError(
-            "A CausalLM or Seq2SeqLM of keras_hub.models is needed, or the name of a preset, but "
-            f"{type(task).__name__} was passed. A functional model without a search can be "
-            "exported as it is: export_onnx(model, path)."
+            "task must be a CausalLM or Seq2SeqLM of keras_hub.models, or the name of a preset, "
+            f"but is {type(task).__name__}. Export a functional model without a search by "
+            "export_onnx(model, path)."
         )
     source = _reads_source(task)
     method = "call_decoder_with_cache" if source else "call_with_cache"
@@ -147,13 +159,13 @@ def _checked(task):
     return task
 
 
-def _special_ids(task):
-    """KerasHub's ids of the special tokens by our arguments, as far as a tokenizer tells them."""
+def _special_ids(task: Any) -> dict[str, Any]:
+    """KerasHub's ids of the special tokens by our arguments, where the tokenizer has them."""
     tokenizer = getattr(task.preprocessor, "tokenizer", None)
     if tokenizer is None:
         return {}
     names = {"begin_id": "start", "end_id": "end", "pad_id": "pad"}
-    # A tokenizer without padding calls its id 0 that, which is a token like any other.
+    # A tokenizer without padding reports id 0, which is an ordinary token.
     ids = {
         ours: getattr(tokenizer, f"{theirs}_token_id")
         for ours, theirs in names.items()
@@ -164,36 +176,36 @@ def _special_ids(task):
     return ids
 
 
-def _start(task):
-    """What the preprocessor of a `Seq2SeqLM` starts a target with, KerasHub's ids."""
+def _start(task: Any) -> list[int] | None:
+    """KerasHub's ids that the preprocessor of a `Seq2SeqLM` puts in front of a target."""
     if task.preprocessor is None:
         return None
     packed = _packed(task)
-    there = packed["decoder_padding_mask"][0] != 0
-    return packed["decoder_token_ids"][0][there].tolist()
+    mask = packed["decoder_padding_mask"][0] != 0
+    return packed["decoder_token_ids"][0][mask].tolist()
 
 
-def _packed(task):
-    """What the preprocessor of a `Seq2SeqLM` makes of empty texts, arrays by name."""
+def _packed(task: Any) -> dict[str, Array]:
+    """Inputs that the preprocessor of a `Seq2SeqLM` makes of empty texts, by name."""
     packed = task.preprocessor.generate_preprocess({"encoder_text": [""], "decoder_text": [""]})
     return {name: keras.ops.convert_to_numpy(array) for name, array in packed.items()}
 
 
-def _tokenizer(model, tokenizer):
+def _tokenizer(model: HubModel, tokenizer: Any) -> Tokenizer | JsonTokenizer:
     """KerasHub's tokenizer with our ids."""
     kinds = _hub().tokenizers
     if isinstance(tokenizer, kinds.SentencePieceTokenizer):
         names = pieces.piece_names(pieces.piece_ids(tokenizer.proto), model.order)
         return pieces.renumbered(tokenizer.proto, names)
-    # KerasHub cuts text with the package tokenizers. It has no public way to that object, but its
-    # rules are more than the vocabulary and the merges.
-    known = getattr(tokenizer, "_tokenizer", None)
-    if not isinstance(tokenizer, kinds.BytePairTokenizer) or known is None:
+    # KerasHub segments text with the package `tokenizers`. The object has no public name, and the
+    # vocabulary and merges alone do not contain its rules.
+    inner = getattr(tokenizer, "_tokenizer", None)
+    if not isinstance(tokenizer, kinds.BytePairTokenizer) or inner is None:
         raise TypeError(
-            f"{type(tokenizer).__name__} can be given our ids neither as a SentencePiece model nor "
-            "as one of the package tokenizers. Take load_model and export ids."
+            f"{type(tokenizer).__name__} is neither a SentencePiece model nor a tokenizer of the "
+            "package tokenizers, so it cannot have our ids. Use load_model and export ids."
         )
     begin = None
     if _reads_source(model.task) and model.begin_id in _packed(model.task)["encoder_token_ids"]:
-        begin = tokenizer.start_token  # every source begins with it, as BERT's texts do
-    return json_pieces.renumbered(json.loads(known.to_str()), model.order, begin)
+        begin = tokenizer.start_token  # every source begins with it, as in BERT
+    return pieces.renumbered_json(json.loads(inner.to_str()), model.order, begin)

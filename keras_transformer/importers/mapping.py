@@ -1,13 +1,32 @@
-"""From the origin's names of tensors to our paths: what is expected, checked, and put in our form.
+"""From the tensors of an origin to the weights of our models.
 
-Shapes: D d_model, F d_ff.
+An importer describes each tensor of the origin by a `Target`. `checked` compares names and shapes,
+`mapped` transposes and splits the arrays, and `assign_weights` assigns them by their paths.
+
+`row_order` puts the rows of a vocabulary in our order: padding 0, unknown 1, begin 2, end 3, then
+all others. In an origin one token may have two of these roles: Marian begins with its padding
+token, GPT-2 begins and ends with one token. Its row is then copied, and only one copy may count
+among the logits. `logit_bias` gives the other copies, and rows that the origin lacks, `NEVER`.
+
+Shapes: D d_model, F d_ff, V our number of ids, U the origin's.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import keras
 import numpy as np
+
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+from keras_transformer.types import Array, Ids
+
+ABSENT = -1  # in an order: a row that the origin does not have
+# The logit bias of tokens that must never be generated: exp(-100) of a probability is 0 in float32.
+# A larger bias would distort losses with smoothed labels, and the scale of compared exports.
+NEVER = -100.0
+Targets = dict[str, "Target"]  # by the origin's names
+Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -16,18 +35,18 @@ class Target:
 
     Attributes:
         shape: the shape that the tensor must have.
-        paths: our paths. If there are several, the tensor is cut along our last axis. If there is
-            none, the importer treats the tensor itself.
-        transposed: whether the origin keeps (outputs, inputs), where ours are (inputs, outputs).
+        paths: paths of our weights. Several paths split the tensor along our last axis. Without a
+            path the importer uses the tensor itself.
+        transposed: whether the origin stores (outputs, inputs); ours are (inputs, outputs).
     """
 
-    shape: tuple
-    paths: tuple = ()
+    shape: tuple[int, ...]
+    paths: tuple[str, ...] = ()
     transposed: bool = False
 
 
-def linear(theirs, inputs, outputs, *ours, transposed=True):
-    """`{their name: Target}` of a matrix and its bias, or of several in one, below our names."""
+def linear(theirs: str, inputs: int, outputs: int, *ours: str, transposed: bool = True) -> Targets:
+    """Targets of a linear layer, or of several layers in one matrix, by the names of our layers."""
     shape = (outputs, inputs) if transposed else (inputs, outputs)
     kernels, biases = (tuple(f"{name}/{kind}" for name in ours) for kind in ("kernel", "bias"))
     return {
@@ -36,88 +55,32 @@ def linear(theirs, inputs, outputs, *ours, transposed=True):
     }
 
 
-def norm(theirs, size, ours):
-    """`{their name: Target}` of a layer norm."""
+def norm(theirs: str, size: int, ours: str) -> Targets:
+    """Targets of a layer normalization."""
     return {
         f"{theirs}.weight": Target((size,), (f"{ours}/gamma",)),
         f"{theirs}.bias": Target((size,), (f"{ours}/beta",)),
     }
 
 
-def count_layers(state: Iterable[str], prefix: str) -> int:
-    """The number of layers of which a state has weights, `PREFIX.NUMBER.`; at least 1."""
-    found = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state]
-    return max(1, len({int(match[1]) for match in found if match}))
+def attention(theirs: str, d_model: int, ours: str) -> Targets:
+    """Targets of an attention layer with four separate projections."""
+    names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+    targets: Targets = {}
+    for part, name in names.items():
+        targets |= linear(f"{theirs}.{part}", d_model, d_model, f"{ours}/{name}")
+    return targets
 
 
-def checked(tensors, targets, copies=None, spare=()):
-    """The tensors that are expected, after a look at the name and shape of each.
-
-    Args:
-        tensors: `{their name: array}`.
-        targets: `{their name: Target}` of all that must be there.
-        copies: dict of names that may be there, too, to the name of what they must be equal to.
-        spare: names that may be there and are not used.
-
-    Raises:
-        ValueError: a tensor is missing, left over, misshapen, or no copy; the message names each.
-    """
-    copies = copies or {}
-    known = {*targets, *copies, *spare}
-    problems = [f"{name} is missing" for name in targets if name not in tensors]
-    problems += [f"{name} is left over" for name in tensors if name not in known]
-    problems += [
-        f"{name} has shape {tensors[name].shape}, not {target.shape}"
-        for name, target in targets.items()
-        if name in tensors and tensors[name].shape != target.shape
-    ]
-    problems += [
-        f"{name} is not equal to {original}, which it is tied to"
-        for name, original in copies.items()
-        if {name, original} <= set(tensors) and not np.array_equal(tensors[name], tensors[original])
-    ]
-    if problems:
-        raise ValueError(
-            f"{len(problems)} tensors of the checkpoint are not what its configuration says: "
-            f"{'; '.join(problems)}."
-        )
-    return {name: tensors[name] for name in targets}
-
-
-def mapped(tensors, targets):
-    """`{our path: array}` of `checked` tensors, without those that have no path."""
-    arrays = {}
-    for name, target in targets.items():
-        if target.paths:
-            array = tensors[name].T if target.transposed else tensors[name]
-            parts = np.split(array, len(target.paths), axis=-1)
-            arrays.update(zip(target.paths, parts, strict=True))
-    return arrays
-
-
-def unmapped(arrays, targets):
-    """`{their name: array}` of our `{our path: array}`: the inverse of `mapped`.
-
-    Biases that our model does not have are zeros there.
-    """
-    tensors = {}
-    for name, target in targets.items():
-        if target.paths:
-            parts = [arrays[path] for path in target.paths if path in arrays]
-            array = np.concatenate(parts, axis=-1) if parts else np.zeros(target.shape, np.float32)
-            tensors[name] = np.ascontiguousarray(array.T if target.transposed else array)
-    return tensors
-
-
-def encoder_decoder_blocks(prefix, layers, d_model, d_ff):
-    """`{their name: Target}` of all blocks, as fairseq names them, and Hugging Face after it.
+def encoder_decoder_blocks(prefix: str, layers: Sequence[int], d_model: int, d_ff: int) -> Targets:
+    """Targets of all blocks, by the names of fairseq, which Hugging Face's Marian uses too.
 
     Args:
-        prefix: what their names begin with, such as "model.".
-        layers: numbers of blocks in the encoder and the decoder.
-        d_model, d_ff: D and F.
+        prefix: str, the start of their names, such as "model.".
+        layers: number of blocks of the encoder and of the decoder.
+        d_model, d_ff: int, D and F.
     """
-    targets = {}
+    targets: Targets = {}
     for side, count in zip(("encoder", "decoder"), layers, strict=True):
         parts = {"self_attn": "self_attention"}
         if side == "decoder":
@@ -133,10 +96,180 @@ def encoder_decoder_blocks(prefix, layers, d_model, d_ff):
     return targets
 
 
-def attention(theirs, d_model, ours):
-    """`{their name: Target}` of one attention with four projections of their own."""
-    names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-    targets = {}
-    for part, name in names.items():
-        targets |= linear(f"{theirs}.{part}", d_model, d_model, f"{ours}/{name}")
-    return targets
+def count_layers(state: Iterable[str], prefix: str) -> int:
+    """The number of layers of which a state has weights, `PREFIX.NUMBER.`; at least 1."""
+    matches = (re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state)
+    return max(1, len({int(match[1]) for match in matches if match}))
+
+
+def checked(
+    tensors: Mapping[str, Array],
+    targets: Targets,
+    copies: Mapping[str, str] | None = None,
+    spare: Iterable[str] = (),
+) -> Arrays:
+    """The expected tensors, after a comparison of the names and shapes of all.
+
+    Args:
+        tensors: dict from the origin's name to array.
+        targets: dict from name to `Target`, of every tensor that must exist.
+        copies: dict from names that may exist to the name of the tensor that they must equal.
+        spare: names that may exist and are not used.
+
+    Raises:
+        ValueError: a tensor is missing, left over, misshapen or differs from its original. The
+            message names each.
+    """
+    copies = copies or {}
+    shapes = {name: target.shape for name, target in targets.items()}
+    problems = _misfits(tensors, shapes, {*copies, *spare})
+    problems += [
+        f"{name} is not equal to {original}, which it is tied to"
+        for name, original in copies.items()
+        if {name, original} <= set(tensors) and not np.array_equal(tensors[name], tensors[original])
+    ]
+    if problems:
+        raise ValueError(
+            f"{len(problems)} tensors of the checkpoint differ from its configuration: "
+            f"{'; '.join(problems)}."
+        )
+    return {name: tensors[name] for name in targets}
+
+
+def mapped(tensors: Mapping[str, Array], targets: Targets) -> Arrays:
+    """Dict from our path to array, of `checked` tensors that have a path."""
+    arrays: Arrays = {}
+    for name, target in targets.items():
+        if target.paths:
+            array = tensors[name].T if target.transposed else tensors[name]
+            parts = np.split(array, len(target.paths), axis=-1)
+            arrays.update(zip(target.paths, parts, strict=True))
+    return arrays
+
+
+def unmapped(arrays: Mapping[str, Array], targets: Targets) -> Arrays:
+    """Dict from the origin's name to array: the inverse of `mapped`.
+
+    Biases that our model does not have become zeros.
+    """
+    tensors: Arrays = {}
+    for name, target in targets.items():
+        if target.paths:
+            parts = [arrays[path] for path in target.paths if path in arrays]
+            array = np.concatenate(parts, axis=-1) if parts else np.zeros(target.shape, np.float32)
+            tensors[name] = np.ascontiguousarray(array.T if target.transposed else array)
+    return tensors
+
+
+def assign_weights(model: keras.Model, arrays: Mapping[str, Array]) -> None:
+    """Assigns every weight of a model by its path. Changes nothing unless all of them fit.
+
+    Args:
+        model: a Keras model whose weights have distinct paths, such as a `Transformer`. The
+            documentation lists the paths and shapes of our models.
+        arrays: dict from path to array. Arrays are cast to the dtype of the weight.
+
+    Raises:
+        ValueError: a weight is missing, left over or misshapen; the message names each. Or two
+            weights of the model share a path.
+
+    Example:
+
+    >>> model = TransformerEncoder(vocab_size=23, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    >>> arrays = {weight.path: np.zeros(weight.shape) for weight in model.weights}
+    >>> assign_weights(model, arrays)
+    >>> float(keras.ops.max(model.weights[0]))
+    0.0
+    """
+    weights = {weight.path: weight for weight in model.weights}
+    if len(weights) < len(model.weights):
+        paths = [weight.path for weight in model.weights]
+        shared = sorted({path for path in paths if paths.count(path) > 1})
+        raise ValueError(
+            f"Weights of {model.name} share the paths {shared}. Give the layers different names."
+        )
+    arrays = {path: np.asarray(array) for path, array in arrays.items()}
+    shapes = {path: tuple(weight.shape) for path, weight in weights.items()}
+    if problems := _misfits(arrays, shapes):
+        raise ValueError(
+            f"{len(problems)} of these weights do not fit {model.name}: {'; '.join(problems)}. "
+            "Create the model with the sizes, biases and norms of the origin."
+        )
+    for path, weight in weights.items():
+        weight.assign(arrays[path])
+
+
+def _misfits(
+    arrays: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    spare: Iterable[str] = (),
+) -> list[str]:
+    """One phrase for each array that is missing, left over or misshapen."""
+    expected = {*shapes, *spare}
+    problems = [f"{name} is missing" for name in shapes if name not in arrays]
+    problems += [f"{name} is left over" for name in arrays if name not in expected]
+    return problems + [
+        f"{name} has shape {arrays[name].shape}, not {shape}"
+        for name, shape in shapes.items()
+        if name in arrays and arrays[name].shape != shape
+    ]
+
+
+def row_order(
+    size: int,
+    pad: int | None,
+    unknown: int | None,
+    begin: int | None,
+    end: int | None,
+    copies: int = 0,
+) -> Ids:
+    """The origin's id of each of our rows, (V,) integers.
+
+    Args:
+        size: int, U.
+        pad, unknown, begin, end: int, the origin's ids, or `None` for a token that it lacks. Begin
+            may equal another.
+        copies: int, number of further copies of the unknown token, for pieces of text that the
+            origin treats as unknown. Defaults to 0.
+
+    Raises:
+        ValueError: an id is not below U.
+
+    Example, the order of Marian's Hugging Face folders, whose padding is the last id:
+
+    >>> row_order(6, pad=5, unknown=1, begin=5, end=0).tolist()
+    [5, 1, 5, 0, 2, 3, 4]
+    """
+    special = [ABSENT if id is None else id for id in (pad, unknown, begin, end)]
+    outside = [id for id in special if not ABSENT <= id < size]
+    if outside:
+        raise ValueError(f"Special ids {outside} are not among the {size} ids of the vocabulary.")
+    others = [id for id in range(size) if id not in special]
+    return np.array(special + others + [unknown] * copies)
+
+
+def our_ids(order: Ids) -> dict[int, int]:
+    """Dict from the origin's id to ours. A token with several roles maps to end, then to begin."""
+    ours: dict[int, int] = {}
+    for row in (END_ID, BEGIN_ID, UNKNOWN_ID, PAD_ID, *range(4, len(order))):
+        ours.setdefault(int(order[row]), row)
+    return {theirs: row for theirs, row in ours.items() if theirs != ABSENT}
+
+
+def rows(array: Array, order: Ids) -> Array:
+    """Rows (V, ...) in our order of the origin's (U, ...); zeros where the origin has none."""
+    extended = np.concatenate([array, np.zeros_like(array[:1])])  # index ABSENT is the last row
+    return extended[order]
+
+
+def logit_bias(order: Ids, bias: Array | None = None, never: float = NEVER) -> Array:
+    """The bias (V,) of our logits from the origin's (U,), or from none.
+
+    The softmax over our logits then equals the softmax over the origin's: each of its ids counts
+    once, and every other row has the bias `never`.
+    """
+    bias = np.zeros(len(order), np.float32) if bias is None else rows(bias, order)
+    silent = np.ones(len(order), bool)
+    silent[list(our_ids(order).values())] = False
+    bias[silent] = never
+    return bias

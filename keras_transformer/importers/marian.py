@@ -1,22 +1,25 @@
-"""Marian's translation models in Hugging Face's form (OPUS-MT): folders with `config.json`.
+"""Marian's translation models in Hugging Face's layout (OPUS-MT): folders with `config.json`.
 
-They are the paper's model, post-norm, with biases in attention and on the logits. What differs is
-absorbed: their half-and-half sinusoids are a table of positions, their special ids another order of
-rows, an embedding without the scale √D a smaller matrix and a larger last norm.
+They are the paper's model, post-norm, with biases in attention and on the logits. The importer
+stores Marian's sinusoids (all sines, then all cosines) as a table of positions and puts the rows of
+the vocabulary in our order. For an embedding without the scale √D it divides the matrix by √D and
+multiplies the last norm by it.
 """
 
-import os
 import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.importers import checkpoint, mapping, pieces, vocabulary
-from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers import checkpoint, mapping, pieces
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, Ids, StrPath
 
-# What `config.json` may leave out: the defaults of its class.
-DEFAULTS = {
+# Defaults of keys that `config.json` may omit.
+DEFAULTS: dict[str, Any] = {
     "activation_function": "gelu",
     "attention_dropout": 0.0,
     "decoder_vocab_size": None,
@@ -32,25 +35,26 @@ EPSILON = 1e-5
 MOST_POSITIONS = 65_536
 
 
-def load_model(folder, orders=None, **options):
-    """A `Transformer` with the weights of a Marian folder of Hugging Face's.
+def load_model(folder: StrPath, orders: Sequence[Ids] | None = None, **options: Any) -> Transformer:
+    """A `Transformer` with the weights of a Marian folder in Hugging Face's layout.
 
     Its ids are in our order.
 
     Args:
-        folder: str or path, with `config.json` and `model.safetensors` (or `pytorch_model.bin`).
-        orders: their id of each of our rows, of the source and of the target. Defaults to
-            `row_orders` of the configuration.
+        folder: str or path-like, with `config.json` and `model.safetensors` (or
+            `pytorch_model.bin`).
+        orders: the origin's ids of our rows, (V,) each, of the source and of the target. Defaults
+            to `row_orders` of the configuration.
         **options: arguments of `Transformer` that do not change weights, such as `dropout`,
             `dtype` or `name`.
 
     Returns:
-        `Transformer`. Positions are a table that does not train.
+        `Transformer`, with a table of positions that is not trainable.
 
     Raises:
         OSError: a file is missing.
-        ValueError: another architecture, sizes that differ between the sides; a tensor is missing,
-            left over or misshapen; a file that is truncated, or a pickle with code in it.
+        ValueError: another architecture; sizes that differ between the sides; a tensor that is
+            missing, left over or misshapen; a truncated file, or a pickle with code.
 
     Example:
 
@@ -61,22 +65,27 @@ def load_model(folder, orders=None, **options):
     return _model(config, tensors, row_orders(config) if orders is None else orders, options)
 
 
-def _read_tensors(folder: str | os.PathLike, config: dict) -> dict[str, np.ndarray]:
-    """All tensors, `{their name: array}`, after a look at the sizes of the configuration."""
+def _read_tensors(folder: StrPath, config: dict[str, Any]) -> dict[str, Array]:
+    """All tensors by name, after a check of the sizes in the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     sizes = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_attention_heads")
     layers = ("encoder_layers", "decoder_layers")
     checkpoint.check_sizes(path, config, tensors, (*sizes, "encoder_ffn_dim"), layers)
-    if config["max_position_embeddings"] > MOST_POSITIONS:  # a table that no file need hold
+    if config["max_position_embeddings"] > MOST_POSITIONS:  # the table need not be in the file
         raise ValueError(
             f"{path} says max_position_embeddings={config['max_position_embeddings']}, but at most "
-            f"{MOST_POSITIONS} are read."
+            f"{MOST_POSITIONS} are supported."
         )
     return tensors
 
 
-def _model(config: dict, tensors: dict, orders: list[np.ndarray], options: dict) -> Transformer:
-    """The model of a configuration; it is made when all tensors are known to fit."""
+def _model(
+    config: dict[str, Any],
+    tensors: dict[str, Array],
+    orders: Sequence[Ids],
+    options: dict[str, Any],
+) -> Transformer:
+    """The model of a configuration, created after all tensors were checked."""
     arrays = mapped_weights(config, tensors, orders)
     shared = config["share_encoder_decoder_embeddings"]
     model = Transformer(
@@ -100,26 +109,28 @@ def _model(config: dict, tensors: dict, orders: list[np.ndarray], options: dict)
             **options,
         },
     )
-    assign_weights(model, arrays)
+    mapping.assign_weights(model, arrays)
     return model
 
 
-def load(folder, **options):
-    """As `load_model`, and the tokenizers of the folder, with our ids.
+def load(
+    folder: StrPath, **options: Any
+) -> tuple[Transformer, Tokenizer | tuple[Tokenizer, Tokenizer]]:
+    """The model of `load_model`, and the tokenizers of the folder with our ids.
 
-    A language token of the vocabulary, such as ">>fra<<", may stand in front of a text.
+    A text may begin with a language token of the vocabulary, such as ">>fra<<".
 
     Args:
-        folder: str or path, with `vocab.json`, `source.spm` and `target.spm`, too, and
-            `target_vocab.json` where the sides have vocabularies of their own.
+        folder: str or path-like, also with `vocab.json`, `source.spm` and `target.spm`, and with
+            `target_vocab.json` if the two sides have separate vocabularies.
         **options: as in `load_model`.
 
     Returns:
-        `(model, tokenizer)`, or `(model, (source, target))` where the two models differ.
+        `(model, tokenizer)`, or `(model, (source, target))` if the two tokenizers differ.
 
     Raises:
-        OSError, ValueError: as `load_model`; a vocabulary lacks `</s>` or `<unk>`, or numbers them
-            otherwise than `config.json`; a file is no SentencePiece model.
+        OSError, ValueError: as `load_model`; a vocabulary lacks `</s>` or `<unk>`, or gives them
+            other ids than `config.json`; a file is no SentencePiece model.
 
     Example:
 
@@ -144,20 +155,20 @@ def load(folder, **options):
     return model, (source, pieces.renumbered(models[1], names[1]))
 
 
-def _read_vocabulary(path, config):
-    """`{piece: their id}` of `vocab.json`."""
+def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, int]:
+    """Dict from piece to the origin's id, of `vocab.json`."""
     ids = checkpoint.check_ids(path, checkpoint.read_json(path))
     for piece, name in (("</s>", "eos_token_id"), ("<unk>", "unk_token_id")):
         if pieces.special_id(ids, piece) != config[name]:
             raise ValueError(
                 f"{path} numbers {piece!r} as {ids[piece]}, but config.json says "
-                f"{name}={config[name]}. Are the files of one model?"
+                f"{name}={config[name]}. Check that both files belong to one model."
             )
     return ids
 
 
-def read_config(folder):
-    """The configuration of a Marian folder, complete and one that our model can do."""
+def read_config(folder: StrPath) -> dict[str, Any]:
+    """The complete configuration of a Marian folder, checked against what our model supports."""
     names = ("layers", "attention_heads", "ffn_dim")
     both = [(f"encoder_{name}", f"decoder_{name}") for name in names]
     needed = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -173,24 +184,26 @@ def read_config(folder):
     return config
 
 
-def row_orders(config, copies=(0, 0)):
-    """Their ids of our rows, of the source and of the target, (V,) each.
+def row_orders(config: Mapping[str, Any], copies: Sequence[int] = (0, 0)) -> list[Ids]:
+    """The origin's ids of our rows, of the source and of the target, (V,) each.
 
-    So many `copies` of the unknown token follow, for pieces that the tokenizers know and the
-    vocabularies lack, see `pieces`.
+    `copies` rows of the unknown token follow on each side, for pieces that the tokenizer produces
+    and the vocabulary lacks, see `pieces`.
     """
     special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
     sizes = config["vocab_size"], config["decoder_vocab_size"]
-    return [vocabulary.row_order(n, *special, more) for n, more in zip(sizes, copies, strict=True)]
+    return [mapping.row_order(n, *special, more) for n, more in zip(sizes, copies, strict=True)]
 
 
-def mapped_weights(config, tensors, orders):
-    """`{our path: array}` of a Marian model's tensors, after a check of their names and shapes."""
+def mapped_weights(
+    config: Mapping[str, Any], tensors: Mapping[str, Array], orders: Sequence[Ids]
+) -> dict[str, Array]:
+    """Dict from our path to array of Marian's tensors, after a check of their names and shapes."""
     d_model, length = config["d_model"], config["max_position_embeddings"]
     depths = config["encoder_layers"], config["decoder_layers"]
     blocks = mapping.encoder_decoder_blocks("model.", depths, d_model, config["encoder_ffn_dim"])
     shapes, copies = _tables(config)
-    for name, original in copies.items():  # some files keep one of the copies only
+    for name, original in copies.items():  # some files hold only one of the copies
         if name in tensors and original not in tensors:
             tensors = {**tensors, original: tensors[name]}
     tables = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
@@ -205,8 +218,8 @@ def mapped_weights(config, tensors, orders):
     return {**arrays, **_embeddings(config, tensors, orders, arrays)}
 
 
-def _tables(config):
-    """`{their name: shape}` of embeddings and logits, and `{name: original}` of copies of them."""
+def _tables(config: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Shapes of embeddings and logits by the origin's names, and the originals of their copies."""
     d_model = config["d_model"]
     sizes = {"encoder": config["vocab_size"], "decoder": config["decoder_vocab_size"]}
     both = {f"model.{side}.embed_tokens.weight": (sizes[side], d_model) for side in sizes}
@@ -222,36 +235,40 @@ def _tables(config):
     return {**shapes, "final_logits_bias": (1, sizes["decoder"])}, copies
 
 
-def _embeddings(config, tensors, orders, arrays):
-    """`{our path: array}` of embeddings and logits, and of the norm that may have to scale them."""
+def _embeddings(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    orders: Sequence[Ids],
+    arrays: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Arrays of embeddings and logits by our paths, and of the norm that may have to scale them."""
     source, target = orders
     scale = 1.0 if config["scale_embedding"] else config["d_model"] ** -0.5
-    bias = vocabulary.logit_bias(target, tensors["final_logits_bias"][0])
+    bias = mapping.logit_bias(target, tensors["final_logits_bias"][0])
     if config["share_encoder_decoder_embeddings"]:
-        own, tables = "token_embedding", {"token_embedding": ("model.shared.weight", target)}
+        tables = {"token_embedding": ("model.shared.weight", target)}
     else:
-        own, tables = (
-            "target_embedding",
-            {
-                "source_embedding": ("model.encoder.embed_tokens.weight", source),
-                "target_embedding": ("model.decoder.embed_tokens.weight", target),
-            },
-        )
-    found = {
-        f"{name}/embeddings": vocabulary.rows(tensors[theirs], order) * scale
+        tables = {
+            "source_embedding": ("model.encoder.embed_tokens.weight", source),
+            "target_embedding": ("model.decoder.embed_tokens.weight", target),
+        }
+    embeddings = {
+        f"{name}/embeddings": mapping.rows(tensors[theirs], order) * scale
         for name, (theirs, order) in tables.items()
     }
-    found[f"{own}/output_bias"] = bias
+    last = [*tables][-1]  # its matrix computes the logits
+    embeddings[f"{last}/output_bias"] = bias
     if not config["tie_word_embeddings"]:
-        found[f"{own}/output_kernel"] = vocabulary.rows(tensors["lm_head.weight"], target).T
-    elif scale != 1.0:  # the logits need what was taken from their matrix: only they read this norm
-        last = f"decoder_block_{config['decoder_layers'] - 1}/feed_forward_norm"
-        found |= {f"{last}/{name}": arrays[f"{last}/{name}"] / scale for name in ("gamma", "beta")}
-    return found
+        embeddings[f"{last}/output_kernel"] = mapping.rows(tensors["lm_head.weight"], target).T
+    elif scale != 1.0:  # the last norm makes up for the smaller matrix of the logits
+        norm = f"decoder_block_{config['decoder_layers'] - 1}/feed_forward_norm"
+        for name in ("gamma", "beta"):
+            embeddings[f"{norm}/{name}"] = arrays[f"{norm}/{name}"] / scale
+    return embeddings
 
 
-def half_sinusoids(length, d_model):
-    """Their table of positions (length, D): all sines, then all cosines."""
+def half_sinusoids(length: int, d_model: int) -> Array:
+    """Marian's table of positions (length, D): all sines, then all cosines."""
     frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # (D / 2,)
     angles = np.arange(length)[:, None] * frequencies  # (length, D / 2)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)

@@ -1,55 +1,60 @@
-"""Marian's binary files, which Bergamot and Firefox ship: a model, and a lexical shortlist.
+"""Marian's binary files, as Bergamot and Firefox ship them: a model, and a lexical shortlist.
 
-Everything in them is little-endian. Nothing in them is code, and nothing is run.
+All numbers are little-endian. The files contain no code.
 """
 
 import math
 import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+from keras_transformer.types import Array, Ids, StrPath
 
 VERSION = 1
 CONFIG = "special:model.yml"
 FLOAT32, FLOAT16, INT8, INTGEMM8 = 0x404, 0x402, 0x101, 0x4101
 FLOATS = {FLOAT32: "<f4", FLOAT16: "<f2"}
-ALIGNMENT = 256  # of where the numbers of a tensor begin
-# Multipliers of activations, for products of integers. In float32 nobody reads them.
+ALIGNMENT = 256  # in bytes, of the numbers of a tensor
+# Multipliers of activations, for products of integers; float32 does not need them.
 ACTIVATIONS = "_QuantMultA"
 SHORTLIST_MAGIC = 0xF11A48D5013417F5
 
 
 class _Reader:
-    """The bytes of a file, taken one part after the other."""
+    """The bytes of a file, read part by part."""
 
-    def __init__(self, path):
-        self.data, self.at = pathlib.Path(path).read_bytes(), 0
+    def __init__(self, path: StrPath) -> None:
+        self.data, self.position = pathlib.Path(path).read_bytes(), 0
 
-    def take(self, dtype, count, what):
-        """The next `count` numbers."""
-        end = self.at + count * np.dtype(dtype).itemsize
+    def take(self, dtype: npt.DTypeLike, count: int, name: str) -> Array:
+        """The next `count` numbers. `name` describes them in errors."""
+        end = self.position + count * np.dtype(dtype).itemsize
         if end > len(self.data):
             raise ValueError(
-                f"it is cut off: {what} ends at byte {end:,}, the file at {len(self.data):,}. Copy "
-                "it anew."
+                f"it is truncated: {name} ends at byte {end:,}, the file at {len(self.data):,}. "
+                "Copy it again."
             )
-        taken = np.frombuffer(self.data, dtype, count, self.at)
-        self.at = end
-        return taken
+        numbers = np.frombuffer(self.data, dtype, count, self.position)
+        self.position = end
+        return numbers
 
 
-def read_model(path):
+def read_model(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
     """The weights and the configuration of a model, `model.*.bin`.
 
     Args:
-        path: the file. Weights of 8 bits are multiplied out, as `intgemm` would.
+        path: str or path-like. 8-bit weights become float32, scaled as `intgemm` does.
 
     Returns:
         A pair: dict from name to float32 array, matrices (inputs, outputs); and the configuration,
         dict from key to str, number, bool or list.
 
     Raises:
-        ValueError: no file of this format and version, one that is cut off, or numbers of a type
-            that is not known. The message names the file.
+        ValueError: a file of another format or version, a truncated file, or an unknown number
+            type. The message names the file.
 
     Example:
 
@@ -57,19 +62,19 @@ def read_model(path):
     """
     try:
         return _read_model(_Reader(path))
-    except ValueError as error:  # of UTF-8, too
+    except ValueError as error:  # including invalid UTF-8
         raise ValueError(f"{path} cannot be read as a model: {error}") from error
 
 
-def _read_model(reader: _Reader) -> tuple[dict[str, np.ndarray], dict]:
+def _read_model(reader: _Reader) -> tuple[dict[str, Array], dict[str, Any]]:
     version, count = (int(number) for number in reader.take("<u8", 2, "the header"))
     if version != VERSION:
         raise ValueError(
-            f"it is no model in Marian's binary format of version {VERSION}, for it begins with "
-            f"{version}. Convert a model.npz with marian-conv; decompress a compressed file."
+            f"it begins with {version}, not with the version {VERSION} of Marian's binary format. "
+            "Convert a model.npz with marian-conv; decompress a compressed file."
         )
     if 32 * count > len(reader.data):
-        raise ValueError(f"it says it has {count:,} tensors, more than its bytes can hold.")
+        raise ValueError(f"its header says {count:,} tensors, more than its bytes can hold.")
     headers = reader.take("<u8", 4 * count, "the list of tensors").reshape(count, 4).tolist()
     names = [
         bytes(reader.take("u1", header[0], "a name")).rstrip(b"\0").decode() for header in headers
@@ -88,11 +93,11 @@ def _read_model(reader: _Reader) -> tuple[dict[str, np.ndarray], dict]:
         elif not name.endswith(ACTIVATIONS):
             arrays[name] = _numbers(name, shape, kind, payload)
     if config is None:
-        raise ValueError(f"it has no {CONFIG!r}, which says how its model is made.")
+        raise ValueError(f"it has no {CONFIG!r}, the configuration of the model.")
     return arrays, config
 
 
-def _numbers(name, shape, kind, payload):
+def _numbers(name: str, shape: tuple[int, ...], kind: int, payload: Array) -> Array:
     """The float32 array of a tensor."""
     count = math.prod(shape)
     if kind in FLOATS:
@@ -101,32 +106,35 @@ def _numbers(name, shape, kind, payload):
         width = 1
     else:
         raise ValueError(
-            f"{name!r} holds numbers of type {kind:#x}. Known are float32, float16 and intgemm8: "
-            "convert the model with marian-conv --gemm-type float32."
+            f"{name!r} has the number type {kind:#x}, but must be float32, float16 or intgemm8. "
+            "Convert the model with marian-conv --gemm-type float32."
         )
     needed = count * width + (4 if kind == INTGEMM8 else 0)
     if min(shape, default=0) < 1 or len(payload) < needed:
         raise ValueError(
-            f"{name!r} has shape {shape}, {needed:,} bytes, but {len(payload):,} bytes of numbers."
+            f"{name!r} has shape {shape}, {needed:,} bytes, but the file has {len(payload):,}."
         )
     if kind in FLOATS:
         return payload[: count * width].view(FLOATS[kind]).astype(np.float32).reshape(shape)
     multiplier = payload[count:needed].copy().view("<f4")[0]
     if not (np.isfinite(multiplier) and multiplier > 0):
-        raise ValueError(f"{name!r} has the scale {multiplier}, which is no positive number.")
+        raise ValueError(f"{name!r} has the scale {multiplier}, but must have a positive one.")
     integers = payload[:count].view(np.int8)
-    if name.endswith("Wemb"):  # in order of its rows
+    if name.endswith("Wemb"):  # stored row by row
         return integers.reshape(shape) / multiplier
     if name.endswith("Wt"):
-        raise ValueError(f"{name!r}: how intgemm8 orders a transposed matrix is not known here.")
+        raise ValueError(
+            f"{name!r} is a transposed matrix in intgemm8, which is not supported. Convert the "
+            "model with marian-conv --gemm-type float32."
+        )
     return integers.reshape(shape[::-1]).T / multiplier  # stored (outputs, inputs)
 
 
-def write_model(path, arrays, config):
-    """Writes a model as `read_model` reads it: matrices as 8-bit integers, vectors as float32.
+def write_model(path: StrPath, arrays: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Writes a model for `read_model`: matrices as 8-bit integers, vectors as float32.
 
     Args:
-        path: the file, `model.*.bin`.
+        path: str or path-like, `model.*.bin`.
         arrays: dict from name to array; vectors are (1, n).
         config: dict from key to str, number, bool or list.
 
@@ -147,7 +155,7 @@ def write_model(path, arrays, config):
     pathlib.Path(path).write_bytes(before + b"".join(data for *_, data in items))
 
 
-def _payload(name, array):
+def _payload(name: str, array: Array) -> tuple[int, tuple[int, ...], bytes]:
     """Type, shape and bytes of a tensor."""
     if array.shape[0] == 1:
         kind, data = FLOAT32, array.astype("<f4").tobytes()
@@ -159,9 +167,10 @@ def _payload(name, array):
     return kind, array.shape, data + bytes(-len(data) % ALIGNMENT)
 
 
-def read_settings(text):
-    """A dict of the YAML that Marian writes: a `key: value` a line, lists as lines `  - value`."""
-    settings, key = {}, None
+def read_settings(text: str) -> dict[str, Any]:
+    """A dict of Marian's YAML: one `key: value` per line, lists as lines `  - value`."""
+    settings: dict[str, Any] = {}
+    key = None
     for line in text.splitlines():
         if line.startswith(("  - ", "- ")) and key is not None:
             if settings[key] is None:
@@ -175,7 +184,7 @@ def read_settings(text):
     return settings
 
 
-def _written(value):
+def _written(value: Any) -> Any:
     """The inverse of `_value`."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -184,7 +193,7 @@ def _written(value):
     return '""' if value == "" else value
 
 
-def _value(text):
+def _value(text: str) -> Any:
     text = text.strip()
     if text in ("true", "false"):
         return text == "true"
@@ -199,21 +208,21 @@ def _value(text):
 
 
 class Shortlist:
-    """Which target ids may occur, for each source id: `lex.*.bin`.
+    """The target ids that each source id allows: `lex.*.bin`.
 
     Args:
-        first_count: the ids below this one may always occur.
-        offsets: where the ids of each source id begin, integers (V + 1,).
-        ids: the ids of all source ids in a row.
+        first_count: int; ids below this one are always allowed.
+        offsets: (V + 1,) integers, the first index into `ids` for each source id.
+        ids: integers, the allowed ids of all source ids, concatenated.
     """
 
-    def __init__(self, first_count, offsets, ids):
+    def __init__(self, first_count: int, offsets: Ids, ids: Ids) -> None:
         self.first_count, self.offsets, self.ids = first_count, offsets, ids
 
-    def candidates(self, source_ids):
-        """The ids, in order, that may occur where these source ids, end token included, do.
+    def candidates(self, source_ids: Iterable[int]) -> Ids:
+        """The ids, in order, that a source of these ids allows, end token included.
 
-        Filled by the lowest other ids to a multiple of 8, as Marian does.
+        The lowest other ids fill them up to a multiple of 8, as in Marian.
         """
         chosen = np.zeros(len(self.offsets) - 1, bool)
         chosen[: self.first_count] = True
@@ -223,11 +232,11 @@ class Shortlist:
         return np.flatnonzero(chosen)
 
 
-def read_shortlist(path):
+def read_shortlist(path: StrPath) -> Shortlist:
     """A `Shortlist` from its file.
 
     Raises:
-        ValueError: no such file, one that is cut off, or one whose checksum is another. The message
+        ValueError: a file of another format, a truncated file, or a wrong checksum. The message
             names the file.
     """
     try:
@@ -243,15 +252,15 @@ def _read_shortlist(reader: _Reader) -> Shortlist:
         raise ValueError("it is no lexical shortlist in Marian's binary format.")
     offsets = reader.take("<u8", offset_count, "the list of offsets").astype(np.int64)
     ids = reader.take("<u4", id_count, "the list of ids").astype(np.int64)
-    if checksum != _checksum(np.frombuffer(reader.data[16 : reader.at // 8 * 8], "<u8")):
-        raise ValueError("it has another checksum than its content. Copy it anew.")
+    if checksum != _checksum(np.frombuffer(reader.data[16 : reader.position // 8 * 8], "<u8")):
+        raise ValueError("its checksum differs from its content. Copy it again.")
     within = offset_count and offsets[0] >= 0 and offsets[-1] <= id_count
     if not within or np.any(np.diff(offsets) < 0) or np.any(ids >= offset_count - 1):
         raise ValueError("it holds ids or offsets beyond its vocabulary.")
     return Shortlist(first_count, offsets, ids)
 
 
-def _checksum(words):
+def _checksum(words: Array) -> int:
     total, mask = 0, 2**64 - 1
     for word in words.tolist():
         total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) & mask

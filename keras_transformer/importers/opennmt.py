@@ -1,21 +1,23 @@
 """OpenNMT-py's translation models, from the state dicts of a checkpoint ("model" and "generator").
 
-They are the paper's model, pre-norm, with biases in attention and on the logits, and its sinusoids.
-Only names and the order of special ids differ. Sources end without an end token in OpenNMT-py,
-unless a model was trained on data that has one.
+They are the paper's model, pre-norm, with its sinusoids and with biases in attention and on the
+logits. Only names and the order of special ids differ. Sources have no end token in OpenNMT-py,
+unless the training data had one.
 
 The states are dicts of arrays, `{name: tensor.numpy() for name, tensor in state.items()}`.
 
-Shapes: D d_model, F d_ff, U their vocabulary, V ours.
+Shapes: D d_model, F d_ff, U OpenNMT-py's vocabulary, V ours.
 """
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_transformer.importers import mapping, vocabulary
-from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers import mapping
 from keras_transformer.models import Transformer
+from keras_transformer.types import Array, Ids
 
 UNKNOWN, PAD, BEGIN, END = range(4)  # ids of every vocabulary of OpenNMT-py
 EPSILON = 1e-6
@@ -27,7 +29,7 @@ ATTENTION = {
     "linear_values": "value",
     "final_linear": "output",
 }
-# Their name of a block's part: ours.
+# Of each side: the prefix of its blocks, and the norms of its attentions.
 SIDES = {
     "encoder": ("encoder.transformer", {"self_attn": "layer_norm"}),
     "decoder": (
@@ -38,17 +40,19 @@ SIDES = {
 OURS = {"self_attn": "self_attention", "context_attn": "cross_attention"}
 
 
-def load_model(state, generator, num_heads, **options):
+def load_model(
+    state: Mapping[str, Array], generator: Mapping[str, Array], num_heads: int, **options: Any
+) -> Transformer:
     """A `Transformer` with the weights of an OpenNMT-py translation model.
 
-    Sizes and tied matrices are read off the states. Ids are in our order: `row_order` says which of
-    theirs each is.
+    The states determine sizes and tied matrices. Ids are in our order; `row_order` gives
+    OpenNMT-py's id of each.
 
     Args:
         state: dict from name to array, "model" in the checkpoint.
         generator: dict from name to array, "generator" in the checkpoint: `weight` and `bias`, or
             `0.weight` and `0.bias`.
-        num_heads: heads of each attention ("heads"), which no shape tells.
+        num_heads: int, heads of each attention ("heads").
         **options: other arguments of `Transformer` that do not change weights, such as
             `activation`, `dropout` or `dtype`.
 
@@ -62,10 +66,12 @@ def load_model(state, generator, num_heads, **options):
     tables = [TABLE.format(side) for side in ("encoder", "decoder")]
     hidden = "encoder.transformer.0.feed_forward.w_1.weight"
     generator = {f"generator.{name.removeprefix('0.')}": w for name, w in generator.items()}
-    state = {_today(name): array for name, array in {**state, **generator}.items()}
+    state = {_current_name(name): array for name, array in {**state, **generator}.items()}
     for name in (*tables, hidden, "generator.weight"):
         if name not in state or state[name].ndim != 2:
-            raise ValueError(f"{name} is missing or no matrix: is it a model of OpenNMT-py?")
+            raise ValueError(
+                f"{name} is missing or no matrix. Pass the states of an OpenNMT-py model."
+            )
     source, target = (state[name] for name in tables)
     shared = np.array_equal(source, target)
     tied = np.array_equal(state["generator.weight"], target)
@@ -77,39 +83,43 @@ def load_model(state, generator, num_heads, **options):
     shapes |= {"generator.weight": target.shape, "generator.bias": (len(target),)}
     targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
     mapping.checked(state, targets, spare=[name for name in state if SPARE.fullmatch(name)])
+    settings = {
+        "norm_first": True,
+        "use_bias": True,
+        "epsilon": EPSILON,
+        "tie_output": tied,
+        "output_bias": True,
+        "target_vocab_size": None if shared else len(orders[1]),
+    }
     model = Transformer(
-        len(orders[0]), tuple(layers), d_model, num_heads, d_ff,
-        **{
-            "norm_first": True, "use_bias": True, "epsilon": EPSILON, "tie_output": tied,
-            "output_bias": True, "target_vocab_size": None if shared else len(orders[1]), **options,
-        },
-    )  # fmt: skip
+        len(orders[0]), tuple(layers), d_model, num_heads, d_ff, **settings | options
+    )
     own = "token_embedding" if shared else "target_embedding"
     arrays = mapping.mapped(state, targets)
-    arrays[f"{own}/embeddings"] = vocabulary.rows(target, orders[1])
+    arrays[f"{own}/embeddings"] = mapping.rows(target, orders[1])
     if not shared:
-        arrays["source_embedding/embeddings"] = vocabulary.rows(source, orders[0])
-    arrays[f"{own}/output_bias"] = vocabulary.logit_bias(orders[1], state["generator.bias"])
+        arrays["source_embedding/embeddings"] = mapping.rows(source, orders[0])
+    arrays[f"{own}/output_bias"] = mapping.logit_bias(orders[1], state["generator.bias"])
     if not tied:
-        kernel = vocabulary.rows(state["generator.weight"], orders[1])
+        kernel = mapping.rows(state["generator.weight"], orders[1])
         arrays[f"{own}/output_kernel"] = kernel.T
-    assign_weights(model, arrays)
+    mapping.assign_weights(model, arrays)
     return model
 
 
-def row_order(size):
-    """Their ids of our rows, (V,)."""
-    return vocabulary.row_order(size, PAD, UNKNOWN, BEGIN, END)
+def row_order(size: int) -> Ids:
+    """OpenNMT-py's ids of our rows, (V,), for a vocabulary of `size` ids."""
+    return mapping.row_order(size, PAD, UNKNOWN, BEGIN, END)
 
 
-def _today(name):
-    """A name as it is written today; norms were called otherwise at first."""
+def _current_name(name: str) -> str:
+    """The present name of a tensor; norms had other names at first."""
     return re.sub(r"\.b_2$", ".bias", re.sub(r"\.a_2$", ".weight", name))
 
 
-def _targets(layers, d_model, d_ff):
-    """`{their name: Target}` of blocks and norms."""
-    targets = {}
+def _targets(layers: Sequence[int], d_model: int, d_ff: int) -> mapping.Targets:
+    """Targets of blocks and norms."""
+    targets: mapping.Targets = {}
     for (side, (prefix, attentions)), count in zip(SIDES.items(), layers, strict=True):
         targets |= mapping.norm(f"{side}.layer_norm", d_model, f"{side}_norm")
         for i in range(count):

@@ -1,20 +1,27 @@
-"""SentencePiece models with our ids: the text side of a vocabulary that has other ids elsewhere.
+"""Tokenizers with our ids, made from the origin's tokenizers.
 
-A model is written anew with its pieces at our ids. It segments as before: pieces, scores and
-normalisation are the same, and ids play no part in that. So one `tokenizer.model` is all that
-training, artefacts and the text-to-text file need.
+A SentencePiece model is written anew with its pieces at our ids. It segments text as before,
+because pieces, scores and normalization stay and ids play no part in segmentation. The same holds
+for the `tokenizer.json` of BERT and GPT-2.
 
-Marian's folders have a vocabulary beside their models, from piece to id. A piece that it lacks is
-the unknown token there. SentencePiece cannot write two pieces as one id, so each of them gets an id
-of its own, behind all others. Its row is a copy of the unknown token's, see
-`vocabulary.row_order`.
+Marian's folders have a vocabulary beside their models, from piece to id. The origin treats a piece
+that it lacks as unknown. SentencePiece cannot give two pieces one id, so each of these pieces gets
+an id at the end of our vocabulary. Its row is a copy of the row of the unknown token, see
+`mapping.row_order`.
 """
 
-import os
+import json
 import pathlib
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from keras_transformer.importers.checkpoint import check_ids, read_json
+from keras_transformer.importers.mapping import our_ids
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Ids, StrPath
 
 # Our special pieces, at ids 0 to 3.
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -22,8 +29,8 @@ LANGUAGE = re.compile(r">>[^<>\s]+<<")
 SPACE = "\u2581"  # how SentencePiece writes a space
 
 
-def read_spm(path: str | os.PathLike) -> bytes:
-    """A serialised SentencePiece model; raises `ValueError` unless the file holds one."""
+def read_spm(path: StrPath) -> bytes:
+    """A serialized SentencePiece model. Raises `ValueError` for any other file."""
     model = pathlib.Path(path).read_bytes()
     try:
         _proto(model)
@@ -32,35 +39,35 @@ def read_spm(path: str | os.PathLike) -> bytes:
     return model
 
 
-def piece_ids(model):
-    """Dict from piece to id of a serialised SentencePiece model, bytes: its own numbering."""
+def piece_ids(model: bytes) -> dict[str, int]:
+    """Dict from piece to the id that a serialized SentencePiece model gives it."""
     return {piece.piece: number for number, piece in enumerate(_proto(model).pieces)}
 
 
-def unknown_id(model):
-    """The id of the unknown piece of a serialised SentencePiece model, which each has."""
+def unknown_id(model: bytes) -> int:
+    """The id of the unknown piece of a serialized SentencePiece model."""
     proto = _proto(model)
     kinds = [piece.type for piece in proto.pieces]
     return kinds.index(proto.SentencePiece.UNKNOWN)
 
 
-def unknown_pieces(ids, *models):
-    """Pieces that SentencePiece models cut text into and that a vocabulary `{piece: id}` lacks."""
-    cut = [piece for model in models for piece in _cut_pieces(_proto(model))]
-    return [piece for piece in dict.fromkeys(cut) if piece not in ids]
+def unknown_pieces(ids: Mapping[str, int], *models: bytes) -> list[str]:
+    """Pieces that SentencePiece models can produce and that a vocabulary `{piece: id}` lacks."""
+    produced = [piece for model in models for piece in _used_pieces(_proto(model))]
+    return [piece for piece in dict.fromkeys(produced) if piece not in ids]
 
 
-def piece_names(ids, order, unknown=()):
-    """The piece at each of our ids, list of V str.
+def piece_names(ids: Mapping[str, int], order: Ids, unknown: Sequence[str] = ()) -> list[str]:
+    """The piece at each of our V ids.
 
     Args:
         ids: dict from piece to the origin's id.
-        order: the origin's id of each of our rows, see `vocabulary.row_order`.
-        unknown: what `unknown_pieces` gives; `order` ends with as many copies.
+        order: the origin's id of each of our rows, see `mapping.row_order`.
+        unknown: result of `unknown_pieces`; `order` ends with as many copies.
 
     Example:
 
-    >>> from keras_transformer.importers.vocabulary import row_order
+    >>> from keras_transformer.importers.mapping import row_order
     >>> order = row_order(3, pad=None, unknown=1, begin=None, end=0)
     >>> piece_names({"</s>": 0, "<unk>": 1, "a": 2}, order)
     ['<pad>', '<unk>', '<s>', '</s>', 'a']
@@ -70,31 +77,29 @@ def piece_names(ids, order, unknown=()):
     return [*SPECIAL_PIECES, *(piece_of.get(number, f"<{number}>") for number in known), *unknown]
 
 
-def renumbered(model, names, writes=True):
-    """A `Tokenizer` that segments as a SentencePiece model does and gives our ids.
+def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Tokenizer:
+    """A `Tokenizer` that segments as a SentencePiece model does and has our ids.
 
-    Language tokens of the vocabulary, such as ">>fra<<", are one token where they begin a text or
-    follow a space; a space must follow them, too.
+    A language token of the vocabulary, such as ">>fra<<", is one token at the start of a text or
+    after a space. A space must follow it.
 
     Args:
-        model: serialised SentencePiece model, bytes.
-        names: what `piece_names` gives. It holds every piece that the model cuts text into.
-        writes: whether pieces that the model does not have are to be written, as a target's are:
-            the vocabulary may hold pieces of the source's model.
+        model: serialized SentencePiece model.
+        names: result of `piece_names`. Contains every piece that the model can produce.
+        writes: bool, whether pieces that the model lacks are decoded. A target's vocabulary may
+            hold such pieces, from the source's model.
 
     Raises:
         ValueError: the bytes are no SentencePiece model, or it has pieces beyond `names`.
     """
-    from keras_transformer.text.tokenizer import Tokenizer
-
-    missing = unknown_pieces(dict.fromkeys(names), model)
+    missing = unknown_pieces(dict.fromkeys(names, 0), model)
     if missing:
         raise ValueError(f"The vocabulary lacks {len(missing)} pieces of the model: {missing[:5]}.")
     proto = _proto(model)
-    own = _cut_pieces(proto)
+    used = _used_pieces(proto)
     prefix = SPACE if proto.normalizer_spec.add_dummy_prefix else ""
     pieces = [
-        _piece(proto.SentencePiece, number, name, own, prefix, writes)
+        _piece(proto.SentencePiece, number, name, used, prefix, writes)
         for number, name in enumerate(names)
     ]
     del proto.pieces[:]
@@ -102,21 +107,21 @@ def renumbered(model, names, writes=True):
     spec = proto.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
-    spec.ClearField("unk_surface")  # as artefacts write it
+    spec.ClearField("unk_surface")  # artefacts write the default
     spec.vocab_size = len(pieces)
     return Tokenizer(proto.SerializeToString(deterministic=True))
 
 
-def published(model):
-    """A model of ours as Marian's folders have it: the inverse of `renumbered`.
+def published(model: bytes) -> tuple[list[str | None], bytes]:
+    """One of our models as Marian's folders have it: the inverse of `renumbered`.
 
     Args:
-        model: serialised SentencePiece model, bytes, as a `Tokenizer` has it.
+        model: serialized SentencePiece model of a `Tokenizer`.
 
     Returns:
         A pair. Names: the piece at each id as a vocabulary has it, `None` where the model neither
-        reads nor writes one. And the model without language tokens, which are in the vocabulary
-        only: whoever reads such folders cuts them off first.
+        reads nor writes one. And the model without language tokens: these are in the vocabulary
+        only, and readers of such folders cut them off first.
     """
     proto, names = _proto(model), []
     silent = (proto.SentencePiece.CONTROL, proto.SentencePiece.UNKNOWN)
@@ -130,40 +135,116 @@ def published(model):
     return names, proto.SerializeToString(deterministic=True)
 
 
-def special_id(ids, piece):
-    """The id of a special piece that every vocabulary must have; raises `ValueError` if not."""
+def special_id(ids: Mapping[str, int], piece: str) -> int:
+    """The id of a special piece that a vocabulary must have. Raises `ValueError` without it."""
     if piece not in ids:
         raise ValueError(
-            f"The vocabulary of {len(ids):,} pieces lacks {piece!r}, so it is not known where a "
-            "sentence ends and what stands for unknown text. Is it the right file?"
+            f"The vocabulary of {len(ids):,} pieces lacks {piece!r}, which marks the end of a "
+            "sentence or unknown text. Check that it is the vocabulary of this model."
         )
     return ids[piece]
 
 
-def _piece(kind, number, name, own, prefix, writes):
+def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None) -> JsonTokenizer:
+    """A `JsonTokenizer` with our ids.
+
+    Args:
+        config: dict, the content of `tokenizer.json`.
+        order: the origin's id of each of our rows.
+        begin: the piece at the start of every text, such as "[CLS]", or `None`.
+
+    Raises:
+        ValueError: a piece has an id that is not among the rows.
+    """
+    ours = our_ids(order)
+    vocabulary = config["model"]["vocab"]
+    added = config.get("added_tokens") or []
+    numbered = [*vocabulary.items(), *((token["content"], token["id"]) for token in added)]
+    beyond = [piece for piece, number in numbered if number not in ours]
+    if beyond:
+        raise ValueError(
+            f"The tokenizer has {len(beyond)} pieces for which the model has no row: {beyond[:5]}."
+        )
+    template = None
+    if begin is not None:
+        text = {"Sequence": {"id": "A", "type_id": 0}}
+        first = {"SpecialToken": {"id": begin, "type_id": 0}}
+        special = {begin: {"id": begin, "ids": [BEGIN_ID], "tokens": [begin]}}
+        other = {"Sequence": {"id": "B", "type_id": 1}}
+        template = {"type": "TemplateProcessing", "single": [first, text]}
+        template |= {"pair": [first, text, other], "special_tokens": special}
+    changed = {
+        **config,
+        # With the added tokens: the library would number tokens that the vocabulary lacks.
+        "model": {**config["model"], "vocab": {piece: ours[id] for piece, id in numbered}},
+        "added_tokens": [{**token, "id": ours[token["id"]]} for token in added],
+        "post_processor": template,
+        "truncation": None,
+        "padding": None,
+    }
+    return JsonTokenizer(json.dumps(changed, ensure_ascii=False))
+
+
+def read_tokenizer(path: StrPath) -> dict[str, Any]:
+    """The content of a `tokenizer.json`. Raises `ValueError` without a vocabulary of ids."""
+    config = read_json(path)
+    model, added = config.get("model"), config.get("added_tokens") or []
+    check_ids(path, model.get("vocab") if isinstance(model, dict) else None)
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise ValueError(f"added_tokens in {path} must be a list of objects. Copy the file again.")
+    check_ids(path, {str(token.get("content")): token.get("id") for token in added})
+    return config
+
+
+def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
+    """The content of a `tokenizer.json` for a BERT folder that has only `vocab.txt`.
+
+    Args:
+        folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case` and
+            `strip_accents`.
+        ids: dict from piece to the origin's id.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    path = pathlib.Path(folder) / "tokenizer_config.json"
+    settings = read_json(path) if path.exists() else {}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.get("do_lower_case", True), strip_accents=settings.get("strip_accents")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    tokenizer.add_special_tokens([piece for piece in special if piece in ids])
+    return json.loads(tokenizer.to_str())
+
+
+def _piece(
+    kind: Any, number: int, name: str, used: Mapping[str, Any], prefix: str, writes: bool
+) -> Any:
     """The piece at one of our ids."""
     if number == UNKNOWN_ID:
         return kind(piece=name, score=0.0, type=kind.UNKNOWN)
     if number in (PAD_ID, BEGIN_ID, END_ID):
         return kind(piece=name, score=0.0, type=kind.CONTROL)
-    if name in own:
-        return own[name]
+    if name in used:
+        return used[name]
     if LANGUAGE.fullmatch(name):
         return kind(piece=prefix + name, score=0.0, type=kind.USER_DEFINED)
     if writes and name not in SPECIAL_PIECES:
         return kind(piece=name, score=0.0, type=kind.UNUSED)
-    # Never read and never written. No other piece may have its name.
+    # Neither read nor written, under a name that no other piece has.
     return kind(piece=f"<{number} {name}>", score=0.0, type=kind.CONTROL)
 
 
-def _cut_pieces(proto):
-    """The pieces that a model can cut text into, by name."""
+def _used_pieces(proto: Any) -> dict[str, Any]:
+    """The pieces that a model can produce from text, by name."""
     kinds = proto.SentencePiece
     used = (kinds.NORMAL, kinds.USER_DEFINED, kinds.BYTE)
     return {p.piece: p for p in proto.pieces if p.type in used}
 
 
-def _proto(model):
+def _proto(model: bytes) -> Any:
     """The parsed `ModelProto`."""
     from google.protobuf.message import DecodeError  # comes with TensorFlow
     from sentencepiece import sentencepiece_model_pb2

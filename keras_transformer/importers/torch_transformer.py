@@ -1,90 +1,85 @@
 """Weights of `torch.nn.Transformer`, `TransformerEncoder` and `TransformerDecoder`.
 
-Theirs is the block of the paper, post-norm or pre-norm, with biases in its attention. They have
-neither embeddings nor positions, and a norm at the end of a stack where it was asked for, as
-`nn.Transformer` does by itself: our pre-norm stacks have it, our post-norm stacks do not.
+PyTorch's blocks are the paper's, post-norm or pre-norm, with biases in attention. They have
+neither embeddings nor positions. `nn.Transformer` ends each stack with a norm; our pre-norm stacks
+have that norm, our post-norm stacks do not.
 """
 
-import re
+from collections.abc import Mapping
 
+import keras
 import numpy as np
 
-from keras_transformer.importers.assignment import assign_weights
+from keras_transformer.importers import mapping
+from keras_transformer.types import Array
 
-# Their name in a block: ours. Matrices of `Linear` are (out, in), ours are (in, out).
 _ATTENTION = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
-_LINEAR = {"linear1": "feed_forward/hidden", "linear2": "feed_forward/output"}
-_NORMS = {
-    "encoder": ("self_attention_norm", "feed_forward_norm"),
-    "decoder": ("self_attention_norm", "cross_attention_norm", "feed_forward_norm"),
+# PyTorch's attentions and our norms of a block, in the order of its sublayers.
+_SUBLAYERS = {
+    "encoder": (("self_attn",), ("self_attention", "feed_forward")),
+    "decoder": (
+        ("self_attn", "multihead_attn"),
+        ("self_attention", "cross_attention", "feed_forward"),
+    ),
 }
-_BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)\.(\w+)")
-_FINAL_NORM = re.compile(r"(encoder|decoder)\.norm\.(\w+)")
 
 
-def load_weights(model, state, embeddings):
-    """Gives one of our models the weights of a PyTorch Transformer.
+def load_weights(
+    model: keras.Model, state: Mapping[str, Array], embeddings: Mapping[str, Array]
+) -> None:
+    """Assigns the weights of a PyTorch Transformer to one of our models.
 
     Args:
-        model: `Transformer`, or `TransformerEncoder`, with the same sizes, `norm_first` and
+        model: `Transformer` or `TransformerEncoder`, with the same sizes, `norm_first` and
             activation, and `use_bias=True`.
         state: dict from name to array, `{name: tensor.numpy() for name, tensor in
             torch_model.state_dict().items()}`. Names of a `TransformerEncoder` alone begin with
-            "layers": put "encoder." before them.
-        embeddings: dict from our path to array, what PyTorch's module does not have:
+            "layers": put "encoder." in front of them.
+        embeddings: dict from our path to array, of weights that PyTorch's module lacks:
             `token_embedding/embeddings` (V, D), learned positions.
 
     Raises:
-        ValueError: an unknown name in `state`; a weight is missing, left over or misshapen.
+        ValueError: a weight is unknown, missing, left over or misshapen; the message names each.
 
     Example:
 
     >>> load_weights(model, state, {"token_embedding/embeddings": table})  # doctest: +SKIP
     """
-    assign_weights(model, {**mapped_weights(state), **embeddings})
+    mapping.assign_weights(model, {**mapped_weights(state), **embeddings})
 
 
-def mapped_weights(state):
-    """`{our path: array}` of all weights in `state`, as `load_weights` takes it."""
-    mapped = {}
-    for name, array in state.items():
-        array = np.asarray(array)
-        block, norm = _BLOCK.fullmatch(name), _FINAL_NORM.fullmatch(name)
-        if block:
-            side, number, part, kind = block.groups()
-            for path, value in _block_weights(side, part, kind, array, name):
-                mapped[f"{side}_block_{number}/{path}"] = value
-        elif norm:
-            mapped[f"{norm[1]}_norm/{_norm_weight(norm[2])}"] = array
-        else:
-            raise ValueError(
-                f"{name!r} is no weight of torch.nn.Transformer. Leave out what belongs to other "
-                "modules, or map it to a path of ours and pass it in `embeddings`."
-            )
-    return mapped
+def mapped_weights(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Dict from our path to array, of all weights in `state`.
+
+    Raises:
+        ValueError: a weight is unknown, missing or misshapen; the message names each.
+    """
+    state = {name: np.asarray(array) for name, array in state.items()}
+    targets: mapping.Targets = {}
+    for side in _SUBLAYERS:
+        if any(name.startswith(f"{side}.layers.") for name in state):
+            targets |= _targets(state, side)
+    return mapping.mapped(mapping.checked(state, targets), targets)
 
 
-def _block_weights(side, part, kind, array, name):
-    """Yields our path within the block, and the array, for one of their names."""
-    attention, _, linear = part.partition(".")
-    if attention in _ATTENTION and kind in ("in_proj_weight", "in_proj_bias"):
-        # Queries, keys and values lie in one matrix.
-        for projection, own in zip(("query", "key", "value"), np.split(array, 3), strict=True):
-            ours = f"{_ATTENTION[attention]}/{projection}"
-            yield (f"{ours}/kernel", own.T) if kind.endswith("weight") else (f"{ours}/bias", own)
-    elif attention in _ATTENTION and linear == "out_proj":
-        yield _linear_weight(f"{_ATTENTION[attention]}/output", kind, array)
-    elif part in _LINEAR:
-        yield _linear_weight(_LINEAR[part], kind, array)
-    elif part in [f"norm{i}" for i in range(1, len(_NORMS[side]) + 1)]:
-        yield f"{_NORMS[side][int(part[-1]) - 1]}/{_norm_weight(kind)}", array
-    else:
-        raise ValueError(f"{name!r} is no weight of torch.nn.Transformer's blocks.")
-
-
-def _linear_weight(path, kind, array):
-    return (f"{path}/kernel", array.T) if kind == "weight" else (f"{path}/bias", array)
-
-
-def _norm_weight(kind):
-    return "gamma" if kind == "weight" else "beta"
+def _targets(state: Mapping[str, Array], side: str) -> mapping.Targets:
+    """Targets of the blocks of one side, and of its last norm."""
+    hidden = state.get(f"{side}.layers.0.linear1.weight", np.zeros((0, 0)))
+    d_ff, d_model = hidden.shape
+    attentions, norms = _SUBLAYERS[side]
+    targets: mapping.Targets = {}
+    if f"{side}.norm.weight" in state:
+        targets |= mapping.norm(f"{side}.norm", d_model, f"{side}_norm")
+    for i in range(mapping.count_layers(state, f"{side}.layers")):
+        theirs, ours = f"{side}.layers.{i}", f"{side}_block_{i}"
+        for attention in attentions:
+            name, path = f"{theirs}.{attention}", f"{ours}/{_ATTENTION[attention]}"
+            inside = [f"{path}/{projection}" for projection in ("query", "key", "value")]
+            joint = mapping.linear("in_proj", d_model, 3 * d_model, *inside)
+            targets |= {f"{name}.{part.replace('.', '_')}": joint[part] for part in joint}
+            targets |= mapping.linear(f"{name}.out_proj", d_model, d_model, f"{path}/output")
+        targets |= mapping.linear(f"{theirs}.linear1", d_model, d_ff, f"{ours}/feed_forward/hidden")
+        targets |= mapping.linear(f"{theirs}.linear2", d_ff, d_model, f"{ours}/feed_forward/output")
+        for number, norm in enumerate(norms, 1):
+            targets |= mapping.norm(f"{theirs}.norm{number}", d_model, f"{ours}/{norm}_norm")
+    return targets

@@ -1,29 +1,32 @@
-"""Additive attention, the alternative that section 3.2.1 of the paper compares with.
+"""Additive attention, which section 3.2.1 of the paper compares with the dot product.
 
 Shapes: B batch, T target (query) length, S source (key) length, A attention units, U value size,
 D d_model.
 """
 
+from typing import Any
+
 import keras
 from keras import layers, ops
 
+from keras_transformer.layers.attention import masked_softmax
+from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
-from keras_transformer.layers.dot_product import masked_softmax
-from keras_transformer.layers.lost_masks import MaskReader
 from keras_transformer.layers.masks import attention_shape, combine_masks
-from keras_transformer.layers.nested import NestedLayer
+from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AdditiveAttention(NestedLayer, MaskReader):
+class AdditiveAttention(BaseLayer):
     """Attention with a feed-forward compatibility function (compared in section 3.2.1).
 
-    softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory as
-    costly as dot products; in practice slower and larger, since it holds (B, T, S, A)
-    numbers. It needs no scale: for large d_k it beats the unscaled dot product.
+    softmax(v . tanh(W^Q q + W^K k)) V, after Bahdanau et al. (arXiv 1409.0473). In theory it costs
+    as much as the dot product. In practice it is slower and needs more memory, because it holds
+    (B, T, S, A) numbers. It needs no scale: for large d_k it is better than the unscaled dot
+    product.
 
     Args:
-        units: size of the hidden layer, the counterpart of d_k.
+        units: A, size of the hidden layer.
 
     Call arguments:
         query: (B, T, D).
@@ -32,13 +35,13 @@ class AdditiveAttention(NestedLayer, MaskReader):
         attention_mask: boolean (B, S) or (B, T, S), True = may attend.
 
     Returns:
-        (B, T, U): weighted means of `value`. A Keras mask on `value` or `key` is
-        respected. A query that may attend to nothing gets zeros.
+        (B, T, U), weighted means of `value`. Keras masks on `value` and `key` count beside the
+        explicit mask. A fully masked query gets zeros.
 
     Raises:
-        ValueError: `units` is not positive, inputs are not of rank 3, keys are not as many as
-            values, a mask of another rank or size; or a functional model's Keras mask was lost.
-        TypeError: a mask that is not boolean.
+        ValueError: `units` is not positive, an input is not of rank 3, `key` and `value` have
+            different lengths, a mask does not fit, or the Keras mask of `value` or `key` was lost.
+        TypeError: a mask is not boolean.
 
     Example:
 
@@ -49,20 +52,16 @@ class AdditiveAttention(NestedLayer, MaskReader):
 
     reads = ("value", "key")
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive(units=units)
         self.units = units
-        self.supports_masking = True
-        self.query_projection = layers.Dense(
-            units, use_bias=False, dtype=self.dtype_policy, name="query"
-        )
-        self.key_projection = layers.Dense(
-            units, use_bias=False, dtype=self.dtype_policy, name="key"
-        )
-        self.score = layers.Dense(1, use_bias=False, dtype=self.dtype_policy, name="score")
+        options = {"use_bias": False, "dtype": self.dtype_policy}
+        self.query_projection = layers.Dense(units, name="query", **options)
+        self.key_projection = layers.Dense(units, name="key", **options)
+        self.score = layers.Dense(1, name="score", **options)
 
-    def build(self, query_shape, value_shape, key_shape=None):
+    def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         check_ranks(query=query_shape, value=value_shape, key=key_shape)
         self.query_projection.build(query_shape)
@@ -70,7 +69,15 @@ class AdditiveAttention(NestedLayer, MaskReader):
         self.score.build((*query_shape[:-1], self.units))
         self.restore_sublayers()
 
-    def call(self, query, value, key=None, attention_mask=None, value_mask=None, key_mask=None):
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
         key = value if key is None else key
         check_same_length(key, value)
         queries = self.query_projection(query)[:, :, None, :]  # (B, T, 1, A)
@@ -82,8 +89,10 @@ class AdditiveAttention(NestedLayer, MaskReader):
         weights = masked_softmax(scores, None if mask is None else mask[:, 0])
         return ops.matmul(ops.cast(weights, value.dtype), value)  # (B, T, U)
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         return (*query_shape[:-1], value_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}

@@ -1,62 +1,138 @@
-"""The encoder's and the decoder's layer (section 3.1 of the paper).
+"""The layers of encoder and decoder, and their feed-forward network (section 3 of the paper).
 
-Shapes: B batch, T target length, S source length, D d_model.
+Shapes: B batch, T target length, S source length, W beam width, D d_model, F d_ff.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 from keras_transformer.layers.attention import MultiHeadAttention, append
-from keras_transformer.layers.checks import check_heads, check_ranks
-from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.lost_masks import MaskReader
-from keras_transformer.layers.nested import NestedLayer
+from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.checks import check_positive, check_ranks
+from keras_transformer.types import Shape, Tensor
 
 
-class _Block(NestedLayer, MaskReader):
+@keras.saving.register_keras_serializable("keras_transformer")
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU approximated by tanh, the activation of GPT-2 (arXiv 1606.08415)."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class FeedForward(BaseLayer):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
+
+    Weights: `hidden/kernel` (D, F), `hidden/bias` (F,), `output/kernel` (F, D),
+    `output/bias` (D,).
+
+    Args:
+        d_ff: F, size of the hidden layer. The paper uses 2048.
+        activation: name of the activation, or a function. Defaults to "relu".
+
+    Call arguments:
+        inputs: (B, T, D).
+
+    Returns:
+        (B, T, D). A Keras mask passes through.
+
+    Raises:
+        ValueError: `d_ff` is not positive.
+
+    Example:
+
+    >>> FeedForward(d_ff=16)(keras.ops.ones((2, 3, 4))).shape
+    (2, 3, 4)
+    """
+
+    def __init__(self, d_ff: int, activation: Any = "relu", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_positive(d_ff=d_ff)
+        self.d_ff = d_ff
+        self.activation = keras.activations.get(activation)
+        self.hidden = layers.Dense(d_ff, self.activation, dtype=self.dtype_policy, name="hidden")
+
+    def build(self, input_shape: Shape) -> None:
+        self.hidden.build(input_shape)
+        self.projection = layers.Dense(input_shape[-1], dtype=self.dtype_policy, name="output")
+        self.projection.build((*input_shape[:-1], self.d_ff))
+        self.restore_sublayers()
+
+    def call(self, inputs: Tensor) -> Tensor:
+        # With one row a token, TensorFlow fuses product, bias and activation.
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B T, D)
+        return ops.reshape(self.projection(self.hidden(rows)), ops.shape(inputs))
+
+    def get_config(self) -> dict[str, Any]:
+        activation = keras.activations.serialize(self.activation)
+        return {**super().get_config(), "d_ff": self.d_ff, "activation": activation}
+
+
+class _Block(BaseLayer):
     """Arguments, sublayers and residual connections that the blocks share."""
 
-    recurrent = False  # whether self-attention keeps one state instead of keys and values
+    recurrent: bool = False  # whether self-attention keeps one state instead of keys and values
 
     def __init__(
-        self, num_heads, d_ff, dropout=0.1, activation="relu", norm_first=False, *, key_dim=None,
-        value_dim=None, attention_dropout=0.0, use_bias=False, positions=None, epsilon=1e-5,
-        **kwargs,
-    ):  # fmt: skip
+        self,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.1,
+        activation: Any = "relu",
+        norm_first: bool = False,
+        *,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        attention_dropout: float = 0.0,
+        use_bias: bool = False,
+        positions: Any = None,
+        epsilon: float = 1e-5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
         self.norm_first, self.use_bias, self.epsilon = norm_first, use_bias, epsilon
         self._positions = keras.saving.serialize_keras_object(positions)
-        self.supports_masking = True
         dtype = self.dtype_policy
         self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
 
-    def _attention(self, name, d_model, positions=None):
-        check_heads(d_model, self.num_heads, self.key_dim)
-        key_dim = d_model // self.num_heads if self.key_dim is None else self.key_dim
+    def _attention(self, name: str, d_model: int, positions: Any = None) -> MultiHeadAttention:
+        key_dim = self.key_dim
+        if key_dim is None:
+            if self.num_heads < 1 or d_model % self.num_heads:
+                raise ValueError(
+                    f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
+                    "Change one of them, or set key_dim."
+                )
+            key_dim = d_model // self.num_heads
         return MultiHeadAttention(
-            self.num_heads, key_dim, self.value_dim, self.attention_dropout, self.use_bias,
-            positions, dtype=self.dtype_policy, name=name,
-        )  # fmt: skip
+            self.num_heads,
+            key_dim,
+            self.value_dim,
+            self.attention_dropout,
+            self.use_bias,
+            positions,
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
-    def _norm(self, name, input_shape):
+    def _norm(self, name: str, input_shape: Shape) -> layers.LayerNormalization:
         norm = layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
         norm.build(input_shape)
         return norm
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         check_ranks(inputs=input_shape)
         self.self_attention = self._self_attention(input_shape)
         self.self_attention_norm = self._norm("self_attention_norm", input_shape)
         self.feed_forward.build(input_shape)
         self.feed_forward_norm = self._norm("feed_forward_norm", input_shape)
 
-    def _self_attention(self, input_shape):
+    def _self_attention(self, input_shape: Shape) -> Any:
         attention = self._attention("self_attention", input_shape[-1], self._positions)
         attention.build(input_shape, input_shape)
         return attention
@@ -64,35 +140,20 @@ class _Block(NestedLayer, MaskReader):
     # Each sublayer computes LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4); with
     # `norm_first` it computes x + Dropout(Sublayer(LayerNorm(x))).
 
-    def _before(self, norm, x):
+    def _before(self, norm: keras.Layer, x: Tensor) -> Tensor:
         """The input of a sublayer: x, or LayerNorm(x) with `norm_first`."""
         return norm(x) if self.norm_first else x
 
-    def _after(self, norm, x, output, training=None):
+    def _after(self, norm: keras.Layer, x: Tensor, output: Tensor) -> Tensor:
         """LayerNorm(x + Dropout(output)), without the norm with `norm_first`."""
-        x = x + self.dropout_layer(output, training=training)
+        x = x + self.dropout_layer(output)
         return x if self.norm_first else norm(x)
 
-    def _feed_forward(self, x, training=None):
+    def _feed_forward(self, x: Tensor) -> Tensor:
         norm = self.feed_forward_norm
-        return self._after(norm, x, self.feed_forward(self._before(norm, x)), training)
+        return self._after(norm, x, self.feed_forward(self._before(norm, x)))
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def compute_output_spec(self, inputs, *args, **options):
-        output = super().compute_output_spec(inputs, *args, **options)
-        if not options.get("return_attention_scores"):
-            return output
-        shapes = self._scores_shapes(inputs, *args, **options)
-        dtype = self.compute_dtype
-        return output, {name: keras.KerasTensor(shape, dtype) for name, shape in shapes.items()}
-
-    def _scores_shapes(self, inputs, **options):
-        length = inputs.shape[1]
-        return {"self": (inputs.shape[0], self.num_heads, length, length)}
-
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         names = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
         names += ("attention_dropout", "use_bias", "epsilon")
         return {
@@ -107,32 +168,31 @@ class _Block(NestedLayer, MaskReader):
 class EncoderBlock(_Block):
     """Self-attention, then a feed-forward network (section 3.1, "Encoder").
 
-    Each of the two is wrapped as LayerNorm(x + Dropout(Sublayer(x))). With
-    `use_causal_mask` it is the block of a decoder-only model.
+    Each of the two is wrapped as LayerNorm(x + Dropout(Sublayer(x))). With `use_causal_mask` it is
+    the block of a decoder-only model.
 
     Weights: `self_attention/...` (see `MultiHeadAttention`), `feed_forward/...` (see
     `FeedForward`), and `gamma`, `beta` (D,) of `self_attention_norm` and `feed_forward_norm`.
 
     Args:
         num_heads: h, number of heads.
-        d_ff: size of the feed-forward network's hidden layer.
+        d_ff: F, size of the feed-forward network's hidden layer.
         dropout: rate on each sublayer's output. Defaults to 0.1.
         activation: of the feed-forward network. Defaults to "relu".
         norm_first: `False` for the paper's post-norm, `True` for pre-norm.
         key_dim: d_k. Defaults to d_model / num_heads.
         value_dim: d_v. Defaults to `key_dim`.
         attention_dropout: rate on the attention weights. Defaults to 0.
-        use_bias: whether attention projections add biases. Defaults to `False`: the paper's are
-            plain matrices.
+        use_bias: whether attention projections add biases. Defaults to `False`, as in the paper.
         positions: a position encoding inside self-attention, such as "rotary". Defaults to `None`.
         epsilon: of the layer norms. Defaults to 1e-5.
 
     Call arguments:
         inputs: (B, T, D).
-        attention_mask: boolean (B, T) or (B, T, T), True = may attend; a Keras mask on
-            `inputs` counts beside it.
-        use_causal_mask: whether position i sees positions up to i only.
-        training: whether dropout is applied.
+        attention_mask: boolean (B, T) or (B, T, T), True = may attend. A Keras mask on `inputs`
+            counts beside it.
+        use_causal_mask: whether position i attends to positions up to i only.
+        training: whether to apply dropout.
         return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
 
     Returns:
@@ -140,8 +200,8 @@ class EncoderBlock(_Block):
         mask passes through.
 
     Raises:
-        ValueError: rank is not 3, or `num_heads` does not divide D and `key_dim` is not set; or a
-            functional model's Keras mask was lost on the way here.
+        ValueError: `inputs` is not of rank 3, `num_heads` does not divide D while `key_dim` is not
+            set, or the Keras mask of `inputs` was lost.
 
     Example:
 
@@ -150,28 +210,41 @@ class EncoderBlock(_Block):
     (3, 5, 8)
     """
 
-    def build(self, input_shape):
+    reads = ("inputs",)
+
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.restore_sublayers()
 
     def call(
-        self, inputs, attention_mask=None, use_causal_mask=False, training=None,
-        return_attention_scores=False,
-    ):  # fmt: skip
+        self,
+        inputs: Tensor,
+        attention_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
+        training: bool | None = None,  # Keras passes it on to the sublayers
+        return_attention_scores: bool = False,
+    ) -> Any:
         norm = self.self_attention_norm
         x = self._before(norm, inputs)
         x, weights = self.self_attention(
-            x, x, attention_mask=attention_mask, use_causal_mask=use_causal_mask,
-            training=training, return_attention_scores=True,
-        )  # fmt: skip
-        x = self._feed_forward(self._after(norm, inputs, x, training), training)
+            x,
+            x,
+            attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
+            return_attention_scores=True,
+        )
+        x = self._feed_forward(self._after(norm, inputs, x))
         return (x, {"self": weights}) if return_attention_scores else x
 
     def step(
-        self, inputs: Any, cache: Any, position: Any, attention_bias: Any = None,
-        put: Callable[[Any, Any], Any] = append,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """One new token of each hypothesis, as `call` computes it with `use_causal_mask`.
+        self,
+        inputs: Tensor,
+        cache: Any,
+        position: int | Tensor,
+        attention_bias: Tensor | None = None,
+        put: Callable[[Tensor, Tensor], Tensor] = append,
+    ) -> tuple[Tensor, Any]:
+        """Computes one new token of each hypothesis, as `call` does with `use_causal_mask`.
 
         Args:
             inputs: (B, W, D), the new tokens.
@@ -190,20 +263,20 @@ class EncoderBlock(_Block):
 class DecoderBlock(_Block):
     """Masked self-attention, attention to the encoder, feed-forward (section 3.1, "Decoder").
 
-    Each of the three is wrapped as LayerNorm(x + Dropout(Sublayer(x))). Self-attention is
-    causal: position i sees positions up to i only.
+    Each of the three is wrapped as LayerNorm(x + Dropout(Sublayer(x))). Self-attention is causal:
+    position i attends to positions up to i only.
 
-    Weights: those of `EncoderBlock`, and `cross_attention/...`, `cross_attention_norm/...`.
-    Arguments and errors are those of `EncoderBlock`.
+    Weights: the weights of `EncoderBlock`, and `cross_attention/...`, `cross_attention_norm/...`.
+    It takes the arguments and raises the errors of `EncoderBlock`.
 
     Call arguments:
         inputs: (B, T, D), the target.
         memory: (B, S, D'), the encoder's output.
-        attention_mask: boolean (B, T) or (B, T, T) for self-attention, beside the causal
-            mask; a Keras mask on `inputs` counts too.
-        memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. Defaults to
-            the Keras mask of `memory`.
-        training: whether dropout is applied.
+        attention_mask: boolean (B, T) or (B, T, T) for self-attention. The causal mask and a Keras
+            mask on `inputs` count beside it.
+        memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. A Keras mask on `memory`
+            counts beside it.
+        training: whether to apply dropout.
         return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
 
     Returns:
@@ -219,7 +292,7 @@ class DecoderBlock(_Block):
 
     reads, explicit_mask = ("memory",), "memory_mask"
 
-    def build(self, inputs_shape, memory_shape):
+    def build(self, inputs_shape: Shape, memory_shape: Shape) -> None:
         super().build(inputs_shape)
         self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
         self.cross_attention.build(inputs_shape, memory_shape)
@@ -227,33 +300,49 @@ class DecoderBlock(_Block):
         self.restore_sublayers()
 
     def call(
-        self, inputs, memory, attention_mask=None, memory_mask=None, training=None,
-        return_attention_scores=False,
-    ):  # fmt: skip
+        self,
+        inputs: Tensor,
+        memory: Tensor,
+        attention_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        training: bool | None = None,  # Keras passes it on to the sublayers
+        return_attention_scores: bool = False,
+    ) -> Any:
         norm = self.self_attention_norm
-        x, scores = self._attend_self(self._before(norm, inputs), attention_mask, training)
-        inputs = self._after(norm, inputs, x, training)
+        x, scores = self._attend_self(self._before(norm, inputs), attention_mask)
+        inputs = self._after(norm, inputs, x)
 
         norm = self.cross_attention_norm
         x, scores["cross"] = self.cross_attention(
-            self._before(norm, inputs), memory, attention_mask=memory_mask,
-            training=training, return_attention_scores=True,
-        )  # fmt: skip
-        x = self._feed_forward(self._after(norm, inputs, x, training), training)
+            self._before(norm, inputs),
+            memory,
+            attention_mask=memory_mask,
+            return_attention_scores=True,
+        )
+        x = self._feed_forward(self._after(norm, inputs, x))
         return (x, scores) if return_attention_scores else x
 
     def step(
-        self, inputs: Any, memory: tuple[Any, Any], memory_mask: Any, cache: Any, position: Any,
-        attention_bias: Any = None, put: Callable[[Any, Any], Any] = append,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """One new token of each hypothesis; see `EncoderBlock.step`.
+        self,
+        inputs: Tensor,
+        memory: tuple[Tensor, Tensor],
+        memory_mask: Tensor | None,
+        cache: Any,
+        position: int | Tensor,
+        attention_bias: Tensor | None = None,
+        put: Callable[[Tensor, Tensor], Tensor] = append,
+    ) -> tuple[Tensor, Any]:
+        """Computes one new token of each hypothesis; see `EncoderBlock.step`.
 
         Args:
             inputs: (B, W, D), the new tokens.
-            memory: keys (B, H, S, K) and values (B, H, S, U), as `project_key_value` of
-                `cross_attention` returns them.
+            memory: keys (B, H, S, K) and values (B, H, S, U), from `project_key_value` of
+                `cross_attention`.
             memory_mask: boolean (B, S), or `None`.
             cache, position, attention_bias, put: as in `EncoderBlock.step`.
+
+        Returns:
+            Outputs (B, W, D), and the cache with the new tokens.
         """
         norm = self.self_attention_norm
         x = self._before(norm, inputs)
@@ -261,20 +350,13 @@ class DecoderBlock(_Block):
         inputs = self._after(norm, inputs, x)
 
         norm = self.cross_attention_norm
-        x = self.cross_attention.attend(self._before(norm, inputs), *memory, mask=memory_mask)
+        x, _ = self.cross_attention.attend(self._before(norm, inputs), *memory, memory_mask)
         return self._feed_forward(self._after(norm, inputs, x)), cache
 
-    def _attend_self(self, x, attention_mask, training):
+    def _attend_self(
+        self, x: Tensor, attention_mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         x, weights = self.self_attention(
-            x, x, attention_mask=attention_mask, use_causal_mask=True,
-            training=training, return_attention_scores=True,
-        )  # fmt: skip
+            x, x, attention_mask=attention_mask, use_causal_mask=True, return_attention_scores=True
+        )
         return x, {"self": weights}
-
-    def compute_output_shape(self, inputs_shape, memory_shape=None):
-        return inputs_shape
-
-    def _scores_shapes(self, inputs, memory, **options):
-        scores = super()._scores_shapes(inputs)
-        cross = (inputs.shape[0], self.num_heads, inputs.shape[1], memory.shape[1])
-        return {**scores, "cross": cross}

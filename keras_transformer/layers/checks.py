@@ -1,12 +1,14 @@
-"""Refusals that several layers share: what was passed, what was expected, how to mend it."""
+"""Checks of arguments that several layers and models share."""
 
 import numbers
 
 import keras
 
+from keras_transformer.types import Shape, Tensor
 
-def check_positive(**sizes):
-    """Refuses a size that is no integer of at least 1."""
+
+def check_positive(**sizes: int) -> None:
+    """Refuses a size that is not an integer of at least 1."""
     for name, size in sizes.items():
         if not isinstance(size, numbers.Integral):
             raise TypeError(f"{name} must be one integer, but {size!r} was passed.")
@@ -14,7 +16,7 @@ def check_positive(**sizes):
             raise ValueError(f"{name} must be at least 1, but {size} was passed.")
 
 
-def check_ranks(**shapes):
+def check_ranks(**shapes: Shape) -> None:
     """Refuses inputs that are not (batch, length, features)."""
     for name, shape in shapes.items():
         if len(shape) != 3:
@@ -24,17 +26,8 @@ def check_ranks(**shapes):
             )
 
 
-def check_heads(d_model, num_heads, key_dim):
-    """Refuses a model size that gives heads of no whole size, unless `key_dim` is set."""
-    if key_dim is None and (num_heads < 1 or d_model % num_heads):
-        raise ValueError(
-            f"d_model={d_model} does not divide into num_heads={num_heads} heads. "
-            "Change one of them, or set key_dim."
-        )
-
-
-def check_same_length(key, value):
-    """Refuses keys and values (B, S, ...) that do not belong together, where S is known."""
+def check_same_length(key: Tensor, value: Tensor) -> None:
+    """Refuses keys and values (B, S, ...) whose static lengths differ."""
     lengths = key.shape[1], value.shape[1]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ValueError(
@@ -43,8 +36,8 @@ def check_same_length(key, value):
         )
 
 
-def check_ids(ids, otherwise):
-    """Refuses token ids that are not integers; `otherwise` says what else could have been meant."""
+def check_ids(ids: Tensor, otherwise: str) -> None:
+    """Refuses token ids that are not integers; `otherwise` names the alternative to a cast."""
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if "int" in dtype:
         return
@@ -52,14 +45,14 @@ def check_ids(ids, otherwise):
     if "float" in dtype and keras.backend.backend() == "tensorflow":
         message += (
             " If this is `fit` on several replicas of a tf.distribute strategy and your ids are "
-            "integers: Keras has averaged them over the replicas. Call "
+            "integers, then Keras has averaged them over the replicas. Call "
             "keras_transformer.training.prepare(model) after model.compile."
         )
     raise TypeError(message)
 
 
-def check_id_inputs(model, inputs):
-    """Refuses ids that are not integers in a model's inputs: Keras would cut floats to int32."""
+def check_id_inputs(model: keras.Model, inputs: Tensor) -> None:
+    """Refuses ids that are not integers in a model's inputs. Keras would cast floats to int32."""
     if not isinstance(inputs, dict):
         names = [tensor.name for tensor in model.inputs]
         inputs = dict(zip(names, keras.tree.flatten(inputs), strict=False))
@@ -67,10 +60,8 @@ def check_id_inputs(model, inputs):
         check_ids(inputs[name], "feed vectors to the blocks themselves")
 
 
-def check_encoder(encoder, target_vocab_size):
-    """Refuses an encoder of the caller's that is no functional model with output (B, S, D)."""
-    if encoder is None:
-        return
+def check_encoder(encoder: keras.Model, target_vocab_size: int | None) -> None:
+    """Refuses a caller's encoder that is not a functional model with output (B, S, D)."""
     if not getattr(encoder, "inputs", None):
         raise TypeError(
             "encoder must be a functional Keras model, whose inputs are known, but "
@@ -83,18 +74,12 @@ def check_encoder(encoder, target_vocab_size):
             f"{encoder.output}. Reshape or pick it inside the model."
         )
     if "target_ids" in [tensor.name for tensor in encoder.inputs]:
-        raise ValueError("An input of the encoder is called 'target_ids', as the decoder's is.")
+        raise ValueError(
+            "An input of the encoder is called 'target_ids', which is the name of the decoder's "
+            "input. Rename it."
+        )
     if target_vocab_size is not None:
         raise ValueError(
-            "With encoder=, vocab_size is that of the target: leave target_vocab_size out."
-        )
-
-
-def check_known(taker, arguments, *known):
-    """Refuses keyword arguments that are none of the known ones."""
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise TypeError(
-            f"{type(taker).__name__} has no arguments {unknown}. Look for a misspelt name: "
-            f"help({type(taker).__name__}) lists them."
+            f"target_vocab_size={target_vocab_size} was passed together with encoder=. With an "
+            "encoder, vocab_size is the target's: leave target_vocab_size out."
         )

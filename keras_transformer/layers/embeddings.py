@@ -1,47 +1,52 @@
-"""Embeddings of tokens, tied to the pre-softmax projection (section 3.4), and of segments.
+"""Embeddings of tokens, tied to the logits (section 3.4 of the paper), and of segments and words.
 
-Shapes: B batch, T length, D d_model, V vocabulary.
+Shapes: B batch, T and S lengths, D d_model, V vocabulary.
 """
 
-import keras
-from keras import layers, ops
+from collections.abc import Iterable
+from typing import Any
 
+import keras
+from keras import ops
+
+from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_ids, check_positive
-from keras_transformer.layers.masks import padding_mask
+from keras_transformer.special_ids import PAD_ID
+from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TokenEmbedding(layers.Layer):
+class TokenEmbedding(BaseLayer):
     """Turns ids into vectors, and vectors into logits, with one matrix E (V, D).
 
-    Section 3.4: the two embeddings and the pre-softmax linear transformation
-    share the matrix, and embeddings are multiplied by sqrt(d_model). E is drawn
-    from a normal distribution of standard deviation D^-1/2: the components of a
-    scaled embedding then have variance 1 (sinusoidal encodings, which are added
-    to it, have mean square 1/2), and so have the logits of a normalised vector.
+    Section 3.4: the two embeddings and the pre-softmax linear transformation share the matrix, and
+    embeddings are multiplied by sqrt(d_model). E is drawn from a normal distribution of standard
+    deviation D^-1/2. The components of a scaled embedding then have variance 1 (sinusoidal
+    encodings, which are added to it, have mean square 1/2), and so have the logits of a normalised
+    vector.
 
-    Weights: `embeddings` (V, D); `output_kernel` (D, V) without `tie_output`, drawn as E is;
+    Weights: `embeddings` (V, D); `output_kernel` (D, V) without `tie_output`, drawn like E;
     `output_bias` (V,), zeros, with `output_bias`.
 
     Args:
         vocab_size: V, number of ids.
         d_model: D, size of the vectors.
-        tie_output: whether E gives the logits, too. `False`: a matrix of their own does. Defaults
+        tie_output: whether E also computes the logits. With `False`, another matrix does. Defaults
             to `True`.
-        output_bias: whether a bias is added to the logits. Defaults to `False`.
+        output_bias: whether the logits have a bias. Defaults to `False`.
 
     Call arguments:
         inputs: (B, T) integer ids below V; or, with `logits=True`, (B, T, D) vectors.
-        logits: whether to project vectors to logits. Defaults to `False`.
-            `embedding.logits(x)` is the same and reads better.
+        logits: whether to project vectors to logits. Defaults to `False`. `embedding.logits(x)` is
+            the same as `embedding(x, logits=True)`.
 
     Returns:
-        (B, T, D) vectors sqrt(D) E[id] in the compute dtype; or (B, T, V) float32
-        logits x E^T, or x W + b. Lookup also sets the Keras mask, True where id is not 0;
-        the projection passes its input's mask on.
+        (B, T, D) vectors sqrt(D) E[id] in the compute dtype; or (B, T, V) float32 logits x E^T, or
+        x W + b. The lookup sets the Keras mask, True where the id is not 0. The projection passes
+        the mask of its input on.
 
     Raises:
-        ValueError: sizes are not positive, or the vectors' last axis is not D.
+        ValueError: a size is not positive, or the last axis of the vectors is not D.
         TypeError: ids are not integers.
 
     Example:
@@ -52,19 +57,23 @@ class TokenEmbedding(layers.Layer):
     ((1, 3, 4), (1, 3, 11))
     """
 
-    def __init__(self, vocab_size, d_model, tie_output=True, output_bias=False, **kwargs):
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        tie_output: bool = True,
+        output_bias: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_positive(vocab_size=vocab_size, d_model=d_model)
-        self.vocab_size = vocab_size
-        self.d_model = d_model
-        self.tie_output = tie_output
-        self.output_bias = output_bias
-        self.supports_masking = True
+        self.vocab_size, self.d_model = vocab_size, d_model
+        self.tie_output, self.output_bias = tie_output, output_bias
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
         shape = (self.vocab_size, self.d_model)
-        # No autocast: logits are computed in float32 under every dtype policy.
+        # Without autocast, logits are computed in float32 under every dtype policy.
         options = {"autocast": False}
         self.embeddings = self.add_weight(shape, normal, name="embeddings", **options)
         if not self.tie_output:
@@ -73,7 +82,7 @@ class TokenEmbedding(layers.Layer):
         if self.output_bias:
             self.bias = self.add_weight(shape[:1], "zeros", name="output_bias", **options)
 
-    def call(self, inputs, logits=False):
+    def call(self, inputs: Tensor, logits: bool = False) -> Tensor:
         if logits:
             if inputs.shape[-1] != self.d_model:
                 raise ValueError(
@@ -89,41 +98,35 @@ class TokenEmbedding(layers.Layer):
         vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)  # (B, T, D)
 
-    def logits(self, vectors):
+    def logits(self, vectors: Tensor) -> Tensor:
         """Projects vectors (B, T, D) to float32 logits (B, T, V)."""
         return self(vectors, logits=True)
 
-    def compute_mask(self, inputs, previous_mask=None):
-        if "int" in keras.backend.standardize_dtype(inputs.dtype):
-            return padding_mask(inputs)
-        return previous_mask
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
+        is_lookup = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        return ops.not_equal(inputs, PAD_ID) if is_lookup else previous_mask
 
-    def compute_output_shape(self, input_shape, logits=False):
+    def compute_output_shape(self, input_shape: Shape, logits: bool = False) -> Shape:
         return (*input_shape[:-1], self.vocab_size) if logits else (*input_shape, self.d_model)
 
-    def compute_output_spec(self, inputs, logits=False):
+    def compute_output_spec(self, inputs: Tensor, logits: bool = False) -> keras.KerasTensor:
         shape = self.compute_output_shape(inputs.shape, logits)
         return keras.KerasTensor(shape, "float32" if logits else self.compute_dtype)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "tie_output": self.tie_output,
-            "output_bias": self.output_bias,
-        }
+    def get_config(self) -> dict[str, Any]:
+        names = ("vocab_size", "d_model", "tie_output", "output_bias")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class SegmentEmbedding(layers.Layer):
-    """Adds a learned vector that says which text a token belongs to.
+class SegmentEmbedding(BaseLayer):
+    """Adds a learned vector that tells which text a token belongs to.
 
     For two texts in one row, such as a question and a passage: BERT's segment embeddings (arXiv
-    1810.04805, section 3). It adds, as position encodings do, and so keeps the mask.
+    1810.04805, section 3).
 
     Weights: `embeddings` (num_segments + 1, D), drawn from a normal distribution of standard
-    deviation D^-1/2. The first row is that of padding.
+    deviation D^-1/2. The first row is the vector of padding.
 
     Args:
         num_segments: number of texts in a row. Defaults to 2.
@@ -147,27 +150,71 @@ class SegmentEmbedding(layers.Layer):
     (1, 4, 8)
     """
 
-    def __init__(self, num_segments=2, **kwargs):
+    def __init__(self, num_segments: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive(num_segments=num_segments)
         self.num_segments = num_segments
-        self.supports_masking = True
 
-    def build(self, inputs_shape, segment_ids_shape=None):
-        d_model = inputs_shape[-1]
+    def build(self, input_shape: Shape) -> None:
+        d_model = input_shape[-1]
+        normal = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.num_segments + 1, d_model),
-            initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+            (self.num_segments + 1, d_model), normal, name="embeddings"
         )
 
-    def call(self, inputs, segment_ids):
+    def call(self, inputs: Tensor, segment_ids: Tensor) -> Tensor:
         check_ids(segment_ids, "pass the vectors first, then the segment ids")
         vectors = ops.take(self.embeddings, segment_ids, axis=0)  # (B, S, D)
         return inputs + ops.cast(vectors, inputs.dtype)
 
-    def compute_output_shape(self, inputs_shape, segment_ids_shape=None):
-        return inputs_shape
-
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_segments": self.num_segments}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class WordNumbers(keras.Layer):
+    """Numbers the words of a sentence: pieces of the first give 1, of the second 2, padding 0.
+
+    Positions count pieces. If the labels name words, as in parsing or tagging, an embedding of
+    these numbers tells the model which pieces form a word:
+    `TokenEmbedding(most + 1, d_model)(WordNumbers(starts)(ids))`.
+
+    Args:
+        starts: sequence of V booleans, whether a piece begins a word: `Tokenizer.word_starts`.
+        most: int, the largest number. All later words get it, too. Defaults to 255.
+
+    Call arguments:
+        inputs: integer ids (B, S).
+
+    Returns:
+        (B, S) int32, without a Keras mask. Only padding is 0.
+
+    Raises:
+        ValueError: `starts` is empty, or `most` is less than 1.
+
+    Example:
+
+    >>> starts = [False, False, False, False, True, True, False]  # piece 6 continues a word
+    >>> WordNumbers(starts)(keras.ops.array([[4, 6, 5, 0]]))
+    array([[1, 1, 2, 0]], dtype=int32)
+    """
+
+    def __init__(self, starts: Iterable[bool], most: int = 255, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.starts, self.most = [bool(start) for start in starts], most
+        if not self.starts:
+            raise ValueError("starts is empty. Pass `tokenizer.word_starts`.")
+        if most < 1:
+            raise ValueError(f"most must be at least 1, but {most} was passed.")
+
+    def call(self, inputs: Tensor) -> Tensor:
+        starts = ops.take(ops.convert_to_tensor(self.starts, "int32"), inputs, axis=0)
+        # Pieces before the first beginning of a word belong to the first word.
+        numbers = ops.clip(ops.cumsum(starts, axis=1), 1, self.most)
+        return ops.where(ops.equal(inputs, PAD_ID), 0, ops.cast(numbers, "int32"))
+
+    def compute_output_spec(self, inputs: Tensor) -> keras.KerasTensor:
+        return keras.KerasTensor(inputs.shape, "int32")
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "starts": self.starts, "most": self.most}

@@ -1,7 +1,10 @@
-"""Attention weights, drawn as in the paper's appendix.
+"""Attention weights, and figures of them as in the paper's appendix.
 
 Shapes: B batch, N layers, H heads, T target (query) length, S source (key) length.
 """
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -9,29 +12,37 @@ from keras import ops
 
 from keras_transformer.decoding import encoded
 from keras_transformer.layers.blocks import EncoderBlock
+from keras_transformer.models import Stack, TransformerModel
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.types import Array, Tensor
 
-SPECIAL_LABELS = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from keras_transformer.text.tokenizer import Tokenizer
+
+SPECIAL_LABELS: dict[int, str] = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
 
 
-def attention_maps(model, source_ids=None, target_ids=None):
-    """Attention weights of every head and layer for one sentence, without dropout.
+def attention_maps(
+    model: TransformerModel, source_ids: Any = None, target_ids: Sequence[int] | Array | None = None
+) -> dict[str, Array]:
+    """Returns the attention weights of every head and layer for one sentence, without dropout.
 
     Args:
         model: `Transformer`, `TransformerEncoder` or `CausalTransformer`.
-        source_ids: S integers, for models with an encoder. For an encoder of the caller's what it
-            reads, one array or a dict of them, without batch axis.
+        source_ids: S integers, for models with an encoder. With `Transformer(encoder=...)`, the
+            encoder's input or a dict of its inputs, without batch axis.
         target_ids: T integers that start with the begin id 2, for models with a decoder.
 
     Returns:
-        Dict of float32 arrays, one for each use of attention that the model has (section 3.2.3):
+        Dict of float32 arrays, one for each use of attention in the model (section 3.2.3):
         "encoder" (N, H, S, S), "decoder" (N, H, T, T), "cross" (N, H, T, S). Row i holds the
-        weights of query i, and they sum to 1. The weights of padded keys are 0. What happens inside
-        an encoder of the caller's is not known, so that "encoder" is missing there; a recurrent
-        decoder has no "decoder".
+        weights of query i, which sum to 1. The weights of padded keys are 0. "encoder" is missing
+        with `Transformer(encoder=...)`, and "decoder" with a recurrent decoder.
 
     Raises:
-        ValueError: if ids are missing that the model needs, or are not one sentence.
+        ValueError: ids that the model needs are missing, or they are not one sentence.
 
     Example:
 
@@ -54,7 +65,9 @@ def attention_maps(model, source_ids=None, target_ids=None):
     return {name: np.concatenate(weights) for name, weights in maps.items() if weights}
 
 
-def _run(stack, ids, *memory, **options):
+def _run(
+    stack: Stack, ids: Tensor, *memory: Tensor, **options: bool
+) -> tuple[Tensor, dict[str, list[Array]]]:
     """The output of a stack, and the attention weights of its blocks: a list for each use."""
     x, scores = stack.embed(ids), {}
     for block in stack.blocks:
@@ -64,18 +77,18 @@ def _run(stack, ids, *memory, **options):
     return stack.norm(x), scores
 
 
-def block_attention(model, inputs):
-    """Attention weights of every `EncoderBlock` that a functional model calls, without dropout.
+def block_attention(model: keras.Model, inputs: Any) -> Array:
+    """Returns the attention weights of every `EncoderBlock` in a functional model, without dropout.
 
-    For models of one's own, such as one over patches of pictures. Blocks inside a model that is a
-    layer of this one are not seen: pass that model.
+    For your own models, such as a model of image patches. Blocks inside a nested model do not
+    count: pass the nested model.
 
     Args:
         model: functional Keras model.
-        inputs: a batch of what it takes.
+        inputs: a batch of the model's inputs.
 
     Returns:
-        Float32 array (N, B, H, S, S), by block, from the first to the last.
+        Float32 array (N, B, H, S, S), from the first block to the last.
 
     Raises:
         ValueError: the model calls no `EncoderBlock`.
@@ -89,9 +102,12 @@ def block_attention(model, inputs):
     """
     blocks = [layer for layer in model.layers if isinstance(layer, EncoderBlock)]
     if not blocks:
-        raise ValueError(f"{model.name} calls no EncoderBlock; it has {model.layers}.")
+        raise ValueError(
+            f"{model.name} calls no EncoderBlock. Its layers are {model.layers}. Pass the model "
+            "that calls the blocks."
+        )
     vectors = keras.Model(model.input, [block.input for block in blocks])(inputs)
-    vectors = keras.tree.flatten(vectors)  # of one block it is no list
+    vectors = keras.tree.flatten(vectors)  # one block gives a tensor
     scores = [
         block(x, return_attention_scores=True)[1]["self"]
         for block, x in zip(blocks, vectors, strict=True)
@@ -99,27 +115,32 @@ def block_attention(model, inputs):
     return np.stack([_as_float32(weights) for weights in scores])
 
 
-def _one_row(ids, name):
+def _one_row(ids: Any, name: str) -> Tensor:
     ids = np.asarray([] if ids is None else ids)
     if ids.ndim != 1 or not ids.size:
         raise ValueError(
             f"{name} must be the ids of one sentence, a sequence of integers, but its shape is "
-            f"{ids.shape}. For a row of a batch pass ids[i]."
+            f"{ids.shape}. For row i of a batch, pass ids[i]."
         )
     return ops.convert_to_tensor(ids[None], "int32")
 
 
-def _as_float32(weights):
+def _as_float32(weights: Tensor) -> Array:
     return ops.convert_to_numpy(ops.cast(weights, "float32"))
 
 
-def token_labels(tokenizer, ids):
-    """The text of each id, to label an axis with. A space is "·"; special ids have names."""
+def token_labels(tokenizer: "Tokenizer", ids: Sequence[int] | Array) -> list[str]:
+    """Returns the text of each id as a label of an axis. A space is "·"; special ids have names."""
     texts = tokenizer.decode([[int(i)] for i in ids])
     return [SPECIAL_LABELS.get(int(i), text or "·") for i, text in zip(ids, texts, strict=True)]
 
 
-def plot_attention(weights, row_labels, column_labels, title=None):
+def plot_attention(
+    weights: Array,
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    title: str | None = None,
+) -> "Figure":
     """Draws attention weights as a grid of heat maps: one row per layer, one column per head.
 
     Args:
@@ -132,7 +153,7 @@ def plot_attention(weights, row_labels, column_labels, title=None):
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if `weights` has another rank, or its shape does not fit the labels.
+        ValueError: `weights` is not of rank 4, or its shape does not fit the labels.
 
     Example:
 
@@ -146,7 +167,8 @@ def plot_attention(weights, row_labels, column_labels, title=None):
     if weights.ndim != 4 or weights.shape[2:] != (len(row_labels), len(column_labels)):
         raise ValueError(
             f"weights must have shape (layers, heads, {len(row_labels)}, {len(column_labels)}), "
-            f"the last two by the number of labels, but its shape is {weights.shape}."
+            "where the last two sizes are the numbers of labels, but its shape is "
+            f"{weights.shape}. Pass one label for each row and column."
         )
     layers, heads, rows, columns = weights.shape
     size = (heads * (1 + 0.17 * columns), layers * (0.8 + 0.17 * rows) + 0.6)
@@ -156,7 +178,7 @@ def plot_attention(weights, row_labels, column_labels, title=None):
         panel = panels[layer, head]
         panel.imshow(weights[layer, head], vmin=0, vmax=1, cmap="Blues", aspect="auto")
         panel.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=7)
-        # In a label, "$" would start a formula.
+        # Matplotlib reads "$" as the start of a formula.
         panel.set_xticks(range(columns), [_plain(t) for t in column_labels], rotation=90)
         panel.set_yticks(range(rows), [_plain(t) for t in row_labels])
         panel.tick_params(labelsize=6, length=0)
@@ -164,23 +186,30 @@ def plot_attention(weights, row_labels, column_labels, title=None):
     return figure
 
 
-def _plain(text):
+def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def plot_translation(model, tokenizer, source, translation, title=None, target_tokenizer=None):
+def plot_translation(
+    model: TransformerModel,
+    tokenizer: "Tokenizer",
+    source: str,
+    translation: str,
+    title: str | None = None,
+    target_tokenizer: "Tokenizer | None" = None,
+) -> "Figure":
     """Draws which source tokens the decoder of a `Transformer` attends to while it translates.
 
     Args:
         model: `Transformer`.
-        tokenizer: `Tokenizer`.
+        tokenizer: `Tokenizer` of the source.
         source: str, the sentence.
-        translation: str, its translation, by the model or by a person.
+        translation: str, a translation of it by the model or a person.
         title: str or `None`.
-        target_tokenizer: `Tokenizer` of the translation. Defaults to `None`: `tokenizer`.
+        target_tokenizer: `Tokenizer` of the translation. Defaults to `tokenizer`.
 
     Returns:
-        `matplotlib.figure.Figure`, as `plot_attention` draws it.
+        `matplotlib.figure.Figure`, from `plot_attention`.
 
     Example:
 

@@ -1,42 +1,14 @@
-"""Searches: from a model's logits to the sequences that it finds likeliest (section 6.1).
+"""Searches: from a model's logits to its most likely sequences (section 6.1).
 
-What lives here: one file a search (`greedy`, `beam`, `sampling`), what they share (`base`,
-`independent`), the loop over steps (`loop`), the ranking of tokens (`candidates`), the tokens that
-are given (`given`), models that write the words of a lexical shortlist only (`shortlist`) or what a
-grammar allows (`grammar`, `bracket_grammar`), and the checks of arguments (`checks`).
+`base` holds the frame of a search and `inputs` its arguments. `loop` adds tokens step by step,
+`ranking` finds the most likely next tokens. `beam` and `sampling` are the searches. `shortlist` and
+`grammar` restrict the tokens that a model may generate; `bracket_grammar` is one grammar.
 
-What may be imported: TensorFlow, the layers, special ids. Models are not: a search knows a model
-by its methods. A new search is one file here, and its name below.
+This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
+`SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
+add its name below.
 
-What a model must offer to be searched: three methods.
-
-- `encode(source_ids)`, with int32 (B, S): returns the memory, what every step needs of the source.
-  It is computed once. Any nest of tensors (B, ...); `()` for nothing. A memory with tensors of
-  other shapes has a method `of(sentences)`, the memory of these.
-- `initial_cache(batch_size, beam_width)`, with an int32 scalar and an int: returns the `Cache`
-  before the first token, with tensors (B, ...) in `by_sentence` and (B, W, ...) in `by_hypothesis`.
-- `decode_step(ids, position, memory, cache)`, with the last token of each hypothesis, int32 (B, W),
-  and the number of tokens before it, int32 scalar: returns the logits of the next token, float
-  (B, W, V), and the next `Cache`. An axis of the cache that is empty (size 0) at first may grow.
-  All other axes keep their size.
-
-Between two steps a search may drop sentences that are over, from memory and cache, and reorder
-`by_hypothesis`, so that hypothesis w finds there what the one that it continues has left.
-
-And three members that it may offer:
-
-- `start_ids(source_ids)`: the tokens before the first generated one, int32 (B, P), right-padded
-  with 0. Without it every sentence starts with the begin token.
-- `max_length`: the number of positions that the model has. Without it, or if it is `None`, there is
-  no limit.
-- `narrowed(least)`, of its class: a model that is searched in its place, over a vocabulary of this
-  batch with `least` words or more, or `None`. It has the three methods and `max_length`, starts
-  with the begin token, and numbers its words by itself, the special ids (0 to 3) as always: ids in
-  `decode_step` are such numbers, and the graph need not know how many there are. Its method
-  `restored(ids, memory)`, with what its `encode` returned, gives the ids of numbers, 0 for 0.
-  Searches for the likeliest tokens ask for it where no prefix is given.
-
-A recurrent translator, for example, whose state is all that it remembers:
+A `SearchModel` is, for example, a recurrent translator whose state holds all that it remembers:
 
 >>> class Recurrent:
 ...     def __init__(self, vocab_size, size):
@@ -61,13 +33,12 @@ A recurrent translator, for example, whose state is all that it remembers:
 TensorShape([2, 4])
 """
 
-from keras_transformer.decoding import Cache
+from keras_transformer.decoding import Cache, SearchModel, Shared
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.bracket_grammar import BracketGrammar
-from keras_transformer.search.grammar import Constrained
-from keras_transformer.search.greedy import GreedySearch
-from keras_transformer.search.sampling import Sampling
+from keras_transformer.search.grammar import Constrained, Grammar
+from keras_transformer.search.sampling import GreedySearch, Sampling
 from keras_transformer.search.shortlist import Shortlist, Shortlisted
 
 __all__ = [
@@ -75,9 +46,12 @@ __all__ = [
     "BracketGrammar",
     "Cache",
     "Constrained",
+    "Grammar",
     "GreedySearch",
     "Sampling",
+    "SearchModel",
     "SearchResult",
+    "Shared",
     "Shortlist",
     "Shortlisted",
 ]

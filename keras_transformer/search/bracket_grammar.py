@@ -1,60 +1,62 @@
-"""The grammar of lines of brackets: a search with it writes trees.
+"""A grammar for lines of brackets: every output is a tree.
 
 Shapes: B batch, W hypotheses, S source length, V vocabulary.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.search.sources import SOURCE_IDS
+from keras_transformer.search.inputs import SOURCE_IDS
 from keras_transformer.special_ids import END_ID, PAD_ID
+from keras_transformer.types import Array, Tensor
 
-NEITHER, OPENS, CLOSES, NUMBER, WORD = range(5)  # what a token is
+NEITHER, OPENS, CLOSES, NUMBER, WORD = range(5)  # kinds of tokens
 
 
 class BracketState(NamedTuple):
-    """What has been written of a line of brackets.
+    """An unfinished line of brackets.
 
     Attributes:
         closers: int32 (B, W, max_depth), the token that closes each open bracket, the outermost
             first.
-        depth: int32 (B, W), how many brackets are open.
-        words, length: int32 (B, W), how many words are written, and how many tokens.
+        depth: int32 (B, W), the number of open brackets.
+        words, length: int32 (B, W), the numbers of words and of tokens so far.
     """
 
-    closers: tf.Tensor
-    depth: tf.Tensor
-    words: tf.Tensor
-    length: tf.Tensor
+    closers: Tensor
+    depth: Tensor
+    words: Tensor
+    length: Tensor
 
 
 class BracketGrammar:
-    """Lines of brackets that are one tree, with a word for each word of the source.
+    """A `Grammar` of trees with one word for each word of the source.
 
-    A tree is a bracket around words and trees, at least one. Lines are those of
-    `data.sets.trees.to_brackets`: "(NP" opens a bracket, and ")NP" closes it, or ")" where there is
-    no ")NP"; a piece of digits is the number of the word that follows it; every other piece is a
-    word.
+    A tree is a bracket around one or more words and trees. The piece "(NP" opens a bracket, and
+    ")NP" closes it, or ")" if the vocabulary has no ")NP". A piece of digits is the number of the
+    word that follows it. Every other piece is a word.
+
+    A sentence gets an empty line if it has no words, more words than there are numbers, or more
+    than fit into `max_length`.
 
     Args:
-        pieces: sequence of V str, the vocabulary that is written: `Tokenizer.pieces` of a tokenizer
-            of words. Where "1" is among them, all words have numbers, from 1.
-        word_starts: sequence of bool, whether a piece that is read begins a word:
-            `Tokenizer.word_starts` of the source's tokenizer. Defaults to `None`: any number of
-            words may be written.
-        max_depth: int, most brackets that may be open at once. Defaults to 64.
-        max_length: int, most tokens of a line, the end token included: so no tree is cut off by the
-            search's own `max_length`, which must not be less. Defaults to `None`: any number.
+        pieces: sequence of V str, the target vocabulary: `Tokenizer.pieces` of a tokenizer of
+            words. If "1" is one of them, all words have numbers, from 1.
+        word_starts: sequence of bool, whether each piece of the source begins a word:
+            `Tokenizer.word_starts` of the source's tokenizer. Defaults to `None`: a tree may have
+            any number of words.
+        max_depth: int, the greatest number of open brackets. Defaults to 64.
+        max_length: int, the greatest number of tokens of a line, end token included. Pass at most
+            the `max_length` of the search, which then never cuts off a tree. Defaults to `None`:
+            no limit.
 
     Raises:
-        ValueError: no bracket can be opened and closed, there are no words, or `max_depth` is less
-            than 1.
-
-    A sentence of no words, of more than there are numbers, or of more than fit into `max_length`
-    gets an empty line.
+        ValueError: if no bracket can be opened and closed, if there are no words, or if `max_depth`
+            is below 1.
 
     Example:
 
@@ -67,12 +69,20 @@ class BracketGrammar:
     '(S 1 DT'
     """
 
-    def __init__(self, pieces, word_starts=None, max_depth=64, max_length=None):
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        word_starts: Sequence[bool] | None = None,
+        max_depth: int = 64,
+        max_length: int | None = None,
+    ) -> None:
         spelled = [piece.lstrip("\u2581") for piece in pieces]
         places = {piece: place for place, piece in enumerate(spelled)}
-        self.max_depth, self.max_length = max_depth, max_length
-        self.kind = np.full(len(spelled), NEITHER, np.int32)  # of each token
-        self.closer = np.full(len(spelled), PAD_ID, np.int32)  # what closes the bracket it opens
+        self.max_depth: int = max_depth
+        self.max_length: int | None = max_length
+        # For each token its kind, and the token that closes the bracket it opens.
+        self.kind: Array = np.full(len(spelled), NEITHER, np.int32)
+        self.closer: Array = np.full(len(spelled), PAD_ID, np.int32)
         for place, piece in enumerate(spelled[END_ID + 1 :], END_ID + 1):
             closer = places.get(f"){piece[1:]}", places.get(")"))
             if piece.startswith("(") and closer is not None:
@@ -83,20 +93,23 @@ class BracketGrammar:
                 self.kind[place] = WORD
         self.kind[self.closer[self.closer != PAD_ID]] = CLOSES
         highest = next(n for n in range(len(spelled) + 1) if str(n + 1) not in places)
-        # Before the first word stands number 1; behind the last number there is none.
-        self.numbers = np.array([places[str(n + 1)] for n in range(highest)] + [PAD_ID], np.int32)
-        self.numbered = highest > 0
+        # The tokens of numbers 1, 2, ...; padding after the last number.
+        numbers = [places[str(n + 1)] for n in range(highest)]
+        self.numbers: Array = np.array([*numbers, PAD_ID], np.int32)
+        self.numbered: bool = highest > 0
         self.per_word = 2 if self.numbered else 1  # tokens
-        self.word_starts = None if word_starts is None else np.asarray(word_starts, np.int32)
+        self.word_starts: Array | None = None
+        if word_starts is not None:
+            self.word_starts = np.asarray(word_starts, np.int32)
         if OPENS not in self.kind or WORD not in self.kind or max_depth < 1:
             raise ValueError(
-                'The pieces of a line of brackets are such as "(S", ")S" and "XX", and max_depth '
-                f"is at least 1; got {len(spelled)} pieces, {spelled[END_ID + 1 :][:5]} the first, "
-                f"and {max_depth}. Pass `pieces` of the tokenizer whose lines are written."
+                'BracketGrammar needs pieces such as "(S", ")S" and "XX", and a max_depth from 1; '
+                f"got {len(spelled)} pieces, first {spelled[END_ID + 1 :][:5]}, and {max_depth}. "
+                "Pass `pieces` of the target's tokenizer."
             )
 
-    def read(self, source):
-        """How many words the source has, (B, 1); `()` where they are not counted."""
+    def read(self, source: Any) -> Tensor | tuple[()]:
+        """Number of words of the source, (B, 1); `()` if they are not counted."""
         if self.word_starts is None:
             return ()
         ids = source[SOURCE_IDS] if isinstance(source, dict) else source
@@ -107,15 +120,17 @@ class BracketGrammar:
             words *= tf.cast(self.per_word * words + 3 <= self.max_length, tf.int32)
         return words
 
-    def start(self, batch_size, beam_width):
-        """Nothing is written."""
-        nothing = tf.zeros([batch_size, beam_width], tf.int32)
+    def start(self, batch_size: Tensor, beam_width: int) -> BracketState:
+        """The state of empty lines."""
+        zeros = tf.zeros([batch_size, beam_width], tf.int32)
         closers = tf.zeros([batch_size, beam_width, self.max_depth], tf.int32)
-        return BracketState(closers, nothing, nothing, nothing)
+        return BracketState(closers, zeros, zeros, zeros)
 
-    def step(self, ids, state, known):
-        """See `keras_transformer.search.grammar`."""
-        kind = tf.gather(self.kind, ids)  # (B, W), as all that follow
+    def step(
+        self, ids: Tensor, state: BracketState, known: Tensor | tuple[()]
+    ) -> tuple[Tensor, BracketState]:
+        """Which tokens may follow, boolean (B, W, V), and the next state. See `Grammar`."""
+        kind = tf.gather(self.kind, ids)  # (B, W), as are all conditions below
         state = self._after(ids, kind, state)
         inside = state.depth > 0
         more, done, room = self._left(state, known)
@@ -140,8 +155,8 @@ class BracketGrammar:
         allowed = [tf.expand_dims(when, 2) & tokens for when, tokens in rules]
         return functools.reduce(tf.logical_or, allowed), state
 
-    def _after(self, ids, kind, state):
-        """The state with the token that was written."""
+    def _after(self, ids: Tensor, kind: Tensor, state: BracketState) -> BracketState:
+        """The state after these tokens."""
         opened, closed, word = (
             tf.cast(tf.equal(kind, which), tf.int32) for which in (OPENS, CLOSES, WORD)
         )
@@ -153,12 +168,14 @@ class BracketGrammar:
             state.length + tf.cast(tf.not_equal(kind, NEITHER), tf.int32),
         )
 
-    def _at(self, depth):
-        """Where a bracket of this depth stands among those that are open, (B, W, max_depth)."""
+    def _at(self, depth: Tensor) -> Tensor:
+        """One-hot position of a depth among the open brackets, boolean (B, W, max_depth)."""
         return tf.equal(np.arange(self.max_depth, dtype=np.int32), tf.expand_dims(depth, 2))
 
-    def _left(self, state, known):
-        """Whether there is a word to write, none any more, room for a bracket, each (B, W)."""
+    def _left(
+        self, state: BracketState, known: Tensor | tuple[()]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Whether a word may follow, all words are there, and a bracket fits in; each (B, W)."""
         counted = not isinstance(known, tuple)
         left = known - state.words if counted else tf.zeros_like(state.words)
         more, done = (left > 0, tf.equal(left, 0)) if counted else (left >= 0, state.words > 0)
@@ -166,7 +183,7 @@ class BracketGrammar:
             more = state.words < len(self.numbers) - 1
         if self.max_length is None:
             return more, done, left >= 0
-        # Beside what must come: the words, what closes all brackets, and the end.
+        # The room that the remaining words, all closing brackets and the end leave.
         room = self.max_length - 1 - state.length - state.depth - self.per_word * left
         if counted:
             return more, done, room >= 2

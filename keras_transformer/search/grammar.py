@@ -1,65 +1,77 @@
-"""Grammars: a search that writes only what fits.
+"""Grammars restrict the tokens that a search may choose next.
 
-A grammar says after each token which ones may follow. So a search never writes what is no tree, no
-number or no JSON, however little the model knows of that. A grammar is any object with three
-methods:
-
-- `read(source)`, with what the model's encoder reads, ids (B, S) or a dict: returns what is to be
-  known of the source, any nest of tensors (B, ...); `()` for nothing.
-- `start(batch_size, beam_width)`, with an int32 scalar and an int: returns the state before the
-  first token, any nest of tensors (B, W, ...).
-- `step(ids, state, known)`, with the last token of each hypothesis, int32 (B, W), the state before
-  it and what `read` returned: returns which tokens may follow, boolean (B, W, V), and the state
-  after it. The begin token comes first.
-
-A search knows nothing of it: `Constrained` puts model and grammar together, and is a model to it.
+The output always follows the grammar, even if the model is bad.
 
 Shapes: B batch, W hypotheses, S source length, V vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache
-from keras_transformer.search.loop import memory_of
+from keras_transformer.decoding import Cache, SearchModel
+from keras_transformer.search.inputs import missing_methods
 from keras_transformer.special_ids import PAD_ID
+from keras_transformer.types import Tensor
+
+
+class Grammar(Protocol):
+    """Decides after each token which tokens may follow."""
+
+    def read(self, source: Any) -> Any:
+        """Reads the source before the first step.
+
+        Args:
+            source: the input of the model's encoder: ids (B, S), or a dict of arrays.
+
+        Returns:
+            What `step` needs to know about the source: a nest of tensors (B, ...), `()` for none.
+        """
+
+    def start(self, batch_size: Tensor, beam_width: int) -> Any:
+        """Returns the state before the first token: a nest of tensors (B, W, ...)."""
+
+    def step(self, ids: Tensor, state: Any, known: Any) -> tuple[Tensor, Any]:
+        """Reads one token of each hypothesis.
+
+        Args:
+            ids: int32 (B, W), the last token of each hypothesis; first the begin token.
+            state: the state before this token. The search reorders it with the hypotheses.
+            known: the result of `read`.
+
+        Returns:
+            Whether each token may follow, boolean (B, W, V), and the state after `ids`.
+        """
 
 
 class GrammarMemory(NamedTuple):
-    """What every step needs of the source.
+    """The encoded source, as model and grammar know it.
 
     Attributes:
-        memory: the model's own.
-        known: what the grammar read, tensors (B, ...).
+        memory: the model's own memory.
+        known: the result of the grammar's `read`, tensors (B, ...).
     """
 
     memory: Any
     known: Any
 
-    def of(self, sentences):
-        """The memory of these sentences."""
-        known = tf.nest.map_structure(lambda x: tf.gather(x, sentences), self.known)
-        return GrammarMemory(memory_of(self.memory, sentences), known)
-
 
 class Constrained:
-    """A model as a search knows it, that writes only what a grammar allows.
+    """A `SearchModel` that generates only what a grammar allows.
 
-    Probabilities are the model's own: what is forbidden keeps its share, so scores tell how likely
-    the model finds what it had to write. A sentence of which the grammar allows nothing more has no
-    hypothesis: ids 0, score -inf. Given tokens, as a prompt's or of a `target_prefix`, are held to
-    the grammar, too.
+    Probabilities are the model's own: forbidden tokens keep their share, so a score tells how
+    likely the model finds the output. If the grammar allows no token, the sentence has no
+    hypothesis: its ids are 0 and its score is -inf. The grammar also applies to given tokens, of a
+    prompt or a `target_prefix`.
 
     Args:
-        model: a `Transformer`, or any other model that can be searched.
-        grammar: a `BracketGrammar`, or any object with the methods of one: `read`, `start` and
-            `step`.
+        model: a `Transformer`, or any other `SearchModel`.
+        grammar: a `BracketGrammar`, or any other `keras_transformer.search.Grammar`.
 
     Raises:
-        TypeError: the grammar lacks a method.
-        ValueError: in a search, the grammar is of another vocabulary.
+        TypeError: if the grammar lacks a method.
+        ValueError: in a search, if model and grammar have different vocabularies.
 
     Example:
 
@@ -80,43 +92,47 @@ class Constrained:
     False
     """
 
-    def __init__(self, model, grammar):
+    def __init__(self, model: SearchModel, grammar: Grammar) -> None:
         check_grammar(grammar)
-        self.model, self.grammar = model, grammar
-        self.max_length = getattr(model, "max_length", None)
-        self.source_inputs = getattr(model, "source_inputs", None)
+        self.model: SearchModel = model
+        self.grammar: Grammar = grammar
+        self.max_length: int | None = getattr(model, "max_length", None)
+        self.source_inputs: Any = getattr(model, "source_inputs", None)
         if hasattr(model, "start_ids"):
-            self.start_ids = model.start_ids
+            self.start_ids: Any = model.start_ids
 
-    def encode(self, source):
-        """`GrammarMemory` of what the encoder reads."""
-        return GrammarMemory(self.model.encode(source), self.grammar.read(source))
+    def encode(self, source_ids: Any) -> GrammarMemory:
+        """Encodes the source; the grammar reads it."""
+        return GrammarMemory(self.model.encode(source_ids), self.grammar.read(source_ids))
 
-    def initial_cache(self, batch_size, beam_width):
-        """The model's cache, and the grammar's state of each hypothesis."""
+    def initial_cache(self, batch_size: Tensor, beam_width: int) -> Cache:
+        """The model's cache, with the grammar's state of each hypothesis."""
         cache = self.model.initial_cache(batch_size, beam_width)
         state = self.grammar.start(batch_size, beam_width)
-        return Cache(cache.by_sentence, (cache.by_hypothesis, state))
+        return cache._replace(by_hypothesis=(cache.by_hypothesis, state))
 
-    def decode_step(self, ids, position, memory, cache):
-        """As the model's, with -inf as the logit of what is forbidden."""
+    def decode_step(
+        self, ids: Tensor, position: Tensor, memory: GrammarMemory, cache: Cache
+    ) -> tuple[Tensor, Cache]:
+        """The model's step, with the logit -inf for forbidden tokens."""
         own, state = cache.by_hypothesis
-        cache = Cache(cache.by_sentence, own)
-        logits, cache = self.model.decode_step(ids, position, memory.memory, cache)
+        own_cache = cache._replace(by_hypothesis=own)
+        logits, cache = self.model.decode_step(ids, position, memory.memory, own_cache)
+        logits = tf.cast(logits, tf.float32)
         allowed, state = self.grammar.step(ids, state, memory.known)
         if allowed.shape[-1] != logits.shape[-1]:
             raise ValueError(
-                f"The model writes {logits.shape[-1]} ids, but the grammar knows "
-                f"{allowed.shape[-1]}. Make it of the vocabulary that the model writes."
+                f"The model has a vocabulary of {logits.shape[-1]} ids, but the grammar has "
+                f"{allowed.shape[-1]}. Make the grammar from the model's target vocabulary."
             )
-        cache = Cache(cache.by_sentence, (cache.by_hypothesis, state))
-        return _without(tf.cast(logits, tf.float32), tf.logical_not(allowed)), cache
+        cache = cache._replace(by_hypothesis=(cache.by_hypothesis, state))
+        return _without(logits, tf.logical_not(allowed)), cache
 
 
-def _without(logits, forbidden):
-    """`logits` (B, W, V) with -inf where they are forbidden.
+def _without(logits: Tensor, forbidden: Tensor) -> Tensor:
+    """`logits` (B, W, V) with -inf for forbidden tokens.
 
-    The padding token, which no search writes, takes the share of the forbidden ones.
+    The padding token, which searches never choose, takes the share of the forbidden tokens.
     """
     forbidden = tf.logical_or(forbidden, np.arange(logits.shape[-1]) == PAD_ID)
     peak = tf.reduce_max(logits, axis=-1, keepdims=True)
@@ -125,11 +141,10 @@ def _without(logits, forbidden):
     return tf.concat([share, tf.where(forbidden, -np.inf, logits)[..., PAD_ID + 1 :]], axis=-1)
 
 
-def check_grammar(grammar):
-    """Raises `TypeError` unless it has the methods of a grammar."""
-    missing = [name for name in ("read", "start", "step") if not hasattr(grammar, name)]
-    if missing:
+def check_grammar(grammar: Any) -> None:
+    """Raises `TypeError` unless `grammar` has the methods of a `Grammar`."""
+    if missing := missing_methods(grammar, Grammar):
         raise TypeError(
-            f"{type(grammar).__name__} has no {', '.join(missing)}, so it is no grammar. Pass a "
-            "BracketGrammar or an object with these methods (keras_transformer.search.grammar)."
+            f"{type(grammar).__name__} has no {missing}, so it is not a grammar. Pass a "
+            "BracketGrammar or an object with the methods of keras_transformer.search.Grammar."
         )

@@ -1,140 +1,280 @@
-"""The loop of all searches, in TensorFlow operations that ONNX has too.
+"""The loop over steps that all searches share.
 
-Keras, SavedModel and ONNX therefore run the very same code. It is two loops: each step of the inner
-one adds a token to every hypothesis, and each phase of the outer one drops the sentences that are
-over. The cache of a dropped sentence is gone, so later steps cost less.
+It uses only TensorFlow operations that ONNX has too, so Keras, SavedModel and ONNX run the same
+search. There are two nested loops. Each step of the inner loop adds one token to every hypothesis.
+Each phase of the outer loop removes the finished sentences from the batch, with their caches, so
+that later steps cost less.
 
-Shapes: B batch, W beam width, P prompt length, Q prefix length, T generated length, t steps so far.
+A prompt or a target prefix passes through the same steps as generated tokens: at a position with a
+given token, that token is the only candidate. A prompt is not part of the result; a prefix is.
+
+`()` stands for missing tensors everywhere in memory, plan and cache: TensorFlow's nests skip it.
+
+Shapes: B batch, W beam width, P prompt length, Q prefix length, T generated length, V vocabulary,
+t steps so far.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-# The next phase begins when a quarter of the sentences of this one are over.
-GOING_ON = 0.75
+from keras_transformer.decoding import Cache, SearchModel, Shared
+from keras_transformer.search.ranking import ListedScores, log_softmax
+from keras_transformer.special_ids import PAD_ID
+from keras_transformer.types import Tensor
+
+# The next phase begins when a quarter of the sentences of this phase have finished.
+UNFINISHED_SHARE = 0.75
 
 
-class State(NamedTuple):
-    """What a step changes, beside the cache."""
+class Hypotheses(NamedTuple):
+    """The hypotheses of all sentences. Every step changes them.
 
-    ids: tf.Tensor  # (B, W) int32, the last token of each hypothesis
-    running: tf.Tensor  # (B, W), sum of log-probabilities; -inf: finished, or never existed
-    scores: tf.Tensor  # (B, W), scores of finished hypotheses; -inf: none
-    history: tf.Tensor  # (B, W or 2W, t) int32, tokens so far
+    Attributes:
+        ids: int32 (B, W), the last token of each running hypothesis.
+        running: float32 (B, W), the sum of its log-probabilities; -inf if there is none.
+        scores: float32 (B, W), scores of the finished hypotheses; -inf if there is none.
+        history: int32 (B, W or 2W, t), all tokens so far.
+    """
 
-    def updated(self, sentences, part):
-        """With the states `part` of these sentences; the history of the others ends with 0."""
+    ids: Tensor
+    running: Tensor
+    scores: Tensor
+    history: Tensor
+
+    def updated(self, sentences: Tensor, part: "Hypotheses") -> "Hypotheses":
+        """Replaces the hypotheses of some sentences; pads the history of all others with 0."""
         more = tf.shape(part.history)[2] - tf.shape(self.history)[2]
         longer = self._replace(history=tf.pad(self.history, [[0, 0], [0, 0], [0, more]]))
         put = functools.partial(tf.tensor_scatter_nd_update, indices=tf.expand_dims(sentences, 1))
-        return State(*[put(old, updates=new) for old, new in zip(longer, part, strict=True)])
+        return Hypotheses(*[put(old, updates=new) for old, new in zip(longer, part, strict=True)])
+
+
+class GivenTokens(NamedTuple):
+    """Prompts and target prefixes.
+
+    Attributes:
+        start_length: int32 (B, 1), the number of tokens of each prompt.
+        tokens: int32 (B, P + Q + 1), prompt and prefix of each sentence, then at least one 0.
+    """
+
+    start_length: Tensor
+    tokens: Tensor
 
 
 class Plan(NamedTuple):
-    """What stays fixed during the loop."""
+    """What stays fixed during the loop.
 
-    limit: tf.Tensor  # (B, 1) int32, most tokens that may be generated
-    start_length: Any  # (B, 1) int32, or the int 1 where every sentence starts with one token
-    given: Any  # (B, P + Q + 1) int32, tokens that are given, then 0; None where there are none
-    noise: Any  # (T, B, W) float32 in [0, 1), or None
+    Attributes:
+        limit: int32 (B, 1), the greatest number of generated tokens.
+        given: `GivenTokens`; `()` if every sentence starts with one token and has no prefix.
+        noise: float32 (T, B, W) in [0, 1), the random numbers of a sampling search, or `()`.
+    """
 
-    def of(self, sentences):
+    limit: Tensor
+    given: GivenTokens | tuple[()]
+    noise: Any = ()
+
+    def of(self, sentences: Tensor) -> "Plan":
         """The plan of these sentences."""
-        return Plan(
-            tf.gather(self.limit, sentences),
-            self.start_length if self.given is None else tf.gather(self.start_length, sentences),
-            None if self.given is None else tf.gather(self.given, sentences),
-            None if self.noise is None else tf.gather(self.noise, sentences, axis=1),
-        )
+        limit, given = take((self.limit, self.given), sentences)
+        noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), self.noise)
+        return Plan(limit, given, noise)
 
-    def count(self, position):
-        """How many tokens are generated after the step at this position, (B, 1) or scalar."""
-        return position + (2 - self.start_length)
+    def count(self, position: Tensor) -> Tensor:
+        """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
+        return position + (2 - self.given.start_length if self.given else 1)
 
 
-def run(advance, model, memory, plan, state, cache, batch_size):
-    """The state after the last step.
+class Steps(Protocol):
+    """The part of a search that the loop calls.
+
+    Attributes:
+        width: int, W.
+    """
+
+    width: Any
+
+    def advance(
+        self,
+        position: Tensor,
+        log_probs: Tensor | ListedScores,
+        hypotheses: Hypotheses,
+        plan: Plan,
+    ) -> tuple[Hypotheses, Tensor | None]:
+        """Adds one token to every hypothesis.
+
+        Args:
+            position: int32 scalar, the position of the last tokens.
+            log_probs: float32 (B, W, V), log-probabilities of the next tokens.
+            hypotheses: `Hypotheses` before the step.
+            plan: `Plan`.
+
+        Returns:
+            The next `Hypotheses`, and the number of the hypothesis that each of them continues,
+            int64 (B, W). `None` if each continues itself.
+        """
+
+
+def run(
+    search: Steps,
+    model: SearchModel,
+    memory: Any,
+    plan: Plan,
+    hypotheses: Hypotheses,
+    batch_size: Tensor,
+) -> Hypotheses:
+    """Adds tokens until every sentence has finished.
 
     Args:
-        advance: function `(position, logits, state, plan)` that returns the next state, and for
-            each hypothesis which one it continues, integers (B, W), or `None` for itself.
-        model: see `keras_transformer.search`.
-        memory: what the model's `encode` returned.
+        search: `Steps`.
+        model: `SearchModel`.
+        memory: the result of the model's `encode`.
         plan: `Plan`.
-        state, cache: before the first step.
+        hypotheses: `Hypotheses` before the first step.
         batch_size: B, int32 scalar.
+
+    Returns:
+        The final `Hypotheses`.
+
+    Raises:
+        TypeError: if `initial_cache` of the model does not return a `Cache`.
     """
-    invariants = _shape_invariants(state, cache)
-
-    def unfinished(position, sentences, state, cache):
-        return tf.reduce_any(state.running > -np.inf)
-
-    def phase(position, sentences, state, cache):
-        chosen = tf.where(_going_on(tf.gather(state.running, sentences)))[:, 0]
-        sentences = tf.gather(sentences, chosen)
-        memory_part, plan_part = memory_of(memory, sentences), plan.of(sentences)
-        position, part, cache = _steps(
-            tf.shape(plan_part.limit)[0],
-            functools.partial(advance, plan=plan_part),
-            lambda ids, position, cache: model.decode_step(ids, position, memory_part, cache),
-            [position, _take(state, sentences), _take(cache, chosen)],
-            [tf.TensorShape([]), *invariants],
+    cache = model.initial_cache(batch_size, search.width)
+    if not isinstance(cache, Cache):
+        raise TypeError(
+            f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
+            "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
         )
-        return position, sentences, state.updated(sentences, part), cache
+    rows = tf.TensorShape([None, search.width])
+    shapes = [
+        tf.TensorShape([]),
+        Hypotheses(ids=rows, running=rows, scores=rows, history=tf.TensorShape([None] * 3)),
+        # Sentences leave the batch, and axes that are empty at first may grow.
+        tf.nest.map_structure(
+            lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
+        ),
+    ]
 
-    return tf.while_loop(
+    def unfinished(
+        position: Tensor, sentences: Tensor, hypotheses: Hypotheses, cache: Cache
+    ) -> Tensor:
+        return tf.reduce_any(hypotheses.running > -np.inf)
+
+    def phase(
+        position: Tensor, sentences: Tensor, hypotheses: Hypotheses, cache: Cache
+    ) -> tuple[Tensor, Tensor, Hypotheses, Cache]:
+        chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
+        sentences = tf.gather(sentences, chosen)
+        memory_part, plan_part = take(memory, sentences), plan.of(sentences)
+        enough = tf.shape(plan_part.limit)[0]
+        enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
+
+        def most_go_on(position: Tensor, hypotheses: Hypotheses, cache: Cache) -> Tensor:
+            return tf.reduce_sum(tf.cast(_going_on(hypotheses.running), tf.float32)) > enough
+
+        position, part, cache = tf.while_loop(
+            most_go_on,
+            functools.partial(add_token, search, model, memory_part, plan_part),
+            [position, take(hypotheses, sentences), take(cache, chosen)],
+            shape_invariants=shapes,
+        )
+        return position, sentences, hypotheses.updated(sentences, part), cache
+
+    _, _, hypotheses, _ = tf.while_loop(
         unfinished,
         phase,
-        [tf.zeros([], tf.int32), tf.range(batch_size), state, cache],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), *invariants],
-    )[2]
+        [tf.zeros([], tf.int32), tf.range(batch_size), hypotheses, cache],
+        shape_invariants=[shapes[0], tf.TensorShape([None]), *shapes[1:]],
+    )
+    return hypotheses
 
 
-def _steps(batch_size, advance, decode_step, variables, shape_invariants):
-    """Adds tokens until a quarter of the sentences is over: position, state and cache after it."""
-    enough = tf.floor(GOING_ON * tf.cast(batch_size, tf.float32))
-
-    def most_go_on(position, state, cache):
-        return tf.reduce_sum(tf.cast(_going_on(state.running), tf.float32)) > enough
-
-    step = functools.partial(add_token, advance, decode_step)
-    return tf.while_loop(most_go_on, step, variables, shape_invariants=shape_invariants)
-
-
-def add_token(advance, decode_step, position, state, cache):
-    """One step: position, state and cache after it."""
-    logits, cache = decode_step(state.ids, position, cache)
-    state, parents = advance(position, tf.cast(logits, tf.float32), state)
+def add_token(
+    search: Steps,
+    model: SearchModel,
+    memory: Any,
+    plan: Plan,
+    position: Tensor,
+    hypotheses: Hypotheses,
+    cache: Cache,
+) -> tuple[Tensor, Hypotheses, Cache]:
+    """One step: returns position, hypotheses and cache after it."""
+    logits, cache = model.decode_step(hypotheses.ids, position, memory, cache)
+    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, plan)
     if parents is not None:
         reordered = tf.nest.map_structure(
             lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
         )
         cache = cache._replace(by_hypothesis=reordered)
-    return position + 1, state, cache
+    return position + 1, hypotheses, cache
 
 
-def _going_on(running):
-    """Sentences that are not over, (B,) boolean."""
+def _going_on(running: Tensor) -> Tensor:
+    """Whether each sentence has a running hypothesis, boolean (B,)."""
     return tf.reduce_max(running, axis=1) > -np.inf
 
 
-def memory_of(memory, sentences):
-    """The memory of these sentences. One that has a method `of` knows what sentences share."""
-    return memory.of(sentences) if hasattr(memory, "of") else _take(memory, sentences)
-
-
-def _take(tensors, sentences):
-    """These rows of every tensor of a nest."""
-    return tf.nest.map_structure(lambda x: tf.gather(x, sentences), tensors)
-
-
-def _shape_invariants(state, cache):
-    """Shapes of state and cache: sentences leave, and axes that are empty at first grow."""
-    rows = tf.TensorShape([None, state.running.shape[1]])
-    state = State(ids=rows, running=rows, scores=rows, history=tf.TensorShape([None] * 3))
-    return state, tf.nest.map_structure(
-        lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
+def take(tensors: Any, rows: Tensor) -> Any:
+    """These rows of every tensor of a nest. `Shared` tensors stay whole."""
+    return tf.nest.map_structure(
+        lambda x: x if isinstance(x, Shared) else tf.gather(x, rows), tensors
     )
+
+
+def given_tokens(start: Tensor, prefix: Tensor | None) -> GivenTokens | tuple[()]:
+    """Joins prompt and prefix of each sentence, without padding between them.
+
+    Args:
+        start: int32 (B, P), padded with 0 on the right.
+        prefix: int32 (B, Q), padded with 0 on the right, or `None`.
+    """
+    if prefix is None and start.shape[1] == 1:
+        return ()
+    batch_size, width = tf.unstack(tf.shape(start))
+    length = tf.reduce_sum(tf.cast(start != PAD_ID, tf.int32), axis=1, keepdims=True)  # (B, 1)
+    length = tf.maximum(length, 1)  # an empty prompt starts with its padding
+    parts = [start] if prefix is None else [start, prefix]
+    tokens = tf.concat([*parts, tf.zeros([batch_size, 1], tf.int32)], axis=1)  # (B, P + Q + 1)
+    total = tf.shape(tokens)[1]
+    column = tf.range(total)[tf.newaxis]
+    after = tf.minimum(column - length + width, total - 1)
+    column = tf.where(column < length, column, after)
+    return GivenTokens(length, tf.gather(tokens, column, batch_dims=1))
+
+
+def given_at(
+    position: Tensor, log_probs: Tensor | ListedScores, plan: Plan
+) -> tuple[Tensor, Tensor]:
+    """The given tokens of the next position, and their log-probabilities.
+
+    Args:
+        position: int32 scalar, the position of the last tokens.
+        log_probs: float32 (B, W, V).
+        plan: `Plan` with given tokens.
+
+    Returns:
+        Tokens, int32 (B, 1), 0 if none is given, and log-probabilities, float32 (B, W), 0 for
+        tokens of a prompt.
+    """
+    log_probs = tf.convert_to_tensor(log_probs)
+    column = tf.minimum(position + 1, tf.shape(plan.given.tokens)[1] - 1)
+    tokens = tf.expand_dims(tf.gather(plan.given.tokens, column, axis=1), 1)  # (B, 1)
+    batch_size, width, vocab_size = tf.unstack(tf.shape(log_probs))
+    offset = tf.reshape(tf.range(batch_size * width) * vocab_size, [batch_size, width])
+    log_probs = tf.gather(tf.reshape(log_probs, [-1]), offset + tokens)  # (B, W)
+    # Log-probabilities are at most 0, so the maximum sets those of a prompt to 0.
+    uncounted = tf.where(plan.count(position) > 0, -np.inf, np.float32(0))
+    return tokens, tf.maximum(log_probs, uncounted)
+
+
+def without_prompt(history: Tensor, start_length: Tensor) -> Tensor:
+    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end."""
+    batch_size, width, length = tf.unstack(tf.shape(history))
+    padded = tf.pad(history, [[0, 0], [0, 0], [0, 1]])  # (B, W, t + 1)
+    # The history does not hold position 0, hence the 1.
+    column = tf.minimum(tf.range(length) + start_length - 1, length)  # (B, t)
+    row = tf.reshape(tf.range(batch_size * width) * (length + 1), [batch_size, width, 1])
+    return tf.gather(tf.reshape(padded, [-1]), row + column[:, tf.newaxis])  # (B, W, t)

@@ -1,28 +1,36 @@
-"""Lines of text files, and parallel text, checked."""
+"""Lines and words of text: read from files, checked, encoded word by word."""
 
 import gzip
 import os
 import re
 import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from keras_transformer.special_ids import UNKNOWN_ID
+from keras_transformer.types import StrPath
+
+if TYPE_CHECKING:  # tokenizers import this module
+    from keras_transformer.text.json_tokenizer import AnyTokenizer
 
 
-def read_lines(path, undo_bpe=False):
-    """Reads a UTF-8 text file, plain or gzip (told by its first bytes), as a list of lines.
+def read_lines(path: StrPath, undo_bpe: bool = False) -> list[str]:
+    """Reads a UTF-8 text file, plain or gzip (recognised by its first bytes), as a list of lines.
 
-    Lines end at "\\n" or "\\r\\n" and nowhere else: characters such as U+2028 or U+0085, at which
-    `str.splitlines` also cuts, stay within their line, or parallel files would fall out of step. A
-    byte order mark at the start is left out.
+    Lines end at "\\n" or "\\r\\n" only. `str.splitlines` also cuts at U+2028 and U+0085, which
+    would misalign parallel files. A byte order mark at the start is left out.
 
     Args:
         path: str or path-like.
-        undo_bpe: bool, join pieces that subword-nmt has cut (`"@@ "`).
+        undo_bpe: bool, whether to join pieces that subword-nmt has cut (`"@@ "`).
 
     Returns:
         List of str, without line ends.
 
     Raises:
-        ValueError: for text that is not UTF-8, with its file and line, and for broken gzip files.
-        FileNotFoundError: if there is no such file.
+        ValueError: the text is not UTF-8 (the message has file and line), or the gzip file is
+            broken.
+        FileNotFoundError: the file does not exist.
     """
     path = os.fspath(path)
     with open(path, "rb") as file:
@@ -32,10 +40,9 @@ def read_lines(path, undo_bpe=False):
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
-    content = content.removeprefix(b"\xef\xbb\xbf")
-    rows = content.split(b"\n")
+    rows = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if rows[-1] == b"":
-        rows.pop()  # the last line's end is no further line
+        rows.pop()  # the end of the last line, not a further line
     lines = []
     for number, row in enumerate(rows, 1):
         try:
@@ -49,45 +56,112 @@ def read_lines(path, undo_bpe=False):
     return lines
 
 
-def read_parallel(source, target, undo_bpe=False):
-    """Reads two files whose lines belong together, for training, validation or BLEU.
+def read_parallel(
+    source: StrPath | Iterable[str], target: StrPath | Iterable[str], undo_bpe: bool = False
+) -> tuple[list[str], list[str]]:
+    """Reads two files whose lines correspond, for training, validation or BLEU.
 
     Args:
-        source, target: str or path-like; or sequences of strings, which are checked only.
-        undo_bpe: bool, join pieces that subword-nmt has cut (`"@@ "`).
+        source, target: str or path-like; or iterables of strings, which are only checked.
+        undo_bpe: bool, whether to join pieces that subword-nmt has cut (`"@@ "`).
 
     Returns:
-        Two lists of str of one length, empty lines included.
+        Two lists of str of the same length, empty lines included.
 
     Raises:
-        TypeError: if a sequence is no sequence of strings.
-        ValueError: if the line counts differ, or as `read_lines` does.
+        TypeError: an iterable does not hold strings.
+        ValueError: the line counts differ, or see `read_lines`.
     """
     names, sides = [], []
     for name, side in (("source", source), ("target", target)):
-        if isinstance(side, (str, os.PathLike)):
+        if isinstance(side, str | os.PathLike):
             names.append(os.fspath(side))
             sides.append(read_lines(side, undo_bpe))
             continue
         names.append(name)
-        sides.append([without_bpe(line) if undo_bpe else line for line in side])
-        for number, line in enumerate(sides[-1], 1):
+        lines = list(side)
+        for number, line in enumerate(lines, 1):
             if not isinstance(line, str):
                 raise TypeError(
                     f"`{name}` must be a path or a sequence of strings, got {type(line).__name__} "
                     f"as line {number}."
                 )
-    lengths = [len(side) for side in sides]
-    if lengths[0] != lengths[1]:
-        shorter, longer = (0, 1) if lengths[0] < lengths[1] else (1, 0)
+        sides.append([without_bpe(line) for line in lines] if undo_bpe else lines)
+    counts = [len(side) for side in sides]
+    if counts[0] != counts[1]:
         raise ValueError(
-            f"line counts differ: {names[0]} has {lengths[0]}, {names[1]} has {lengths[1]}. "
-            f"Line {lengths[shorter] + 1} of {names[longer]} has no counterpart; the files fell "
-            "out of step there or before."
+            f"line counts differ: {names[0]} has {counts[0]}, {names[1]} has {counts[1]}. "
+            f"Line {min(counts) + 1} of {names[counts[0] < counts[1]]} has no counterpart; the "
+            "files fell out of step there or before."
         )
     return sides[0], sides[1]
 
 
-def without_bpe(line):
+def without_bpe(line: str) -> str:
     """Joins what subword-nmt has cut: `"a gir@@ affe"` becomes `"a giraffe"`."""
     return re.sub("@@( |$)", "", line)
+
+
+def checked_strings(lines: Iterable[str], name: str) -> list[str]:
+    """Returns the list of `lines`, an argument called `name`.
+
+    Raises:
+        TypeError: `lines` is one string, or holds something that is not a string.
+        ValueError: a string holds half a surrogate pair, which has no UTF-8 form.
+    """
+    if isinstance(lines, str | bytes):
+        raise TypeError(
+            f"`{name}` must be an iterable of strings, got one {type(lines).__name__}. Pass a list "
+            "of sentences; `keras_transformer.read_lines(path)` reads them from a file."
+        )
+    lines = list(lines)
+    for number, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise TypeError(
+                f"`{name}` must hold strings, got {type(line).__name__} as item {number}. "
+                "Decode bytes with `.decode('utf-8')`."
+            )
+        try:
+            line.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"item {number} of `{name}` holds half a surrogate pair at character "
+                f"{error.start}, which has no UTF-8 form. Read files with "
+                "`keras_transformer.read_lines`, which decodes strictly."
+            ) from error
+    return lines
+
+
+def encode_words(tokenizer: "AnyTokenizer", words: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Encodes each word of a sentence separately, for training and serving of tags.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        words: list of str.
+
+    Returns:
+        ids: list of int, the pieces of all words in order, without end token. A word without
+            pieces (an empty one) has the unknown id.
+        first: list of int, for each word the index of its first piece in `ids`. The word's tag
+            belongs to this piece.
+
+    Raises:
+        TypeError: `words` is one string, or holds something that is not a string.
+
+    Example:
+
+    >>> tokenizer = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
+    >>> ids, first = encode_words(tokenizer, ["a", "", "hat"])
+    >>> [tokenizer.decode(ids[i:j]) for i, j in zip(first, [*first[1:], len(ids)])]
+    ['a', ' ⁇ ', 'hat']
+    """
+    return join_words(tokenizer.encode(checked_strings(words, "words")))
+
+
+def join_words(pieces: Iterable[list[int]]) -> tuple[list[int], list[int]]:
+    """Joins the ids of words to a sentence; returns what `encode_words` returns."""
+    ids, first = [], []
+    for word in pieces:
+        first.append(len(ids))
+        ids += word or [UNKNOWN_ID]
+    return ids, first

@@ -1,94 +1,107 @@
-"""Tokenizers of the `tokenizers` library, such as BERT's word pieces, in the place of `Tokenizer`.
+"""Tokenizers of the `tokenizers` library, such as BERT's word pieces.
 
 Importing this module needs neither the library nor TensorFlow. Ids: 0 pad, 1 unknown, 2 begin,
 3 end.
 """
 
-from keras_transformer.data.checks import checked_strings
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, overload
+
 from keras_transformer.files import whole_file
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Ids, StrPath
 
 
 class JsonTokenizer:
-    """A tokenizer of the `tokenizers` library, held and stored as its JSON.
+    """A tokenizer of the `tokenizers` library, stored as its JSON.
 
-    It has what pipelines, exports and the runtime ask of a `Tokenizer`. Importers make it, with our
-    ids. Texts are not read inside graphs.
+    It replaces a `Tokenizer` in pipelines, exports and the runtime, but not inside TensorFlow
+    graphs. Importers make it, with this package's special ids.
 
     Args:
         text: str, the JSON.
 
     Raises:
         ImportError: the library is missing.
-        ValueError: `text` is no JSON of the library.
+        ValueError: `text` is not JSON of the library.
     """
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         try:
             import tokenizers
         except ImportError as error:
             raise ImportError(
-                "This tokenizer is one of the package tokenizers. Install it with: "
+                "This tokenizer needs the package tokenizers. Install it with: "
                 "pip install tokenizers"
             ) from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises no other kind
-            raise ValueError(f"this is no tokenizer of the package tokenizers: {error}") from error
+            raise ValueError(f"this is not JSON of the package tokenizers: {error}") from error
         self._text = text
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: StrPath) -> "JsonTokenizer":
         """Reads a tokenizer from its file."""
         with open(path, encoding="utf-8") as file:
             return cls(file.read())
 
-    def save(self, path):
-        """Writes one file; it appears whole or not at all."""
+    def save(self, path: StrPath) -> None:
+        """Writes one file, atomically."""
         with whole_file(path) as aside:
             aside.write_text(self._text, "utf-8")
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         """Number of ids, special ones included."""
         return 1 + max(self._tokenizer.get_vocab().values())
 
-    def encode(self, text):
-        """Ids of a string, or a list of them for a list; without end token.
+    @overload
+    def encode(self, text: str) -> list[int]: ...
 
-        BERT's begin with the begin token, `[CLS]`, which belongs to its text.
+    @overload
+    def encode(self, text: Sequence[str]) -> list[list[int]]: ...
+
+    def encode(self, text: str | Sequence[str]) -> list[int] | list[list[int]]:
+        """Returns the ids of a string, or a list of them for a list; without end token.
+
+        For BERT they start with the begin token, `[CLS]`, which belongs to its text.
         """
         if isinstance(text, str):
             return self.encode([text])[0]
         lines = checked_strings(text, "text")
         return [encoding.ids for encoding in self._tokenizer.encode_batch(lines)]
 
-    def encode_with_spans(self, text):
-        """As `Tokenizer.encode_with_spans`; a begin token has the span (0, 0)."""
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Same as `Tokenizer.encode_with_spans`; a begin token has the span (0, 0)."""
         encoding = self._tokenizer.encode(*checked_strings([text], "text"))
         return encoding.ids, encoding.offsets
 
-    def decode(self, ids):
-        """Text of a row of ids, up to the first end token; a list of texts for several rows."""
+    def decode(self, ids: Iterable[Any] | Ids) -> Any:
+        """Turns a row of ids into text, up to the end token; several rows give a list of texts."""
         ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if ids and hasattr(ids[0], "__len__"):
             return [self.decode(row) for row in ids]
         ids = ids[: ids.index(END_ID)] if END_ID in ids else ids
         return self._tokenizer.decode([i for i in ids if i not in (PAD_ID, BEGIN_ID)])
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, JsonTokenizer) and self._text == other._text
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self._text)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return JsonTokenizer, (self._text,)
 
 
-def load_tokenizer(path):
-    """A `Tokenizer` or a `JsonTokenizer`, by what the file holds."""
+AnyTokenizer: TypeAlias = Tokenizer | JsonTokenizer
+
+
+def load_tokenizer(path: StrPath) -> AnyTokenizer:
+    """Reads a `Tokenizer` or a `JsonTokenizer`, depending on the content of the file."""
     with open(path, "rb") as file:
         kind = JsonTokenizer if file.read(1) == b"{" else Tokenizer
     return kind.load(path)

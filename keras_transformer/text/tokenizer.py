@@ -5,40 +5,41 @@ Importing this module needs SentencePiece only; TensorFlow is imported by the me
 Ids: 0 pad, 1 unknown, 2 begin, 3 end. Shapes: `B` batch, `T` tokens of the longest sentence.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
 
 import numpy as np
 import sentencepiece
 
-from keras_transformer.data.checks import checked_strings
 from keras_transformer.files import whole_file
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
-from keras_transformer.text.tokenizer_graph import graph_functions
+from keras_transformer.text.corpora import checked_strings
+from keras_transformer.text.sentencepiece_model import graph_functions, train_model
 from keras_transformer.text.tokenizer_sampling import Sampler
-from keras_transformer.text.tokenizer_training import train_model
+from keras_transformer.types import Array, Ids, StrPath, Tensor
 
-# Lines that are encoded one by one. SentencePiece starts threads for a list, which alone takes
-# 150 us; a line takes 5.
+# Greatest number of lines that are encoded one by one. For a list SentencePiece starts threads,
+# which takes 150 us; a line takes 5 us.
 FEW = 16
 
 
 class Tokenizer:
     """Subword tokenizer: one SentencePiece model, held as bytes, stored as one `.model` file.
 
-    Sentences are segmented as the paper does with byte-pair encoding and word pieces (section 5.1),
-    with one vocabulary for source and target, so that both embeddings and the output can share a
-    matrix (section 3.4). `encode` adds no begin and end tokens: the data pipeline and the search
-    do.
+    The paper uses byte-pair encoding and word pieces (section 5.1). One vocabulary for source and
+    target lets both embeddings and the output share a matrix (section 3.4). `encode` adds no begin
+    and end tokens: the data pipeline and the search add them.
 
     With the defaults (`normalization="identity"`, `byte_fallback=True`) `decode(encode(text))` is
-    `text`, with every emoji, control character and run of spaces, also those never seen in training
-    (they become bytes). The one exception is U+2581 "▁", SentencePiece's space, which comes back as
-    a space.
+    `text`, including emoji, control characters and runs of spaces. Characters that training has
+    not seen become bytes. The only exception is U+2581 "▁", SentencePiece's space, which becomes a
+    space.
 
-    The Python side (`encode`, `decode`) and the graph side (`tf_encode`, `tf_decode`) give the same
-    ids and text. Tokenizers can be pickled and copied, and are equal when their models are.
+    The methods for Python (`encode`, `decode`) and for graphs (`tf_encode`, `tf_decode`) give the
+    same ids and text. Tokenizers can be pickled and copied. They are equal if their models are.
 
     Args:
         model: bytes, a serialised SentencePiece model whose ids 0-3 are pad, unknown, begin and
@@ -46,7 +47,7 @@ class Tokenizer:
 
     Raises:
         TypeError: if `model` is not bytes.
-        ValueError: if `model` is no SentencePiece model, or numbers its special tokens otherwise.
+        ValueError: if `model` is not a SentencePiece model, or has other ids of special tokens.
 
     Example:
 
@@ -55,7 +56,7 @@ class Tokenizer:
     'a red hat 😀'
     """
 
-    def __init__(self, model):
+    def __init__(self, model: bytes) -> None:
         if not isinstance(model, bytes):
             raise TypeError(
                 f"Tokenizer expects the bytes of a SentencePiece model, got "
@@ -81,36 +82,35 @@ class Tokenizer:
             )
         self._model = model
         self._processor = processor
-        self._functions = self._sampler = None
 
     @classmethod
     def train(
         cls,
-        lines,
-        vocab_size=8000,
+        lines: Iterable[str],
+        vocab_size: int = 8000,
         *,
-        model_type="unigram",
-        normalization="identity",
-        byte_fallback=True,
-        character_coverage=1.0,
-        hard_vocab_limit=True,
-    ):
+        model_type: str = "unigram",
+        normalization: str = "identity",
+        byte_fallback: bool = True,
+        character_coverage: float = 1.0,
+        hard_vocab_limit: bool = True,
+    ) -> "Tokenizer":
         """Trains a tokenizer on an iterable of strings, source and target sentences together.
 
         The result depends on the lines, their order and the arguments only.
 
         Args:
-            lines: iterable of str, one sentence each. Empty ones are passed over.
-            vocab_size: int, number of ids, the four special ones and the 256 bytes included.
+            lines: iterable of str, one sentence each. Empty lines are ignored.
+            vocab_size: int, number of ids, including the four special ones and the 256 bytes.
             model_type: `"unigram"` (default; can sample segmentations by their probability),
-                `"bpe"` (samples by dropping merges), `"char"` or `"word"`: an id for each
-                character, or for what stands between two spaces, the most frequent ones if there
-                are more than `vocab_size` allows.
+                `"bpe"` (samples by dropping merges), `"char"` (one id per character) or `"word"`
+                (one id per string between two spaces). The last two keep the most frequent ones if
+                there are more than `vocab_size` allows.
             normalization: SentencePiece's rule: `"identity"` (default) leaves text as it is;
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
-            byte_fallback: bool, write characters without a piece as UTF-8 bytes (256 ids).
-            character_coverage: float, share of the characters that get an id of their own.
+            byte_fallback: bool, whether characters without a piece become UTF-8 bytes (256 ids).
+            character_coverage: float, share of the characters that get a piece.
             hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
                 (unigram, word; char always does).
 
@@ -119,8 +119,8 @@ class Tokenizer:
 
         Raises:
             TypeError: if `lines` is one string, or holds something that is not a string.
-            ValueError: if there is no text, or `vocab_size` does not fit to it (the message says
-                what would).
+            ValueError: if there is no text, or `vocab_size` does not fit the text (the message
+                names a value that does).
         """
         model = train_model(
             checked_strings(lines, "lines"),
@@ -134,35 +134,45 @@ class Tokenizer:
         return cls(model)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: StrPath) -> "Tokenizer":
         """Reads a tokenizer from a `.model` file."""
         with open(path, "rb") as file:
             return cls(file.read())
 
-    def save(self, path):
-        """Writes one file, by custom `NAME.model`; it appears whole or not at all."""
+    def save(self, path: StrPath) -> None:
+        """Writes one file, atomically. Its usual name is `NAME.model`."""
         with whole_file(path) as aside:
             aside.write_bytes(self._model)
 
     @property
-    def model(self):
+    def model(self) -> bytes:
         """The serialised SentencePiece model, bytes."""
         return self._model
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         """Number of ids, special ones included."""
         return self._processor.get_piece_size()
 
     @property
-    def pieces(self):
-        """The pieces by their ids, list of str; SentencePiece's "▁" stands for a space."""
+    def pieces(self) -> list[str]:
+        """The pieces in the order of their ids; SentencePiece's "▁" stands for a space."""
         return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
 
     @property
-    def word_starts(self):
-        """Which pieces begin a word, with SentencePiece's "▁": bool (vocab_size,)."""
+    def word_starts(self) -> Array:
+        """Whether each piece begins a word, with SentencePiece's "▁": bool (vocab_size,)."""
         return np.array([piece.startswith("\u2581") for piece in self.pieces])
+
+    @overload
+    def encode(
+        self, text: str, sample: bool = ..., alpha: float = ..., seed: int | None = ...
+    ) -> list[int]: ...
+
+    @overload
+    def encode(
+        self, text: Sequence[str], sample: bool = ..., alpha: float = ..., seed: int | None = ...
+    ) -> list[list[int]]: ...
 
     def encode(
         self,
@@ -178,27 +188,26 @@ class Tokenizer:
             sample: bool. If True, draws a segmentation of each text at random (subword
                 regularisation) instead of taking the best one.
             alpha: float, at least 0. A unigram model draws from all segmentations of a text, with
-                probabilities proportional to P^alpha, P the product of those of the pieces. Small
-                is more varied: on Multi30k 0.5, 0.2 and 0.1 make sentences 1.04, 1.3 and 1.9 times
-                as long. A BPE model leaves out each merge with probability `alpha` (BPE dropout).
-            seed: int or None. Text number i of a list is drawn from (seed, i, text) only, in every
-                process and on every machine. None draws anew each time.
+                probabilities proportional to P^alpha, where P is the product of the probabilities
+                of the pieces. A smaller alpha gives more variety: on Multi30k 0.5, 0.2 and 0.1
+                make sentences 1.04, 1.3 and 1.9 times as long. A BPE model leaves out each merge
+                with probability `alpha` (BPE dropout).
+            seed: int or None. The draw for text number i of a list depends on (seed, i, text)
+                only, in every process and on every machine. None gives a new draw each time.
 
         Returns:
             List of int for a string; list of such lists for a sequence.
 
         Raises:
             TypeError: if `text` holds something that is not a string.
-            ValueError: if a string holds half a surrogate pair, which has no UTF-8 form; or with
-                `sample`, if `alpha` is negative, or the model is neither unigram nor BPE.
+            ValueError: if a string holds half a surrogate pair, which has no UTF-8 form; with
+                `sample` also if `alpha` is negative or the model is neither unigram nor BPE.
         """
         single = isinstance(text, str)
         lines = checked_strings([text] if single else text, "text")
         if sample:
             if not 0 <= alpha < math.inf:
                 raise ValueError(f"alpha must be a number of at least 0, got {alpha!r}.")
-            if self._sampler is None:
-                self._sampler = Sampler(self._processor)
             ids = self._sampler.encode(lines, alpha, seed)
         elif len(lines) <= FEW:
             ids = [self._processor.encode(line) for line in lines]
@@ -206,19 +215,19 @@ class Tokenizer:
             ids = self._processor.encode(lines)
         return ids[0] if single else ids
 
-    def encode_with_spans(self, text):
-        """As `encode`, and where each piece stands in the text: for answers that are parts of it.
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encodes a text, and says where each piece is in the text.
 
         Args:
             text: str.
 
         Returns:
-            Two lists with one entry a piece: its id, and its span, a pair of int, whose text is
-            `text[start:end]`, a space before a word included. Of the bytes of a character the last
-            one has it all.
+            Two lists with one entry per piece: its id, and its span, a pair of int. The text of the
+            piece is `text[start:end]`, including a space before a word. If a character becomes
+            several bytes, the span of the last byte has the character; the others are empty.
 
         Raises:
-            TypeError, ValueError: as `encode` does.
+            TypeError, ValueError: see `encode`.
 
         Example:
 
@@ -229,14 +238,14 @@ class Tokenizer:
         """
         (text,) = checked_strings([text], "text")
         pieces = self._processor.encode(text, return_type="proto").pieces
-        # SentencePiece counts bytes: how many characters begin in the first n of them?
+        # SentencePiece counts bytes. Entry n is the number of characters that begin before byte n.
         begins = (byte & 0xC0 != 0x80 for byte in text.encode("utf-8"))
         characters = list(itertools.accumulate(begins, initial=0))
         spans = [(characters[piece.begin], characters[piece.end]) for piece in pieces]
         return [piece.id for piece in pieces], spans
 
-    def decode(self, ids):
-        """Turns ids into text: stops at the first end token, leaves out padding and begin tokens.
+    def decode(self, ids: Iterable[Any] | Ids) -> Any:
+        """Turns ids into text, up to the first end token; leaves out padding and begin tokens.
 
         Args:
             ids: sequence of int for one sentence, or sequence of such sequences; lists, or an
@@ -254,7 +263,7 @@ class Tokenizer:
             return self._processor.decode(self._kept(ids))
         return self._processor.decode([self._kept(row) for row in ids])
 
-    def _kept(self, row):
+    def _kept(self, row: Iterable[int]) -> list[int]:
         row, vocab_size = [int(i) for i in row], self.vocab_size
         row = row[: row.index(END_ID)] if END_ID in row else row
         for i in row:
@@ -265,36 +274,40 @@ class Tokenizer:
                 )
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
 
-    def tf_encode(self, text):
+    def tf_encode(self, text: Tensor) -> Tensor:
         """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).
 
-        Works eagerly, in `tf.data` and in SavedModels. The graph holds the model's bytes: nothing
-        has to be tracked, and no file is needed beside it. Import `tensorflow_text` before loading
-        such a SavedModel, for its operations.
+        Works eagerly, in `tf.data` and in SavedModels. The graph contains the model's bytes, so a
+        SavedModel needs no file beside it. Import `tensorflow_text`, which has the operations,
+        before you load such a SavedModel.
         """
-        return self._graph_functions()[0](text)
+        encode, _ = self._graph_functions
+        return encode(text)
 
-    def tf_decode(self, ids):
+    def tf_decode(self, ids: Tensor) -> Tensor:
         """`decode` for graphs: ints (B, T) -> strings (B,), or (B, beam, T) -> (B, beam).
 
-        Ids may be dense, filled up with padding, or ragged; (T,) gives a scalar. For the rest see
-        `tf_encode`.
+        Ids are dense with padding, or ragged; (T,) gives a scalar. Works where `tf_encode` works.
         """
-        return self._graph_functions()[1](ids)
+        _, decode = self._graph_functions
+        return decode(ids)
 
-    def _graph_functions(self):
-        if self._functions is None:
-            self._functions = graph_functions(self._model)
-        return self._functions
+    @functools.cached_property
+    def _graph_functions(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        return graph_functions(self._model)
 
-    def __eq__(self, other):
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self._processor)
+
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokenizer) and self._model == other._model
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self._model)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self._model,)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Tokenizer vocab_size={self.vocab_size}, model of {len(self._model)} bytes>"

@@ -97,8 +97,11 @@ def test_characters_are_ids_of_their_own(characters):
         ({"window": 0}, "window must be an int of at least 1, got 0"),
         ({"window": 5, "stride": 0}, "stride must be an int of at least 1, got 0"),
         ({"window": 50, "tokens_per_batch": 49}, "A window of 50 tokens does not fit"),
-        ({"window": 5, "max_length": 9}, "max_length and bucket_boundaries go without window"),
-        ({"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* go without window"),
+        (
+            {"window": 5, "max_length": 9},
+            "max_length and bucket_boundaries do not work with a window",
+        ),
+        ({"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* do not work with a window"),
     ],
 )
 def test_arguments_that_do_not_fit(characters, options, message):

@@ -1,61 +1,78 @@
-"""Strings in, strings out: `Translator`, SavedModel and text model agree, on odd text too."""
+"""Strings in, strings out: `Translator`, SavedModel and text model agree, on odd text too.
 
-import keras
+The model has two vocabularies, so each tokenizer must be used on its side.
+"""
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.exports import MAX_LENGTH, VOCAB, tiny, tokenizer
+from support.exports import LINES, MAX_LENGTH, VOCAB, tiny, tokenizer
 
-from keras_transformer.export import export_onnx, export_saved_model, verify
+import keras_transformer as kt
+from keras_transformer.export import export_onnx, export_saved_model, text_graph
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.proof import run_exported
 from keras_transformer.export.runtime import Translator
-from keras_transformer.search import BeamSearch
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID, UNKNOWN_ID
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
 pytestmark = pytest.mark.usefixtures("forked_proofs")
 
-SEARCH = BeamSearch(5)
-NUL_ID = tokenizer().encode("\0")[-1]
-BEYOND = 7  # ids that the model has and the tokenizer lacks
+SEARCH = kt.BeamSearch(5)
+TARGETS = ["un homme au chapeau rouge .", "deux mots", "le chien court", "à vélo"]
+TARGET_VOCAB = 283
+BEYOND = 2  # ids that the model has and the tokenizer lacks
 WHITE = ["", " \t", "\u3000", "\x0b", "\u00a0", "\x1c", " \x85\u2028\u1680", "\0", "\0a", " \0a"]
-TEXT = ["two words", "a", "a\0b", "\u200b", "\ufeff x", "ein mann fährt 😀"]
+TEXT = ["two words", "a", "a\0b", "\u200b", "\ufeff x", "ein mann fährt 😀", *LINES]
+LIKELY = [2.5, 3.0, 3.0]
 NOTHING = [0.0, *[-np.inf] * (SEARCH.beam_width - 1)]
+OPTIONS = {"max_length": MAX_LENGTH, "verbose": False}
 
 
 @pytest.fixture(scope="module")
-def model():
-    """It likes to write NUL and ids that the tokenizer lacks."""
-    model = tiny(num_layers=1, vocab_size=VOCAB + BEYOND)
-    embeddings = model.decoder_stack.embedding.weights[0]
-    array = keras.ops.convert_to_numpy(embeddings).copy()
-    array[NUL_ID] *= 2
-    array[[VOCAB, VOCAB + BEYOND - 1]] = 0.9 * array[NUL_ID]  # nearly as likely
-    embeddings.assign(array)
+def target():
+    return kt.Tokenizer.train(TARGETS, vocab_size=TARGET_VOCAB)
+
+
+@pytest.fixture(scope="module")
+def nul_id(target):
+    return target.encode("\0")[-1]
+
+
+@pytest.fixture(scope="module")
+def model(nul_id):
+    """It often writes NUL and ids that the tokenizer lacks."""
+    model = tiny(num_layers=1, target_vocab_size=TARGET_VOCAB + BEYOND, output_bias=True)
+    bias = model.decoder_stack.embedding.bias
+    likely = np.zeros(bias.shape, "float32")
+    likely[[nul_id, TARGET_VOCAB, TARGET_VOCAB + BEYOND - 1]] = LIKELY
+    bias.assign(likely)
     return model
 
 
 @pytest.fixture(scope="module")
-def onnx_folder(model, tmp_path_factory):
+def onnx_folder(model, target, tmp_path_factory):
     path = tmp_path_factory.mktemp("servings") / "onnx"
-    options = {"max_length": MAX_LENGTH, "text": True, "verbose": False}
-    export_onnx(model, path, tokenizer(), SEARCH, **options)
+    export_onnx(model, path, tokenizer(), SEARCH, target_tokenizer=target, text=True, **OPTIONS)
     return path
 
 
 @pytest.fixture(scope="module")
-def saved_model(model, tmp_path_factory):
+def translate(model, target, tmp_path_factory):
+    """The signature of the SavedModel."""
     path = tmp_path_factory.mktemp("servings") / "saved_model"
-    options = {"max_length": MAX_LENGTH, "verbose": False}
-    export_saved_model(model, path, tokenizer(), SEARCH, **options)
-    return path
+    export_saved_model(model, path, tokenizer(), SEARCH, target_tokenizer=target, **OPTIONS)
+    loaded = tf.saved_model.load(str(path))
+    return lambda texts: loaded.signatures["translate"](text=tf.constant(texts, tf.string))
 
 
 @pytest.fixture(scope="module")
 def text_model(onnx_folder):
     """Texts and scores, each (B, W), that the text model gives for WHITE + TEXT."""
     case = {"text": np.array(WHITE + TEXT)}
-    (found,) = verify.probe(onnx_folder / signature.TEXT_MODEL_FILE, [case], extensions=True)
+    path = onnx_folder / signature.TEXT_MODEL_FILE
+    (found,), _ = run_exported([path], [case], extensions=True)
     return found["texts"].tolist(), found["scores"]
 
 
@@ -67,6 +84,15 @@ def test_blank_is_what_python_takes_for_white_space():
     ]
 
 
+def test_bytes_that_spell_no_character_are_told_apart():
+    found = {byte: row for byte, *row in text_graph.byte_table(tokenizer(), VOCAB)}
+    assert found[0x41] == [0, 0x80, 0xBF] and found[0xC3] == [1, 0x80, 0xBF]
+    assert found[0xE0] == [2, 0xA0, 0xBF] and found[0xF4] == [3, 0x80, 0x8F]
+    assert found[0xC0] == [0, 0x80, 0xBF]  # would be overlong: never the first byte
+    special = text_graph.pieces(tokenizer(), VOCAB)[: END_ID + 1]
+    assert special == [b"", " \u2047 ".encode(), b"", b""]
+
+
 def test_blank_text_has_one_empty_hypothesis(text_model):
     texts, scores = text_model
     count = len(WHITE)
@@ -76,41 +102,51 @@ def test_blank_text_has_one_empty_hypothesis(text_model):
     assert texts[count + 1] == texts[count + 2]  # text ends at NUL
 
 
-def test_saved_model_and_text_model_agree(saved_model, text_model):
-    translate = tf.saved_model.load(str(saved_model)).signatures["translate"]
-    found = translate(text=tf.constant(WHITE + TEXT))
+def test_saved_model_and_text_model_agree(translate, text_model):
+    found = translate(WHITE + TEXT)
     texts = [[text.decode() for text in row] for row in found["texts"].numpy()]
     assert texts == text_model[0]
     np.testing.assert_allclose(found["scores"], text_model[1], rtol=1e-5)
 
 
-def test_no_texts_have_no_translations(saved_model, onnx_folder):
-    translate = tf.saved_model.load(str(saved_model)).signatures["translate"]
-    found = translate(text=tf.constant([], tf.string))
+def test_no_texts_have_no_translations(translate, onnx_folder):
+    found = translate([])
     assert found["texts"].shape == found["scores"].shape == (0, SEARCH.beam_width)
     assert Translator(onnx_folder, threads=1).n_best([]) == []
 
 
-def test_keras_tokens_become_the_same_strings(model, text_model):
+def test_keras_tokens_become_the_same_strings(model, target, nul_id, text_model):
     ids = [[*row, END_ID] for row in tokenizer().encode([t.partition("\0")[0] for t in TEXT])]
-    found = SEARCH(model, keras.utils.pad_sequences(ids, padding="post"), MAX_LENGTH).ids.numpy()
-    assert (found == NUL_ID).any() and (found >= VOCAB).any()
-    known = np.where(found < VOCAB, found, UNKNOWN_ID)
-    texts = [[t.replace("\0", "\ufffd") for t in tokenizer().decode(row)] for row in known]
+    found = SEARCH(model, pad_rows(ids), MAX_LENGTH).ids.numpy()
+    assert (found == nul_id).any() and (found >= TARGET_VOCAB).any()
+    known = np.where(found < TARGET_VOCAB, found, UNKNOWN_ID)
+    texts = [[t.replace("\0", "\ufffd") for t in target.decode(row)] for row in known]
     assert texts == text_model[0][len(WHITE) :]
 
 
-def test_translator_agrees_but_for_ids_that_the_tokenizer_lacks(onnx_folder, text_model):
-    """Those it can tell as an error."""
+def test_translator_agrees_except_for_ids_that_the_tokenizer_lacks(onnx_folder, target, text_model):
+    """It can report such ids as an error."""
+    assert kt.Tokenizer.load(onnx_folder / "target_tokenizer.model") == target
     results = Translator(onnx_folder, threads=1).n_best(WHITE + TEXT)
     translated = 0
     for result, texts, scores in zip(results, *text_model, strict=True):
         if result.error is None:
-            there = np.isfinite(scores)
-            assert result.texts == tuple(np.array(texts)[there])
-            np.testing.assert_allclose(result.scores, scores[there], rtol=1e-5)
+            exists = np.isfinite(scores)
+            assert result.texts == tuple(np.array(texts)[exists])
+            np.testing.assert_allclose(result.scores, scores[exists], rtol=1e-5)
             translated += any(result.texts)
         else:
             assert "is not within this vocabulary" in result.error
             assert any(" \u2047 " in text for text in texts)
     assert translated
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_saved_model])
+def test_tokenizers_must_fit_to_their_sides(model, target, export, tmp_path):
+    for source, other, message in (
+        (tokenizer(), None, "Pass target_tokenizer too"),
+        (target, tokenizer(), "tokenizer of the target has 286 ids, but .* writes 285"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(model, tmp_path / "x", source, SEARCH, target_tokenizer=other)
+    assert not (tmp_path / "x").exists()

@@ -111,7 +111,7 @@ def changed(folder, tmp_path, config=(), drop=(), more=()):
         ({"config": {"type": "s2s"}}, "another architecture: type is 's2s', not 'transformer'"),
         ({"config": {"dec-cell": "gru"}}, "dec-cell is 'gru', not 'ssru'"),
         ({"config": {"transformer-preprocess": "n"}}, "transformer-preprocess is 'n'"),
-        ({"config": {"dim-emb": "many"}}, "dim-emb is 'many', no positive number"),
+        ({"config": {"dim-emb": "many"}}, "dim-emb is 'many', not a positive integer"),
         ({"config": {"transformer-decoder-autoreg": "average-attention"}}, "neither rnn nor self"),
         ({"config": {"transformer-ffn-activation": "glu"}}, "transformer-ffn-activation is 'glu'"),
     ],
@@ -122,11 +122,11 @@ def test_a_model_that_is_another_is_named(folder, tmp_path, change, message):
 
 
 def test_missing_files_and_foreign_ones_are_named(folder, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"one file model\*.bin, but there are 0: none"):
+    with pytest.raises(FileNotFoundError, match=r"one file model\*.bin, but holds 0: none"):
         bergamot.load(tmp_path)
     changed(folder, tmp_path)
     (tmp_path / "model.bin").write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match="there are 2: model.bin, model.pten"):
+    with pytest.raises(FileNotFoundError, match="holds 2: model.bin, model.pten"):
         bergamot.load(tmp_path)
     (tmp_path / "model.bin").unlink()
     (tmp_path / "vocab.pten.spm").write_bytes(b"no model")
@@ -171,5 +171,5 @@ def test_the_shortlist_allows_the_words_that_the_format_allows(folder, loaded, t
     assert found.tolist() == sorted({0: 3, 1: 1}.get(id, id + 2) for id in theirs.tolist())
     assert len(found) % 8 == 0 and len(found) < size
     (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes())
-    with pytest.raises(ValueError, match=f"is of 20 source ids, but the vocabulary has {size}"):
+    with pytest.raises(ValueError, match=f"has 20 source ids, but the vocabulary has {size}"):
         bergamot.load_shortlist(tmp_path)

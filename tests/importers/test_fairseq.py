@@ -10,7 +10,7 @@ from support import published
 from support.published import torch, transformers
 
 from keras_transformer.importers import fairseq
-from keras_transformer.importers.vocabulary import NEVER
+from keras_transformer.importers.mapping import NEVER
 
 SIZES = {
     "vocab_size": 37, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1,

@@ -41,7 +41,7 @@ def test_a_shortlist_is_bergamots_and_must_be_there(folder, tmp_path, capsys):
     assert "must hold one file lex*.bin" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse(["marian", *command[1:]])
-    assert "--shortlist: only bergamot's" in capsys.readouterr().err
+    assert "--shortlist: only bergamot has" in capsys.readouterr().err
 
 
 def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
@@ -51,7 +51,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
         (broken / file.name).write_bytes(file.read_bytes()[:-3000])
     (broken / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
     for origin, source, message in (
-        ("bergamot", broken, "is cut off"),
+        ("bergamot", broken, "is truncated"),
         ("bergamot", tmp_path / "nowhere", "must hold one file model*.bin"),
         ("marian", folder, "config.json"),
     ):

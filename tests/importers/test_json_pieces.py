@@ -7,7 +7,7 @@ import pytest
 from support import published
 from support.published import transformers
 
-from keras_transformer.importers import bert, gpt2, json_pieces
+from keras_transformer.importers import bert, gpt2, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -48,14 +48,14 @@ def test_rows_are_those_of_transformers(folder, tokenizer):
 
 
 def test_its_own_json_is_preferred_and_one_of_other_rows_refused(folder, tokenizer, tmp_path):
-    known = json_pieces.word_pieces(folder, bert.read_vocabulary(folder))
+    known = pieces.word_pieces(folder, bert.read_vocabulary(folder))
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "tokenizer.json").write_text(json.dumps(known), "utf-8")
     assert bert.load(tmp_path)[1] == tokenizer
     known["model"]["vocab"]["more"] = 99
     (tmp_path / "tokenizer.json").write_text(json.dumps(known), "utf-8")
-    with pytest.raises(ValueError, match=r"1 pieces that the model has no row for: \['more'\]"):
+    with pytest.raises(ValueError, match=r"1 pieces for which the model has no row: \['more'\]"):
         bert.load(tmp_path)
 
 

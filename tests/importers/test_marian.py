@@ -15,7 +15,7 @@ from support.published import torch, transformers
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
 from keras_transformer.importers import marian
-from keras_transformer.importers.vocabulary import NEVER
+from keras_transformer.importers.mapping import NEVER
 
 SIZES = {
     "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2,
@@ -209,7 +209,7 @@ def test_a_copy_may_stand_for_the_matrix_that_it_is_a_copy_of(opus):
 def test_a_truncated_file_is_refused(copy):
     file = copy / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="model.safetensors is no whole safetensors file"):
+    with pytest.raises(ValueError, match="model.safetensors is no complete safetensors file"):
         marian.load_model(copy)
 
 

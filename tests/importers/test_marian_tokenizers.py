@@ -9,7 +9,7 @@ from support.marian_folder import TEXTS
 from support.published import torch
 
 import keras_transformer as kt
-from keras_transformer.export import export_onnx, verify
+from keras_transformer.export import export_onnx, proof
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import marian
@@ -85,8 +85,8 @@ def test_translations_are_those_of_transformers_in_keras_and_in_the_text_file(
     assert stripped(target.decode(found)) == expected
     assert stripped(Translator(artefact).translate(TEXTS)) == expected
     more = [*TEXTS, *(" ".join(text.split()[1:]) for text in TEXTS), "½", "gato  gato"]
-    (written,) = verify.probe(
-        artefact / signature.TEXT_MODEL_FILE, [{"text": np.array(more)}], extensions=True
+    (written,), _ = proof.run_exported(
+        [artefact / signature.TEXT_MODEL_FILE], [{"text": np.array(more)}], extensions=True
     )
     assert written["texts"][:, 0].tolist() == list(Translator(artefact).translate(more))
 

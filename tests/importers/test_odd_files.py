@@ -87,17 +87,17 @@ def test_a_size_that_no_tensor_of_a_binary_file_has_is_refused(name, tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"vocab_size": "10"}, "vocab_size='10', but an integer of at least 0 is needed"),
-        ({"vocab_size": True}, "vocab_size=True, but an integer"),
-        ({"hidden_size": -16}, "hidden_size=-16, but an integer"),
-        ({"num_attention_heads": 2.5}, "num_attention_heads=2.5, but an integer"),
-        ({"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\], but a text is needed"),
-        ({"hidden_dropout_prob": {"a": 1}}, "hidden_dropout_prob={'a': 1}, but a number"),
+        ({"vocab_size": "10"}, "vocab_size='10', but must say an integer of at least 0"),
+        ({"vocab_size": True}, "vocab_size=True, but must say an integer"),
+        ({"hidden_size": -16}, "hidden_size=-16, but must say an integer"),
+        ({"num_attention_heads": 2.5}, "num_attention_heads=2.5, but must say an integer"),
+        ({"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\], but must say a string"),
+        ({"hidden_dropout_prob": {"a": 1}}, "hidden_dropout_prob={'a': 1}, but must say a number"),
         ({"model_type": ["bert"] * 99}, r"architecture \['bert'.{0,100}, but this importer"),
     ],
 )
 def test_a_value_of_another_kind_is_named(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=rf"config\.json (says|is of the) {message}"):
+    with pytest.raises(ValueError, match=rf"config\.json (says|describes the) {message}"):
         bert.load_model(write(tmp_path, bert, **changes))
 
 
@@ -118,7 +118,7 @@ def test_numbers_that_numpy_does_not_have_are_named(tmp_path):
     header = json.dumps({"table": entry}).encode()
     content = struct.pack("<Q", len(header)) + header + bytes(6)
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.safetensors holds numbers of a type"):
+    with pytest.raises(ValueError, match=r"model\.safetensors holds a number type"):
         bert.load_model(tmp_path)
 
 

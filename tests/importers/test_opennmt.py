@@ -9,7 +9,7 @@ from support import published, reference
 from support.published import torch
 
 from keras_transformer.importers import opennmt
-from keras_transformer.importers.vocabulary import NEVER
+from keras_transformer.importers.mapping import NEVER
 
 D, H, F, U = 16, 2, 24, 37
 NORMS = {
@@ -121,5 +121,5 @@ def test_a_layer_of_a_large_number_is_left_over():
 
 
 def test_a_state_of_another_origin_is_refused():
-    with pytest.raises(ValueError, match="is it a model of OpenNMT-py"):
+    with pytest.raises(ValueError, match="Pass the states of an OpenNMT-py model"):
         opennmt.load_model({}, {}, H)

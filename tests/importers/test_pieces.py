@@ -5,6 +5,7 @@ import pytest
 import sentencepiece
 from support.bergamot_model import vocabulary as trained
 
+from keras_transformer.importers.mapping import logit_bias, row_order, rows
 from keras_transformer.importers.pieces import (
     piece_ids,
     piece_names,
@@ -12,7 +13,6 @@ from keras_transformer.importers.pieces import (
     special_id,
     unknown_pieces,
 )
-from keras_transformer.importers.vocabulary import logit_bias, row_order, rows
 
 LINES = [
     "Um homem de camisa azul está em pé numa escada, limpando uma janela.",

@@ -96,10 +96,10 @@ def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first
 
 
 def test_an_unknown_weight_is_named():
-    with pytest.raises(ValueError, match="'lm_head.weight' is no weight.*embeddings"):
+    with pytest.raises(ValueError, match="lm_head.weight is left over"):
         mapped_weights({"lm_head.weight": np.zeros((V, D))})
     for name in ("encoder.layers.0.norm3.weight", "decoder.layers.1.gate.weight"):
-        with pytest.raises(ValueError, match=f"'{name}' is no weight"):
+        with pytest.raises(ValueError, match=f"{name} is left over"):
             mapped_weights({name: np.zeros(D)})
 
 

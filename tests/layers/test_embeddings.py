@@ -1,4 +1,7 @@
-"""Token embeddings: scaled look-up, tied logits, the padding mask."""
+"""Embeddings of tokens, tied to the logits, and of segments; numbers of words.
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
 
 import math
 
@@ -18,47 +21,36 @@ from support.checks import (
     weights_of,
 )
 
-from keras_transformer.layers import embeddings
+from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
 
-B, T, D, V = 3, 5, 7, 23  # batch, length, d_model, vocabulary
+B, T, D, V = 3, 5, 7, 23
 
 
 def built(**kwargs):
-    layer = embeddings.TokenEmbedding(V, D, **kwargs)
+    layer = TokenEmbedding(V, D, **kwargs)
     layer.build((B, T))
     return randomise(layer)
 
 
 @pytest.mark.numeric
-def test_lookup_is_scaled_by_the_root_of_d_model():
-    layer, ids = built(), integers(0, V, B, T)
-    table = weights_of(layer)["embeddings"]
-    assert table.shape == (V, D)
-    assert_close(layer(ids), table[ids] * math.sqrt(D), 1e-6)
-
-
-@pytest.mark.numeric
-def test_logits_share_the_matrix():
-    layer, x = built(), normal(B, T, D)
-    assert_close(layer.logits(x), x @ weights_of(layer)["embeddings"].T)
-    assert len(layer.weights) == 1
-
-
-@pytest.mark.numeric
-def test_gradients_of_lookup_and_logits():
-    layer, ids = built(), integers(0, V, B, T)
-    weights, cotangent = weights_of(layer), normal(B, T, D)
+def test_lookup_and_logits_share_a_matrix_and_have_the_right_gradients():
+    layer, ids, x = built(), integers(0, V, B, T), normal(B, T, D)
+    weights, cotangent = weights_of(layer), normal(B, T, D, seed=1)
+    assert {path: weight.shape for path, weight in weights.items()} == {"embeddings": (V, D)}
 
     def lookup(weights):
-        return np.sum(weights["embeddings"][ids] * math.sqrt(D) * cotangent)
-
-    check_gradients(gradients(layer, cotangent, ids), weights, lookup)
-    x, cotangent = normal(B, T, D, seed=1), normal(B, T, V, seed=2)
+        return weights["embeddings"][ids] * math.sqrt(D)
 
     def project(weights):
-        return np.sum(x @ weights["embeddings"].T * cotangent)
+        return x @ weights["embeddings"].T
 
-    check_gradients(gradients(layer, cotangent, x, logits=True), weights, project)
+    assert_close(layer(ids), lookup(weights), 1e-6)
+    assert_close(layer.logits(x), project(weights))
+    found = gradients(layer, cotangent, ids)
+    check_gradients(found, weights, lambda weights: np.sum(lookup(weights) * cotangent))
+    cotangent = normal(B, T, V, seed=2)
+    found = gradients(layer, cotangent, x, logits=True)
+    check_gradients(found, weights, lambda weights: np.sum(project(weights) * cotangent))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -67,48 +59,80 @@ def test_logits_are_float32_under_every_policy(policy):
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
 
 
-def test_the_keras_mask_is_true_where_the_id_is_not_0():
-    ids = keras.Input((None,), dtype="int32")
-    x = embeddings.TokenEmbedding(V, D)(ids)
-    mask = keras.Model(ids, x._keras_mask)
+def test_vectors_and_logits_have_a_mask_that_is_true_where_the_id_is_not_0():
+    ids, layer = keras.Input((None,), dtype="int32"), TokenEmbedding(V, D)
+    vectors = layer(ids)
+    segments = SegmentEmbedding()(vectors, ids)
+    outputs = [x._keras_mask for x in (vectors, layer.logits(vectors), segments)]
     given = np.array([[5, 3, 0], [0, 7, 2]], "int32")
-    np.testing.assert_array_equal(numpy64(mask(given)), given != 0)
-
-
-def test_logits_keep_the_mask_of_their_vectors():
-    ids = keras.Input((None,), dtype="int32")
-    layer = embeddings.TokenEmbedding(V, D)
-    mask = keras.Model(ids, layer.logits(layer(ids))._keras_mask)
-    given = np.array([[5, 3, 0], [0, 7, 2]], "int32")
-    np.testing.assert_array_equal(numpy64(mask(given)), given != 0)
+    for mask in keras.Model(ids, outputs)(given):
+        assert_close(mask, given != 0, 0.0)
 
 
 def test_fresh_embeddings_have_unit_variance_once_scaled():
     """100,000 draws: the sample variance errs by sqrt(2 / 1e5) = 0.45 %; five times that may be."""
-    layer = embeddings.TokenEmbedding(1000, 100)
+    layer = TokenEmbedding(1000, 100)
     layer.build((B, T))
     scaled = numpy64(layer(np.arange(1000, dtype="int32")[None]))
     assert abs(scaled.var() - 1.0) < 5 * math.sqrt(2 / 1e5)
 
 
-def test_layer_promises(tmp_path):
-    config = {"vocab_size": V, "d_model": D, "tie_output": False, "output_bias": True}
-    ids = integers(1, V, B, T)
-    check_layer(embeddings.TokenEmbedding, config, [ids], tmp_path, masked=False)
+@pytest.mark.numeric
+def test_each_token_gets_the_vector_of_its_segment():
+    layer, x, ids = SegmentEmbedding(), normal(B, T, D), integers(0, 3, B, T)
+    layer.build(x.shape)
+    table = weights_of(randomise(layer))["embeddings"]
+    assert table.shape == (3, D)
+    assert_close(layer(x, ids), x + table[ids], 1e-6)
 
 
-@pytest.mark.parametrize("sizes, named", [((0, D), "vocab_size"), ((V, -1), "d_model")])
-def test_sizes_that_are_not_positive_are_refused(sizes, named):
-    with pytest.raises(ValueError, match=f"{named} must be at least 1"):
-        embeddings.TokenEmbedding(*sizes)
+def test_pieces_get_the_number_of_their_word(tmp_path):
+    starts = [0, 0, 0, 0, 1, 1, 0]  # piece 6 continues a word
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    model = keras.Model(ids, WordNumbers(starts, most=3)(ids))
+    model.save(tmp_path / "model.keras")
+    given = np.array([[4, 6, 5, 0], [6, 4, 6, 5], [4, 5, 4, 5]])
+    expected = [[1, 1, 2, 0], [1, 1, 1, 2], [1, 2, 3, 3]]
+    for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        found = each(given)
+        assert_close(found, expected, 0.0)
+        assert keras.backend.standardize_dtype(found.dtype) == "int32"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bool"])
-def test_ids_that_are_not_integers_are_refused(dtype):
-    with pytest.raises(TypeError, match=f"integers.*{dtype}.*Cast"):
-        built()(np.ones((B, T), dtype))
+TOKENS = {"vocab_size": V, "d_model": D, "tie_output": False, "output_bias": True}
 
 
-def test_vectors_of_another_size_are_refused():
+@pytest.mark.parametrize(
+    "cls, config, inputs",
+    [
+        (TokenEmbedding, TOKENS, [integers(1, V, B, T)]),
+        (SegmentEmbedding, {"num_segments": 3}, [normal(B, T, D), integers(0, 4, B, T)]),
+    ],
+)
+def test_layer_promises(cls, config, inputs, tmp_path):
+    check_layer(cls, config, inputs, tmp_path, masked=cls is SegmentEmbedding)
+
+
+@pytest.mark.parametrize(
+    "cls, arguments, message",
+    [
+        (TokenEmbedding, (0, D), "vocab_size must be at least 1"),
+        (TokenEmbedding, (V, -1), "d_model must be at least 1"),
+        (SegmentEmbedding, (0,), "num_segments must be at least 1"),
+        (WordNumbers, ([], 3), "empty"),
+        (WordNumbers, ([True], 0), "at least 1"),
+    ],
+)
+def test_arguments_that_make_no_layer_are_refused(cls, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cls(*arguments)
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    for dtype in ("float32", "bool"):
+        with pytest.raises(TypeError, match=f"integers.*{dtype}.*Cast"):
+            built()(np.ones((B, T), dtype))
+    with pytest.raises(TypeError, match="integers.*float32.*segment ids"):
+        SegmentEmbedding()(normal(B, T, D), normal(B, T))
     with pytest.raises(ValueError, match=f"size 11.*d_model={D}.*Project"):
         built().logits(normal(B, T, 11))

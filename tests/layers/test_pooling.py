@@ -1,49 +1,49 @@
-"""Pooling: padding counts nothing, and a row of padding only is zeros."""
+"""One vector for a sequence, by pooling or a class token: padding does not count."""
 
 import keras
 import numpy as np
 import pytest
-from support.checks import assert_close, check_layer, normal, numpy64
+from support.checks import (
+    assert_close,
+    check_layer,
+    compiled,
+    normal,
+    numpy64,
+    randomise,
+    weights_of,
+)
 
+from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.embeddings import TokenEmbedding
-from keras_transformer.layers.pooling import SequencePooling
+from keras_transformer.layers.pooling import ClassToken, SequencePooling
 
-B, S, D = 3, 5, 7
+B, S, D = 3, 5, 8
 MASK = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
 REDUCTIONS = {"mean": np.mean, "max": np.max}
 each_mode = pytest.mark.parametrize("mode", REDUCTIONS)
 
+# Pooling
+
 
 @pytest.mark.numeric
 @each_mode
-def test_only_real_vectors_count(mode):
+@pytest.mark.parametrize("padding", [7.0, np.nan, np.inf])
+def test_only_real_vectors_count(mode, padding):
     x = normal(B, S, D) - 9.0  # below zero, so that a maximum with padding's zeros would show
+    whole = REDUCTIONS[mode](x, axis=1)
+    assert_close(SequencePooling(mode)(x), whole, 1e-5)  # without a mask
+    x[~MASK] = padding
     expected = [REDUCTIONS[mode](x[i][MASK[i]], axis=0) for i in range(2)]
-    pooled = SequencePooling(mode)(x, mask=MASK)
-    assert_close(pooled[:2], expected, 1e-6)
+    assert_close(SequencePooling(mode)(x, mask=MASK), [*expected, np.zeros(D)], 1e-5)
 
 
 @each_mode
-def test_a_row_of_padding_only_gives_zeros(mode):
-    assert_close(SequencePooling(mode)(normal(B, S, D), mask=MASK)[2:], np.zeros((1, D)), 0.0)
+def test_the_keras_mask_is_read_and_not_passed_on(mode):
     ids = keras.Input((None,), dtype="int32")
-    model = keras.Model(ids, SequencePooling(mode)(TokenEmbedding(11, D)(ids)))
-    assert_close(model(np.zeros((2, 4), "int32")), np.zeros((2, D)), 0.0)
-
-
-@pytest.mark.numeric
-@each_mode
-def test_without_a_mask_every_vector_counts(mode):
-    x = normal(B, S, D)
-    assert_close(SequencePooling(mode)(x), REDUCTIONS[mode](x, axis=1), 1e-6)
-
-
-@each_mode
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_stands_in_padding_is_not_read(mode, value):
-    x = normal(B, S, D)
-    x[~MASK] = value
-    assert np.isfinite(numpy64(SequencePooling(mode)(x, mask=MASK))).all()
+    pooled = SequencePooling(mode)(TokenEmbedding(11, D)(ids))
+    assert getattr(pooled, "_keras_mask", None) is None
+    found = keras.Model(ids, pooled)(np.zeros((2, 4), "int32"))
+    assert_close(found, np.zeros((2, D)), 0.0)
 
 
 def test_sums_are_float32_under_every_policy():
@@ -52,16 +52,49 @@ def test_sums_are_float32_under_every_policy():
     assert_close(SequencePooling(dtype="mixed_float16")(x), [[100.0]], 0.0)
 
 
-def test_the_pooled_vector_has_no_mask():
-    ids = keras.Input((None,), dtype="int32")
-    pooled = SequencePooling()(TokenEmbedding(11, D)(ids))
-    assert getattr(pooled, "_keras_mask", None) is None
+# The class token
 
 
-def test_layer_promises(tmp_path):
-    check_layer(SequencePooling, {"mode": "max"}, [normal(B, S, D)], tmp_path, masked=False)
+def classified(ids):
+    """The class token after a block, (B, D), and the mask."""
+    ends = keras.Input((None,), dtype="int32")
+    x = EncoderBlock(2, 16)(ClassToken()(TokenEmbedding(11, D)(ends)))
+    return compiled(randomise(keras.Model(ends, [x[:, 0], x._keras_mask])))(ids)
 
 
-def test_unknown_modes_are_refused():
+def test_the_token_stands_first_and_the_rest_follows():
+    layer, x = ClassToken(), normal(B, S, D)
+    layer.build(x.shape)
+    y = numpy64(randomise(layer)(x))
+    assert y.shape == (B, S + 1, D)
+    assert_close(y[:, 1:], x, 0.0)
+    assert_close(y[:, 0], np.tile(weights_of(layer)["embedding"], (B, 1)), 0.0)
+
+
+def test_the_mask_grows_by_a_token_that_is_never_masked():
+    vectors, mask = classified(np.array([[5, 3, 0], [0, 0, 0]], "int32"))
+    assert_close(mask, [[1, 1, 1, 0], [1, 0, 0, 0]], 0.0)
+    assert np.isfinite(numpy64(vectors)).all()
+    assert_close(ClassToken().compute_mask(None, np.zeros((B, 0), bool)), np.ones((B, 1)), 0.0)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("padded", [[[5, 3, 0, 0]], [[0, 0, 5, 3]]], ids=["right", "left"])
+def test_padding_changes_nothing(padded):
+    alone, _ = classified(np.array([[5, 3]], "int32"))
+    assert_close(classified(np.array(padded, "int32"))[0], numpy64(alone))
+
+
+# Promises and errors
+
+
+@pytest.mark.parametrize("cls, config", [(SequencePooling, {"mode": "max"}), (ClassToken, {})])
+def test_layer_promises(cls, config, tmp_path):
+    check_layer(cls, config, [normal(B, S, D)], tmp_path, masked=False)
+
+
+def test_unknown_modes_and_other_ranks_are_refused():
     with pytest.raises(ValueError, match=r"mode must be one of \('mean', 'max'\), but 'sum'"):
         SequencePooling("sum")
+    with pytest.raises(ValueError, match=r"inputs must have shape \(batch, length, features\)"):
+        ClassToken()(normal(B, D))

@@ -17,7 +17,11 @@ from support.checks import (
     weights_of,
 )
 
-from keras_transformer.layers import positions
+from keras_transformer.layers.positions import (
+    LearnedPositionEncoding,
+    RotaryPositionEncoding,
+    SinusoidalPositionEncoding,
+)
 
 B, T, D, K = 3, 5, 14, 22  # batch, length, d_model, key size: an even size is twice a prime
 
@@ -26,15 +30,17 @@ B, T, D, K = 3, 5, 14, 22  # batch, length, d_model, key size: an even size is t
 @pytest.mark.parametrize("offset", [0, 7])
 def test_sinusoids_are_the_formula(offset):
     x = normal(B, T, D)
-    ours = positions.SinusoidalPositionEncoding()(x, offset=offset)
+    ours = SinusoidalPositionEncoding()(x, offset=offset)
     assert_close(ours, x + reference.sinusoids(T, D, offset), 1e-6)
 
 
 @pytest.mark.numeric
-def test_sinusoids_of_position_one_by_hand():
-    ours = positions.SinusoidalPositionEncoding()(np.zeros((1, 2, 4), "float32"))
-    by_hand = [[0, 1, 0, 1], [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]]
-    assert_close(ours, [by_hand], 1e-7)
+@pytest.mark.parametrize("base", [10000.0, 16.0])
+def test_the_base_sets_the_wavelengths(base):
+    """By hand: position 2 of 4 channels has the angles 2 and 2 / sqrt(base)."""
+    row = SinusoidalPositionEncoding(base)(np.zeros((1, 3, 4), "float32"))[0, 2]
+    slow = 2.0 / math.sqrt(base)
+    assert_close(row, [math.sin(2.0), math.cos(2.0), math.sin(slow), math.cos(slow)], 1e-6)
 
 
 @pytest.mark.numeric
@@ -47,45 +53,38 @@ def test_sinusoids_stay_exact_far_out_in_low_precision(policy, unit):
     """
     length = 1021
     x = np.zeros((1, length, D), "float32")
-    ours = positions.SinusoidalPositionEncoding(dtype=policy)(x)
+    ours = SinusoidalPositionEncoding(dtype=policy)(x)
     assert_close(ours, reference.sinusoids(length, D)[None], unit + 2e-4)
 
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("offset", [0, 4])
 def test_learned_positions_are_rows_of_the_table(offset):
-    x = normal(B, T, D)
-    layer = positions.LearnedPositionEncoding(max_length=11)
-    layer.build(x.shape)
-    table = weights_of(randomise(layer))["embeddings"]
-    assert table.shape == (11, D)
-    assert_close(layer(x, offset=offset), x + table[offset : offset + T], 1e-6)
-
-
-@pytest.mark.numeric
-def test_learned_positions_have_the_right_gradient():
     x, cotangent = normal(B, T, D), normal(B, T, D, seed=1)
-    layer = positions.LearnedPositionEncoding(max_length=11)
+    layer = LearnedPositionEncoding(max_length=11)
     layer.build(x.shape)
     weights = weights_of(randomise(layer))
 
-    def loss(weights):
-        return np.sum((x + weights["embeddings"][2 : 2 + T]) * cotangent)
+    def formula(weights):
+        assert weights["embeddings"].shape == (11, D)
+        return x + weights["embeddings"][offset : offset + T]
 
-    check_gradients(gradients(layer, cotangent, x, offset=2), weights, loss)
+    assert_close(layer(x, offset=offset), formula(weights), 1e-6)
+    found = gradients(layer, cotangent, x, offset=offset)
+    check_gradients(found, weights, lambda weights: np.sum(formula(weights) * cotangent))
 
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("offset", [0, 7])
 def test_rotary_is_a_turn_of_each_plane(offset):
     x = normal(B, 2, T, K)
-    ours = positions.RotaryPositionEncoding()(x, offset=offset)
+    ours = RotaryPositionEncoding()(x, offset=offset)
     assert_close(ours, reference.rotate(x.astype("float64"), offset))
 
 
 @pytest.mark.numeric
 def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
-    layer = positions.RotaryPositionEncoding()
+    layer = RotaryPositionEncoding()
     query, key = normal(1, T, K, seed=1), normal(1, T, K, seed=2)
     np.testing.assert_allclose(
         np.linalg.norm(numpy64(layer(query)), axis=-1), np.linalg.norm(query, axis=-1), rtol=1e-5
@@ -96,9 +95,7 @@ def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize(
-    "layer", [positions.SinusoidalPositionEncoding(), positions.RotaryPositionEncoding()]
-)
+@pytest.mark.parametrize("layer", [SinusoidalPositionEncoding(), RotaryPositionEncoding()])
 def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
     x = normal(B, T, D)
     assert_close(layer(x[:, 3:], offset=3), numpy64(layer(x))[:, 3:], 1e-6)
@@ -110,34 +107,17 @@ def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
 @pytest.mark.parametrize(
     "cls, config",
     [
-        (positions.SinusoidalPositionEncoding, {"base": 50.0}),
-        (positions.LearnedPositionEncoding, {"max_length": 11}),
-        (positions.RotaryPositionEncoding, {}),
+        (SinusoidalPositionEncoding, {"base": 50.0}),
+        (LearnedPositionEncoding, {"max_length": 11}),
+        (RotaryPositionEncoding, {}),
     ],
 )
 def test_layer_promises(cls, config, tmp_path):
     check_layer(cls, config, [normal(B, T, D)], tmp_path)
 
 
-@pytest.mark.parametrize(
-    "cls", [positions.SinusoidalPositionEncoding, positions.RotaryPositionEncoding]
-)
-def test_an_odd_size_is_refused(cls):
-    with pytest.raises(ValueError, match=f"{cls.__name__}.*even.*13.*Choose"):
-        cls()(np.zeros((B, T, 13), "float32"))
-
-
-@pytest.mark.numeric
-def test_another_base_gives_other_wavelengths():
-    layer = positions.SinusoidalPositionEncoding(base=16.0)
-    row = numpy64(layer(np.zeros((1, 3, 4), "float32")))[0, 2]
-    assert_close(row, [np.sin(2.0), np.cos(2.0), np.sin(0.5), np.cos(0.5)])
-    with pytest.raises(ValueError, match="base must be above 1, but 1 was passed"):
-        positions.SinusoidalPositionEncoding(base=1)
-
-
-def test_learned_positions_refuse_what_is_longer_than_the_table():
-    layer = positions.LearnedPositionEncoding(max_length=7)
+def test_learned_positions_refuse_sequences_longer_than_the_table():
+    layer = LearnedPositionEncoding(max_length=7)
     layer(normal(B, 7, D))
     with pytest.raises(ValueError, match="8.*max_length=7.*larger"):
         layer(normal(B, 8, D))
@@ -146,24 +126,29 @@ def test_learned_positions_refuse_what_is_longer_than_the_table():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends know lengths")
-def test_learned_positions_refuse_what_turns_out_longer_than_the_table():
+def test_learned_positions_refuse_lengths_that_are_known_at_run_time_only():
     import tensorflow as tf
 
-    layer = positions.LearnedPositionEncoding(max_length=7)
+    layer = LearnedPositionEncoding(max_length=7)
     free = tf.function(layer, input_signature=[tf.TensorSpec([None, None, D])])
     np.testing.assert_array_equal(free(normal(B, 7, D)).shape, (B, 7, D))
     with pytest.raises(tf.errors.InvalidArgumentError, match="8.*7"):
         free(normal(B, 8, D))
 
 
-def test_learned_positions_refuse_a_length_of_zero():
+def test_arguments_and_sizes_that_make_no_encoding_are_refused():
+    for cls in (SinusoidalPositionEncoding, RotaryPositionEncoding):
+        with pytest.raises(ValueError, match=f"{cls.__name__}.*even.*13.*Choose"):
+            cls()(np.zeros((B, T, 13), "float32"))
+    with pytest.raises(ValueError, match="base must be above 1, but 1 was passed"):
+        SinusoidalPositionEncoding(base=1)
     with pytest.raises(ValueError, match="at least 1, but 0"):
-        positions.LearnedPositionEncoding(max_length=0)
+        LearnedPositionEncoding(max_length=0)
 
 
 def test_positions_fit_a_graph_with_free_lengths():
     ends = keras.Input((None, D))
-    x = positions.SinusoidalPositionEncoding()(ends)
-    model = keras.Model(ends, positions.LearnedPositionEncoding(max_length=11)(x))
+    outputs = LearnedPositionEncoding(max_length=11)(SinusoidalPositionEncoding()(ends))
+    model = keras.Model(ends, outputs)
     assert model.output_shape == (None, None, D)
     assert model.predict(normal(B, T, D), verbose=0).shape == (B, T, D)

@@ -1,6 +1,6 @@
-"""The recurrent unit and the block around it against a loop in NumPy, and searches with its state.
+"""The recurrent unit and the block around it against a loop in NumPy.
 
-Shapes: B batch, T target length, S source length, W beam width, D d_model, F d_ff, V vocabulary.
+Shapes: B batch, T target length, S source length, D d_model, F d_ff, V vocabulary.
 """
 
 import keras
@@ -12,7 +12,6 @@ from support.checks import (
     assert_rounding_only,
     check_gradients,
     check_layer,
-    compiled,
     gradients,
     integers,
     normal,
@@ -23,8 +22,9 @@ from support.checks import (
 
 from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
 from keras_transformer.models import Transformer
+from keras_transformer.plots import attention_maps
 
-B, T, S, W, D, F, V = 3, 11, 7, 5, 22, 19, 23
+B, T, S, D, F, V = 3, 11, 7, 22, 19, 23
 
 
 def expected_states(weights, x, mask=None):
@@ -39,8 +39,8 @@ def expected_states(weights, x, mask=None):
     return np.stack(states, axis=1)
 
 
-def expected(weights, x, mask=None):
-    return np.maximum(expected_states(weights, x, mask), 0.0)
+def relu(states):
+    return np.maximum(states, 0.0)
 
 
 def unit(**options):
@@ -51,9 +51,14 @@ def unit(**options):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("length", [1, 2, 3, 8, T])
-def test_it_is_the_formula_at_every_length(length):
+def test_steps_and_the_whole_are_the_formula_at_every_length(length):
     layer, x = unit(), normal(B, length, D)
-    assert_close(layer(x), expected(weights_of(layer), x))
+    states, state = expected_states(weights_of(layer), x), layer.initial_state(B, 1)
+    assert_close(layer(x), relu(states))
+    for t in range(length):
+        output, state = layer.step(x[:, t : t + 1], state)
+        assert_close(output[:, 0], relu(states[:, t]))
+        assert_close(state[:, 0], states[:, t])
 
 
 @pytest.mark.numeric
@@ -61,7 +66,7 @@ def test_its_gradient_is_that_of_the_formula():
     layer, x, cotangent = unit(), normal(B, T, D), normal(B, T, D, seed=1)
 
     def loss(weights):
-        return np.sum(expected(weights, x) * cotangent)
+        return np.sum(relu(expected_states(weights, x)) * cotangent)
 
     check_gradients(gradients(layer, cotangent, x), weights_of(layer), loss)
 
@@ -71,7 +76,7 @@ def test_its_gradient_is_that_of_the_formula():
 def test_the_state_passes_a_masked_position_unchanged(side):
     layer, x, mask = unit(), normal(B, T, D), np.ones((B, T), bool)
     mask[0, {"left": slice(0, 4), "right": slice(7, T), "middle": slice(3, 6)}[side]] = False
-    whole = expected(weights_of(layer), x, mask)
+    whole = relu(expected_states(weights_of(layer), x, mask))
     assert_close(layer(x, attention_mask=ops.convert_to_tensor(mask)), whole)
     zeroed = np.where(mask[..., None], x, 0.0).astype("float32")
     masked = keras.layers.Masking()(zeroed)  # the same by a Keras mask
@@ -84,18 +89,8 @@ def test_the_state_passes_a_masked_position_unchanged(side):
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_low_precision_only_rounds(policy):
     layer, x = unit(dtype=policy), normal(B, T, D)
-    assert_rounding_only(layer(x), expected(weights_of(layer), x), policy, roundings=8)
-
-
-@pytest.mark.numeric
-def test_steps_give_what_the_whole_gives():
-    layer, x = unit(), normal(B, T, D)
-    state, outputs = layer.initial_state(B, 1), []
-    for t in range(T):
-        output, state = layer.step(x[:, t : t + 1], state)
-        outputs.append(numpy64(output))
-    assert_close(layer(x), np.concatenate(outputs, axis=1))
-    assert_close(state[:, 0], expected_states(weights_of(layer), x)[:, -1])
+    expected = relu(expected_states(weights_of(layer), x))
+    assert_rounding_only(layer(x), expected, policy, roundings=8)
 
 
 def test_a_mask_between_queries_and_keys_is_refused():
@@ -105,20 +100,26 @@ def test_a_mask_between_queries_and_keys_is_refused():
         SSRU().build((B, D))
 
 
-@pytest.mark.numeric
-def test_the_unit_keeps_what_layers_promise(tmp_path):
-    check_layer(SSRU, {}, [normal(B, T, D)], tmp_path)
+BLOCK = {
+    "num_heads": 2,
+    "d_ff": F,
+    "dropout": 0.2,
+    "activation": "gelu",
+    "norm_first": True,
+    "key_dim": 3,
+    "value_dim": 5,
+    "attention_dropout": 0.3,
+    "use_bias": True,
+    "positions": "rotary",
+    "epsilon": 1e-6,
+}
 
 
 @pytest.mark.numeric
-def test_the_block_keeps_what_layers_promise(tmp_path):
-    config = {
-        "num_heads": 2, "d_ff": F, "dropout": 0.2, "activation": "gelu", "norm_first": True,
-        "key_dim": 3, "value_dim": 5, "attention_dropout": 0.3, "use_bias": True,
-        "positions": "rotary", "epsilon": 1e-6,
-    }  # fmt: skip
+@pytest.mark.parametrize("cls, config", [(SSRU, {}), (RecurrentDecoderBlock, BLOCK)])
+def test_layer_promises(cls, config, tmp_path):
     inputs = [normal(B, T, D), normal(B, S, D, seed=1)]
-    check_layer(RecurrentDecoderBlock, config, inputs, tmp_path)
+    check_layer(cls, config, inputs[: 1 if cls is SSRU else 2], tmp_path)
 
 
 @pytest.mark.numeric
@@ -136,48 +137,12 @@ def test_the_block_has_a_unit_in_the_place_of_self_attention():
     assert paths == [f"self_attention/{name}" for name in names]
 
 
-def translator():
-    return randomise(Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True))
-
-
 def test_the_model_says_in_its_configuration_what_its_decoder_is():
-    model = translator()
+    model = Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True)
     copy = Transformer.from_config(model.get_config())
     assert [w.path for w in copy.weights] == [w.path for w in model.weights]
     assert all(isinstance(block, RecurrentDecoderBlock) for block in copy.decoder_stack.blocks)
     assert model.recurrent and not Transformer(V, 1, D, 2, F).recurrent
-
-
-@pytest.mark.numeric
-def test_cached_steps_of_reordered_hypotheses_give_the_logits_of_the_whole():
-    model = translator()
-    source, target = integers(4, V, B, S), integers(4, V, B, W, T, seed=1)
-    source[0, 4:] = 0
-    cache, memory, rng = model.initial_cache(B, W), model.encode(source), np.random.default_rng(2)
-    assert cache.by_sentence == ()
-    full_pass = compiled(model)
-    past = np.zeros((B, W, T), "int32")  # of one length: JAX compiles for each anew
-    for t in range(T):
-        past[:, :, t] = target[:, :, t]
-        logits, cache = model.decode_step(target[:, :, t], t, memory, cache)
-        whole = full_pass({
-            "source_ids": np.repeat(source, W, axis=0), "target_ids": past.reshape(B * W, T)
-        })  # fmt: skip
-        assert_close(logits, numpy64(whole)[:, t].reshape(B, W, V), atol=2e-5)
-        parents = rng.integers(0, W, (B, W))
-        past = np.take_along_axis(past, parents[:, :, None], axis=1)
-        states = [
-            np.take_along_axis(numpy64(state), parents[:, :, None], axis=1)
-            for state in cache.by_hypothesis.blocks
-        ]
-        states = [ops.convert_to_tensor(state, "float32") for state in states]
-        cache = cache._replace(by_hypothesis=type(cache.by_hypothesis)(states))
-
-
-def test_attention_maps_leave_the_decoder_out():
-    from keras_transformer.plots import attention_maps
-
-    maps = attention_maps(translator(), integers(4, V, S), np.array([2, 5, 7]))
-    assert {name: array.shape for name, array in maps.items()} == {
-        "encoder": (1, 2, S, S), "cross": (2, 2, 3, S),
-    }  # fmt: skip
+    maps = attention_maps(model, integers(4, V, S), np.array([2, 5, 7]))
+    shapes = {name: array.shape for name, array in maps.items()}
+    assert shapes == {"encoder": (1, 2, S, S), "cross": (2, 2, 3, S)}  # no "decoder"

@@ -163,8 +163,16 @@ def random_model(pieces=NUMBERED, **options):
 SEARCHES = [kt.GreedySearch(), kt.BeamSearch(5), kt.Sampling(num_samples=3, top_k=4, seed=7)]
 
 
-@pytest.mark.parametrize("pieces", [NUMBERED, PLAIN], ids=["numbers", "plain"])
-@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sampling"])
+@pytest.mark.parametrize(
+    "search, pieces",
+    [
+        (SEARCHES[1], NUMBERED),
+        (SEARCHES[2], PLAIN),
+        pytest.param(SEARCHES[0], PLAIN, marks=pytest.mark.full),
+        pytest.param(SEARCHES[1], PLAIN, marks=pytest.mark.full),
+        pytest.param(SEARCHES[2], NUMBERED, marks=pytest.mark.full),
+    ],
+)
 def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
     model = random_model(pieces)
     grammar = kt.BracketGrammar(pieces, STARTS, max_depth=3)
@@ -252,7 +260,7 @@ class Odd:
     "search, grammar",
     [
         (kt.BeamSearch(5), kt.BracketGrammar(NUMBERED, STARTS, max_depth=3)),
-        (kt.Sampling(num_samples=2), Odd(len(NUMBERED))),
+        pytest.param(kt.Sampling(num_samples=2), Odd(len(NUMBERED)), marks=pytest.mark.full),
     ],
     ids=["brackets", "a grammar of one's own"],
 )
@@ -279,9 +287,9 @@ def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
 
 def test_what_is_no_grammar_is_refused(tmp_path):
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
-    with pytest.raises(TypeError, match="str has no read, start, step, so it is no grammar"):
+    with pytest.raises(TypeError, match="str has no read, start, step, so it is not a grammar"):
         kt.Constrained(model, "brackets")
-    with pytest.raises(ValueError, match="writes 13 ids, but the grammar knows 9"):
+    with pytest.raises(ValueError, match="vocabulary of 13 ids, but the grammar has 9"):
         kt.GreedySearch()(kt.Constrained(model, kt.BracketGrammar(PLAIN)), SOURCES, 5)
     with pytest.raises(ValueError, match="pass a search, or leave the grammar out"):
         export_onnx(model, tmp_path / "out", grammar=grammar)
@@ -298,5 +306,5 @@ def test_what_is_no_grammar_is_refused(tmp_path):
     ids=["nothing", "no end", "no words", "no depth"],
 )
 def test_pieces_that_make_no_tree_are_refused(pieces, depth):
-    with pytest.raises(ValueError, match="Pass `pieces` of the tokenizer whose lines are written"):
+    with pytest.raises(ValueError, match="Pass `pieces` of the target"):
         kt.BracketGrammar(pieces, max_depth=depth)

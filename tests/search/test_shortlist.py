@@ -12,9 +12,8 @@ from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.search import Shortlist, Shortlisted
-from keras_transformer.search.shortlist import Narrowed
 
-V, TARGET_V, LENGTH = 29, 31, 11
+V, TARGET_V, LENGTH = 37, 41, 11
 SOURCE = np.array([[5, 7, 11, 13, 3], [17, 19, 3, 0, 0], [22, 4, 28, 3, 0]], "int32")
 
 
@@ -95,8 +94,9 @@ def test_searches_give_what_forbidding_all_other_words_gives(options, size, sear
         (kt.GreedySearch(), np.array([[4], [0], [4]])),
         (kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2), None),
         (kt.BeamSearch(26), None),  # more extensions than there are candidates
+        (kt.BeamSearch(35), None),  # more than ids that are always listed
     ],
-    ids=["beam, prefix", "greedy, prefix", "sampling", "as wide as the vocabulary"],
+    ids=["beam, prefix", "greedy, prefix", "sampling", "wide", "as wide as the vocabulary"],
 )
 def test_so_do_searches_that_need_the_whole_vocabulary(search, prefix):
     model, shortlist = random_model(), random_shortlist()
@@ -109,25 +109,13 @@ def test_so_do_searches_that_need_the_whole_vocabulary(search, prefix):
 
 
 @pytest.mark.parametrize("search", [kt.GreedySearch(min_length=4), kt.BeamSearch(4)], ids=repr)
-def test_the_loop_ranks_the_candidates_alone(search):
-    sizes = []
-
-    class Counted(Narrowed):
-        def decode_step(self, *arguments):
-            logits, cache = super().decode_step(*arguments)
-            sizes.append(logits.shape[-1])
-            return logits, cache
-
-    class Watched(Shortlisted):
-        def narrowed(self, least):
-            return Counted(self, least)
-
-    model = Watched(random_model(), random_shortlist())
-    found = search(model, SOURCE, LENGTH)
-    assert sizes and set(sizes) == {None}  # not the vocabulary's 29
-    expected = search(Masked(model.model, model.shortlist), SOURCE, LENGTH)
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+def test_the_loop_ranks_the_candidates_only(search):
+    model = Shortlisted(random_model(), random_shortlist())
+    function = tf.function(lambda ids: search(model, ids, LENGTH), autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([None, None], tf.int32)).graph
+    bodies = [{node.op for node in body.node_def} for body in graph.as_graph_def().library.function]
+    steps = [operations for operations in bodies if "LogSoftmax" in operations]
+    assert steps and all("TensorScatterUpdate" not in operations for operations in steps)
 
 
 class Tagged(kt.Transformer):
@@ -170,19 +158,19 @@ def test_models_of_another_kind_are_searched_as_they_are():
     np.testing.assert_array_equal(found.ids, search(Masked(tagged, shortlist), SOURCE, LENGTH).ids)
 
 
-def test_special_ids_keep_their_numbers_and_there_are_enough():
-    table = np.full((V, 1), 20)
+def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
+    table = np.full((V, 1), 36)
     short = Shortlisted(random_model(), Shortlist(table, np.arange(V) == 3))
-    narrow = short.narrowed(7)
-    memory = narrow.encode(SOURCE)
-    assert memory.words.numpy().tolist() == [0, 1, 2, 3, 4, 5, 6, 20]
-    assert (memory.bias.numpy()[:, [0, 1, 2, 4, 5, 6]] < -9e3).all()  # no candidates
-    assert (memory.bias.numpy()[:, [3, 7]] > -9e3).all()
-    assert narrow.restored(np.array([[3, 7], [0, 7]]), memory).numpy().tolist() == [
-        [3, 20],
-        [0, 20],
-    ]
-    assert short.narrowed(V) is not None and short.narrowed(V + 1) is None
+    memory = short.encode(SOURCE)
+    assert memory.ids.numpy().tolist() == [*range(32), 36]  # the special ids keep their columns
+    cache = short.initial_cache(3, 1)
+    ids = np.full((3, 1), 2, "int32")
+    logits, _ = short.decode_step(ids, tf.constant(0), memory, cache)
+    found = tf.cast(logits, tf.float32).numpy()
+    assert found.shape == (3, 1, V)
+    expected, _ = short.model.decode_step(ids, 0, short.model.encode(SOURCE), cache)
+    np.testing.assert_allclose(found[..., [3, 36]], expected.numpy()[..., [3, 36]], atol=1e-5)
+    assert (np.delete(found, [3, 36], axis=-1) < -9e3).all()
 
 
 def test_an_artefact_writes_the_same(tmp_path):
@@ -221,7 +209,7 @@ def test_what_has_no_shortlist_is_refused(tmp_path):
         ([model], {"shortlist": "lex.bin"}, TypeError, "must be a Shortlist, but str"),
         ([causal], {"shortlist": shortlist}, ValueError, "CausalTransformer"),
         ([model], {"shortlist": shortlist, "layout": "steps"}, ValueError, "steps of fixed shapes"),
-        ([model], {"shortlist": random_shortlist(41)}, ValueError, r"\[29, 41\] ids"),
+        ([model], {"shortlist": random_shortlist(43)}, ValueError, r"\[37, 43\] ids of source"),
     ):
         with pytest.raises(error, match=message):
             export_onnx(*arguments, tmp_path / "out", None, kt.GreedySearch(), **options)

@@ -5,6 +5,7 @@ Sizes are distinct primes where the layers allow it, so that no swapped axis hid
 
 import collections
 import functools
+import hashlib
 
 import keras
 import numpy as np
@@ -16,11 +17,12 @@ from support import shared
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact import signature
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-from keras_transformer.search import BeamSearch
+from keras_transformer.search import BeamSearch, Sampling
 from keras_transformer.text.tokenizer import Tokenizer
 
 MAX_LENGTH = 11
 BEAM = BeamSearch(3, 0.6)
+SAMPLING = Sampling(0.9, 20, 0.95, num_samples=2)
 LINES = ["a man 's hat , red .", "two words", "ein mann fährt fahrrad .", "the dog runs"]
 VOCAB = 286  # as many pieces as LINES give: a model must not write ids that mean nothing
 MODELS = {"translate": Transformer, "generate": CausalTransformer, "encode": TransformerEncoder}
@@ -89,16 +91,10 @@ def body(model):
 def convert(model, search=None):
     """The `onnx_ir.Model` of a Keras model as converted: neither simplified nor fused."""
     from keras_transformer.export import onnx_model, tasks
-    from keras_transformer.export.graph import conversion
+    from keras_transformer.export.staging import Progress
 
     task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
-    traced = conversion.trace(task.function, model.variables, task.specs)
-    recurrent = conversion.recurrent_variables(model)
-    converted, variables = conversion.convert(traced, model.variables, onnx_model.OPSET, recurrent)
-    conversion.fill_weights(converted, variables)
-    converted.ir_version = onnx_model.IR_VERSION
-    onnx_model.arrange(converted.graph, task)
-    return converted
+    return onnx_model.convert(task, Progress(verbose=False))
 
 
 def graph(converted):
@@ -118,21 +114,35 @@ def run(model, **inputs):
     return opened.run(None, inputs)
 
 
-# Made once for all tests of a session that ask; nobody changes them.
+# Made once for all tests that ask. Nothing may change them.
 
 
 @functools.cache
-def shared_model():
-    return tiny()
+def shared_model(kind="translate"):
+    return tiny(kind)
 
 
-def shared_artefact():
-    """The folder that `export_onnx` writes for the model with `BEAM` and the tokenizer."""
+def artefact(search=BEAM, kind="translate", **options):
+    """The folder that `export_onnx` writes for a shared model with the tokenizer.
+
+    All workers of a run share it. Tests of the exporter's proof, refusals and staging export for
+    themselves.
+
+    Args:
+        search: the search, with `MAX_LENGTH`; `None` for the forward pass. Defaults to `BEAM`.
+        kind: key of `MODELS`. Defaults to "translate".
+        **options: as in `export_onnx`. Defaults to `text=True` for `BEAM`, else to none.
+    """
+    if (search, kind, options) == (BEAM, "translate", {}):
+        options = {"text": True}
 
     def write(path):
-        export_onnx(shared_model(), path, tokenizer(), BEAM, max_length=MAX_LENGTH, verbose=False)
+        model = shared_model(kind)
+        length = MAX_LENGTH if search else None
+        export_onnx(model, path, tokenizer(), search, max_length=length, verbose=False, **options)
 
-    return shared.once("beam", write)
+    arguments = repr((search, kind, sorted(options.items())))
+    return shared.once(f"{kind}-{hashlib.sha256(arguments.encode()).hexdigest()[:16]}", write)
 
 
 @functools.cache

@@ -94,7 +94,7 @@ def forked_proofs():
 
     It has imported TensorFlow alone, as the process that exporters start, and optimizes graphs.
     """
-    from keras_transformer.export import verify
+    from keras_transformer.export import proof
 
     def start(command, **options):
         job = json.loads(pathlib.Path(command[-1]).read_text("utf-8"))
@@ -102,12 +102,12 @@ def forked_proofs():
             return subprocess.run(command, **options)
         return Python(*command[1:], optimize=True).wait(options["timeout"])
 
-    before = verify.subprocess
-    verify.subprocess = types.SimpleNamespace(run=start, TimeoutExpired=subprocess.TimeoutExpired)
+    before = proof.subprocess
+    proof.subprocess = types.SimpleNamespace(run=start, TimeoutExpired=subprocess.TimeoutExpired)
     try:
         yield
     finally:
-        verify.subprocess = before
+        proof.subprocess = before
 
 
 def _run(arguments, cwd, env, optimize, stdout, stderr):

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.special_ids import UNKNOWN_ID  # noqa: E402
-from keras_transformer.text.words import encode_words, join_words  # noqa: E402
+from keras_transformer.text.corpora import encode_words, join_words  # noqa: E402
 
 
 def test_each_word_is_encoded_by_itself(tokenizer):

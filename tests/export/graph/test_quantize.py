@@ -12,14 +12,14 @@ from onnx import TensorProto
 from support import exports
 from support.exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
 
-from keras_transformer.export import ExportError, export_onnx, tasks, verify
+from keras_transformer.export import ExportError, export_onnx, tasks
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.quantize import (
     quantize_blocks,
     quantize_columns,
     reduce_precision,
 )
-from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.proof import comparison
 from keras_transformer.search import GreedySearch
 
 INTEGERS = ("int8", "weight_int8", "weight_int4")
@@ -31,16 +31,15 @@ OPERATOR = {
 
 
 @functools.cache
-def fused(search=None):
+def fused(search, precision):
     """The shared graph, fused; nobody changes it."""
     model = graph(exports.shared_graph(search))
-    fuse_blocks(model)
-    simplify(model)
+    fuse_blocks(model, precision)
     return model
 
 
 def reduced(search, precision, **arguments):
-    model = graph(fused(search))
+    model = graph(fused(search, precision))
     reduce_precision(model, precision, **arguments)
     return model
 
@@ -171,7 +170,7 @@ def test_proof_tells_rounding_from_damage(precision, search):
     def check(tried):
         names = [value.name for value in tried.graph.outputs]
         found = [dict(zip(names, run(tried, **case), strict=True)) for case in cases]
-        task.compare(cases, expected, found, verify.TOLERANCES[precision], exact=False)
+        task.compare(cases, expected, found, comparison.TOLERANCES[precision], exact=False)
 
     check(graph(made))
     for kind in ("zero", "negated", "shuffled"):

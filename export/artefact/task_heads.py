@@ -1,0 +1,276 @@
+"""Task heads: what the outputs of a model mean.
+
+The exporters write a head into the manifest, and `Predictor` makes results with it. A search has no
+head in its manifest; the runtime makes its results in the same way, from a `Row` and outputs.
+
+Shapes: `B` batch, `S` tokens of a text, `C` classes, `D` size of a vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Result, Tags, Vector
+from keras_transformer.types import Array
+
+
+class Passage(NamedTuple):
+    """A text that contains an answer.
+
+    Attributes:
+        text: str.
+        spans: list of pairs of int, the characters of each of its tokens.
+        tokens: slice, its tokens in the row.
+    """
+
+    text: str
+    spans: list[tuple[int, int]]
+    tokens: slice
+
+
+class Row(NamedTuple):
+    """One input as the model reads it.
+
+    Attributes:
+        inputs: dict from input names to lists of ids, or to arrays without batch axis.
+        size: int, the length that counts in a batch: the first axis of its longest input.
+        group: tuple, shapes of the inputs that are not padded. Only rows of equal groups share a
+            batch.
+        length: int, tokens of the row that the outputs are about; None for arrays.
+        words: tuple of str, if the head tags words.
+        first_pieces: list of int, the place of each word's first token; or all.
+        passage: Passage, if the head marks an answer.
+    """
+
+    inputs: dict[str, Any]
+    size: int
+    group: tuple[tuple[int, ...], ...] = ()
+    length: int | None = None
+    words: tuple[str, ...] = ()
+    first_pieces: list[int] | slice = slice(None)
+    passage: Passage | None = None
+
+
+class ResultMaker(Protocol):
+    """Makes results of one class from the outputs of a model."""
+
+    @property
+    def empty(self) -> Any:
+        """The result of an input without text."""
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Result:
+        """The result of a row, from its part of the outputs; `ValueError` if there is none."""
+
+
+class Head:
+    """The base of task heads: each is a `ResultMaker` with a `task`, its name in the manifest."""
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, as values of JSON."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+        }
+
+
+def fits_labels(labels: Sequence[str], size: int) -> bool:
+    """Whether a last axis of this size has a number for each label, or one for two labels."""
+    return size == len(labels) or (size == 1 and len(labels) == 2)
+
+
+@dataclass(frozen=True)
+class _Classes(Head):
+    labels: tuple[str, ...]
+    from_logits: bool = True
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+            raise TypeError(f"labels must be a list of strings, but {labels!r} was passed.")
+        if len(labels) < 2 or len(set(labels)) < len(labels):
+            raise ValueError(f"labels must be at least two, all different; {labels!r} was passed.")
+        object.__setattr__(self, "labels", tuple(labels))
+        if not isinstance(self.from_logits, bool):
+            raise TypeError(f"from_logits must be True or False, not {self.from_logits!r}.")
+
+    def _probabilities(self, numbers: Array) -> Array:
+        """Probabilities (..., C), float64; (..., 1) are numbers of the second of two classes."""
+        numbers = _checked(numbers).astype(np.float64)
+        if not fits_labels(self.labels, numbers.shape[-1]):
+            raise ValueError(
+                f"the model gave numbers for {numbers.shape[-1]} classes, and the head has "
+                f"{len(self.labels)} labels"
+            )
+        if numbers.shape[-1] == 1:
+            first = np.zeros_like(numbers) if self.from_logits else 1 - numbers
+            numbers = np.concatenate([first, numbers], axis=-1)
+        return _softmax(numbers) if self.from_logits else numbers
+
+
+@dataclass(frozen=True)
+class Classification(_Classes):
+    """One of C classes for each input: sentiment, topics, pictures.
+
+    The model has one output (B, C); or (B, 1) for the second of two classes.
+
+    Args:
+        labels: list of str, the names of the classes, in the model's order.
+        from_logits: whether the output is logits. `False`: probabilities, as after a softmax, or
+            for (B, 1) a sigmoid. The export checks this with sample outputs. Defaults to `True`.
+
+    Raises:
+        TypeError: a label is not a string, or `from_logits` is not a bool.
+        ValueError: there are fewer than two labels, or two are equal.
+
+    Example:
+
+    >>> head = Classification(["negative", "positive"])
+    >>> export_onnx(model, "out/sentiment", tokenizer, head=head)  # doctest: +SKIP
+    """
+
+    task: ClassVar[str] = "classify"
+    empty: ClassVar[Labels] = Labels()
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Labels:
+        (numbers,) = outputs.values()
+        found = self._probabilities(numbers)  # (C,)
+        order = np.argsort(-found, kind="stable")
+        return Labels(tuple(self.labels[i] for i in order), tuple(found[order].tolist()))
+
+
+@dataclass(frozen=True)
+class TokenClassification(_Classes):
+    """One of C classes for each word: parts of speech, names.
+
+    The model has one output (B, S, C). A word gets the class of its first piece.
+    Arguments and errors are the same as in `Classification`.
+
+    Example:
+
+    >>> head = TokenClassification(["O", "B-PER", "I-PER"])
+    >>> export_onnx(model, "out/names", tokenizer, head=head)  # doctest: +SKIP
+    """
+
+    task: ClassVar[str] = "tag"
+    empty: ClassVar[Tags] = Tags()
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Tags:
+        (numbers,) = outputs.values()
+        found = self._probabilities(numbers[row.first_pieces])  # (words, C)
+        best = found.argmax(axis=-1)
+        tags = tuple(self.labels[i] for i in best)
+        return Tags(row.words, tags, tuple(found.max(axis=-1).tolist()))
+
+
+@dataclass(frozen=True)
+class QuestionAnswering(Head):
+    """The part of a passage that answers a question.
+
+    The model has two outputs (B, S) named `start` and `end`: logits of the answer's first and last
+    token over the tokens of its row. It reads question and passage in one row with `segment_ids`,
+    or in two rows; then the outputs are over the passage. The answer is the most likely
+    pair of first and last token in the passage.
+
+    Args:
+        max_answer_length: most tokens of an answer. Defaults to 30.
+
+    Raises:
+        ValueError: `max_answer_length` is not a positive integer.
+
+    Example:
+
+    >>> head = QuestionAnswering(max_answer_length=15)
+    >>> export_onnx(model, "out/answers", tokenizer, head=head)  # doctest: +SKIP
+    """
+
+    max_answer_length: int = 30
+    task: ClassVar[str] = "answer"
+    empty: ClassVar[Answer] = Answer()
+
+    def __post_init__(self) -> None:
+        length = self.max_answer_length
+        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+            raise ValueError(f"max_answer_length must be a positive integer, not {length!r}.")
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Answer:
+        passage = row.passage
+        start, end = (
+            _log_softmax(_checked(outputs[name][: row.length]))[passage.tokens]
+            for name in (signature.ANSWER_START, signature.ANSWER_END)
+        )
+        # One row of scores for each length of an answer, by its first token.
+        lengths = range(min(self.max_answer_length, len(start)))
+        scores = [start[: len(start) - length] + end[length:] for length in lengths]
+        length = int(np.argmax([some.max() for some in scores]))
+        first = int(scores[length].argmax())
+        begin, stop = passage.spans[first][0], passage.spans[first + length][1]
+        text = passage.text[begin:stop]
+        begin += len(text) - len(text.lstrip())
+        text = text.strip()
+        score = float(np.exp(scores[length][first]))
+        return Answer(text, begin, begin + len(text), score)
+
+
+@dataclass(frozen=True)
+class FeatureExtraction(Head):
+    """A vector for each input, or for each token: similarity, search, features for other models.
+
+    The model has one output, (B, D) or (B, S, D).
+
+    Example:
+
+    >>> export_onnx(model, "out/vectors", tokenizer, head=FeatureExtraction())  # doctest: +SKIP
+    """
+
+    task: ClassVar[str] = "embed"
+    empty: ClassVar[Vector] = Vector()
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Vector:
+        (vector,) = outputs.values()
+        if vector.ndim > 1 and row.length is not None:
+            vector = vector[: row.length]  # the rest is padding
+        return Vector(_checked(vector))
+
+
+@dataclass(frozen=True)
+class NoHead(Head):
+    """The outputs as they are: a forward pass that was exported without a head."""
+
+    task: ClassVar[str] = "forward"
+    empty: ClassVar[Outputs] = Outputs()
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Outputs:
+        return Outputs(outputs)
+
+
+# By the class name in the manifest.
+HEADS = {
+    kind.__name__: kind
+    for kind in (Classification, TokenClassification, QuestionAnswering, FeatureExtraction)
+}
+
+
+def read_head(manifest: dict[str, Any]) -> Any:
+    """The head that a manifest describes; `NoHead` if it has none."""
+    head = manifest.get("head")
+    return HEADS[head["class_name"]](**head["config"]) if head else NoHead()
+
+
+def _checked(numbers: Array) -> Array:
+    """The numbers; raises `ValueError` for NaN and infinity. -inf is allowed, as a mask."""
+    if np.isnan(numbers).any() or not np.isfinite(numbers.max()):
+        raise ValueError(f"the model gave numbers that are not finite: {numbers}")
+    return numbers
+
+
+def _log_softmax(x: Array) -> Array:
+    x = x.astype(np.float64)
+    x = x - x.max(axis=-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def _softmax(x: Array) -> Array:
+    return np.exp(_log_softmax(x))

@@ -1,0 +1,348 @@
+"""Serves models with a search: `Translator`, `Generator` and `Transcriber`.
+
+One `session.run` for each batch does everything: encoder, decoder and search are in the graph.
+
+Shapes: `W` beam width, `T` tokens of the longest hypothesis.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError
+from keras_transformer.export.artefact.results import Generation, Translation
+from keras_transformer.export.artefact.task_heads import ResultMaker, Row
+from keras_transformer.export.runtime.rows import ArrayReader, Reader
+from keras_transformer.export.runtime.runner import ALL, Runner
+from keras_transformer.export.runtime.text_rows import LineReader
+from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array
+
+
+class TranslationMaker:
+    """Makes a `Translation` from the hypotheses of a row: ids (W, T) and scores (W,)."""
+
+    empty: ClassVar[Any] = Translation(("",), (0.0,))
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._decode = tokenizer.decode
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Translation:
+        token_ids, scores = self._hypotheses(outputs)
+        return Translation(self._texts(token_ids), scores)
+
+    def _hypotheses(self, outputs: dict[str, Array]) -> tuple[Array, tuple[float, ...]]:
+        """The ids and scores of the hypotheses that the search has found."""
+        scores = outputs[signature.SCORES]
+        if np.isnan(scores).any() or scores[0] == -np.inf:
+            raise ValueError(f"the model gave the scores {scores.tolist()}")
+        filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
+        return outputs[signature.TOKEN_IDS][filled], tuple(scores[filled].tolist())
+
+    def _texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
+        return tuple([self._decode(ids).replace("\0", signature.REPLACEMENT) for ids in rows])
+
+
+class GenerationMaker(TranslationMaker):
+    """Makes a `Generation`: the prompt's ids and the new ids are also decoded together."""
+
+    empty: ClassVar[Any] = Generation(("",), (0.0,), None, ("",))
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
+        token_ids, scores = self._hypotheses(outputs)
+        full = [np.r_[row.inputs[signature.SOURCE_IDS], ids] for ids in token_ids]
+        return Generation(self._texts(token_ids), scores, None, self._texts(full))
+
+
+class SearchRunner(Runner):
+    """The base of the classes below.
+
+    Each defines its `task`; `serves`, the same in words; and `takes`, the lists of input names that
+    it serves, or `None` for all.
+    """
+
+    task: ClassVar[str]
+    serves: ClassVar[str]
+    takes: ClassVar[tuple[list[str], ...] | None] = None
+
+    def _check(self, artefact: Artefact) -> None:
+        """Raises `ArtefactError` unless the artefact has this task, and a tokenizer."""
+        task, folder = artefact.manifest["task"], artefact.folder
+        inputs = [value["name"] for value in artefact.manifest["inputs"]]
+        if task != self.task or (self.takes and inputs not in self.takes):
+            raise ArtefactError(
+                f"{folder} was exported for the task {task!r} with the inputs {inputs}, and "
+                f"{type(self).__name__} serves {self.serves}. Use the class for this task, run "
+                f"{artefact.model.name} with onnxruntime itself, or export it with such a search."
+            )
+        if artefact.tokenizer is None:
+            raise ArtefactError(
+                f"{folder} holds no {signature.TOKENIZER_FILE}. Export the model with its "
+                "tokenizer: export_onnx(model, path, tokenizer, search)."
+            )
+
+
+class Translator(SearchRunner):
+    """Serves an exported translation model. Threads can share it without an effect on results.
+
+    The treatment of unusual lines is part of the contract. They never change other results:
+
+    | line | result |
+    | --- | --- |
+    | empty, white space only (`str.isspace`), or without any known piece | one empty hypothesis, \
+score 0 |
+    | with a NUL character | ends there |
+    | more tokens than the artefact's `limits["source_length"]`, special ones included | `error` |
+    | bytes that are not UTF-8, half a surrogate pair | `error` |
+    | more than 16 MiB | `error` |
+    | ONNX Runtime fails on it (out of memory), or its scores are not numbers | `error` |
+
+    `translate` and `translate_stream` give `""` for a line with an error and log a warning with its
+    number and the reason; `n_best` and `n_best_stream` return the reason.
+
+    Args:
+        folder: str or path, the folder that `keras_transformer.export.export_onnx` wrote. Weights
+            stay in its file: replace that file by another one, as an export does, but do not write
+            into it while it is served. A file that changes while it is opened is an error.
+        providers: list of ONNX Runtime's execution providers, best first, each a name or a pair of
+            name and options; None (default) takes CUDA if this onnxruntime has it and the
+            precision suits it, else the CPU. The first one must come up and run operators of the
+            model: there is no silent fallback.
+        threads: int, threads that compute a batch; None (default) takes every core, or one if there
+            are several workers.
+        workers: int, batches that are computed at the same time. Defaults to 1. On a CPU many
+            lines take less time with as many workers as cores than with as many threads, because
+            small operations gain little from a second thread; a single batch gains from threads
+            only.
+        arena: bool, keep freed memory for the next call. Faster; memory stays at its peak.
+        spinning: bool, let idle threads wait actively. Faster for one caller; False leaves the
+            cores to other programs.
+
+    Attributes:
+        provider: str, the execution provider that runs. Also logged once, at level INFO.
+        manifest: dict, the content of `artefact.json`.
+        tokenizer: Tokenizer.
+        target_tokenizer: Tokenizer of the translations; the same, unless the artefact holds two.
+        session: onnxruntime.InferenceSession, for programs that bring their own ids.
+
+    Raises:
+        ArtefactError: the folder is missing, damaged, foreign, of a newer format, or holds no
+            translation search with its tokenizer.
+        ProviderError: a provider is missing, did not come up, runs nothing of the model, or does
+            not suit the precision.
+        ValueError: `threads` or `workers` is less than 1, or more than 16 times the cores.
+
+    Example:
+
+    >>> translator = Translator("out/onnx")  # doctest: +SKIP
+    >>> translator.translate(["A man rides a bicycle."])  # doctest: +SKIP
+    ['Ein Mann fährt Fahrrad.']
+    """
+
+    task = "translate"
+    serves = "'translate' from ['source_ids']: greedy or beam search of an encoder-decoder model"
+    takes: ClassVar[tuple[list[str], ...] | None] = ([signature.SOURCE_IDS],)
+    done = "translated"
+
+    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+        self._check(artefact)
+        reader = LineReader(artefact, end=(END_ID,))  # as in training
+        return reader, TranslationMaker(artefact.target_tokenizer)
+
+    def translate(self, lines: Iterable[str | bytes], batch_tokens: int = 2048) -> list[str]:
+        """Best translation of each line.
+
+        Args:
+            lines: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
+            batch_tokens: int, maximum number of source tokens of a batch, padding included. A
+                longer line is a batch alone.
+
+        Returns:
+            List of str, in the order of `lines`.
+
+        Raises:
+            TypeError: if `lines` is one string, or holds something that is neither str nor bytes.
+            ValueError: if `batch_tokens` is less than 1.
+        """
+        return list(self.translate_stream(lines, batch_tokens, ALL))
+
+    def translate_stream(
+        self, lines: Iterable[str | bytes], batch_tokens: int = 2048, read_ahead: int = 1024
+    ) -> Iterator[str]:
+        """As `translate`, lazily: reads at most `read_ahead` lines beyond the one that it yields.
+
+        The lines read ahead are sorted by length. More lines make fuller batches. With 1, each
+        line is translated before the next one is read.
+
+        Returns:
+            Iterator of str.
+        """
+        return self._texts(self.results(lines, None, batch_tokens, read_ahead))
+
+    def n_best(self, lines: Iterable[str | bytes], batch_tokens: int = 2048) -> list[Translation]:
+        """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`."""
+        return list(self.results(lines, None, batch_tokens, ALL))
+
+    def n_best_stream(
+        self, lines: Iterable[str | bytes], batch_tokens: int = 2048, read_ahead: int = 1024
+    ) -> Iterator[Translation]:
+        """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
+        return self.results(lines, None, batch_tokens, read_ahead)
+
+
+class Generator(SearchRunner):
+    """Serves an exported language model: greedy search, beam search or sampling.
+
+    The model reads the begin token and the pieces of the prompt. Unusual lines, threads, providers
+    and streams are as in `Translator`. So a prompt without text has one empty continuation of score
+    0; to generate from nothing, run `session` with the begin token alone, `[[2]]`.
+
+    An artefact that samples takes a seed. The seed, the prompt's tokens and the number of the
+    sample determine a text. Other prompts of a call, their order, batches, workers and threads have
+    no effect, and equal prompts get equal texts. Without a seed each call draws one for all its
+    prompts.
+
+    Arguments and errors are the same as in `Translator`.
+
+    Attributes:
+        provider, manifest, tokenizer, session: as in `Translator`.
+
+    Example:
+
+    >>> generator = Generator("out/story")  # doctest: +SKIP
+    >>> generator.generate(["Once upon a time"], seed=7)  # doctest: +SKIP
+    ['there was a fox.']
+    """
+
+    task = "generate"
+    serves = "'generate': greedy search, beam search or sampling of a language model"
+    takes: ClassVar[tuple[list[str], ...] | None] = (
+        [signature.SOURCE_IDS],
+        [signature.SOURCE_IDS, signature.SEED],
+    )
+    done = "continued"
+
+    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+        self._check(artefact)
+        reader = LineReader(artefact, begin=(BEGIN_ID,))
+        return reader, GenerationMaker(artefact.target_tokenizer)
+
+    def generate(
+        self, prompts: Iterable[str | bytes], seed: int | None = None, batch_tokens: int = 2048
+    ) -> list[str]:
+        """Best continuation of each prompt; with sampling, the most likely of its samples.
+
+        Args:
+            prompts: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
+            seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: drawn.
+            batch_tokens: int, maximum number of prompt tokens of a batch, padding included. A
+                longer prompt is a batch alone.
+
+        Returns:
+            List of str, in the order of `prompts`: the continuations, without the prompts.
+
+        Raises:
+            TypeError: `prompts` is one string, or holds something that is neither str nor bytes;
+                or `seed` is not an integer.
+            ValueError: `batch_tokens` is less than 1, or `seed` is out of range or passed to an
+                artefact that does not sample.
+        """
+        return list(self.generate_stream(prompts, seed, batch_tokens, ALL))
+
+    def generate_stream(
+        self,
+        prompts: Iterable[str | bytes],
+        seed: int | None = None,
+        batch_tokens: int = 2048,
+        read_ahead: int = 1024,
+    ) -> Iterator[str]:
+        """As `generate`, lazily: reads at most `read_ahead` prompts beyond the one that it yields.
+
+        The prompts read ahead are sorted by length. All prompts share one seed.
+
+        Returns:
+            Iterator of str.
+        """
+        return self._texts(self.results(prompts, seed, batch_tokens, read_ahead))
+
+    def n_best(
+        self, prompts: Iterable[str | bytes], seed: int | None = None, batch_tokens: int = 2048
+    ) -> list[Generation]:
+        """All continuations of each prompt, with scores, a list of `Generation`; as `generate`."""
+        return list(self.results(prompts, seed, batch_tokens, ALL))
+
+    def n_best_stream(
+        self,
+        prompts: Iterable[str | bytes],
+        seed: int | None = None,
+        batch_tokens: int = 2048,
+        read_ahead: int = 1024,
+    ) -> Iterator[Generation]:
+        """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
+        return self.results(prompts, seed, batch_tokens, read_ahead)
+
+
+class Transcriber(SearchRunner):
+    """Serves a search over an encoder that reads no ids: sound to text, pictures to text.
+
+    An input is an array without batch axis, or a dict of arrays by input name; a string is JSON for
+    either. Only arrays of equal shapes share a batch, so no result depends on the other inputs of a
+    call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
+    size that is longer than the artefact's `limits["source_length"]`. Seeds are as in `Generator`;
+    threads, providers, streams and errors as in `Translator`.
+
+    Arguments are the same as in `Translator`.
+
+    Attributes:
+        provider, manifest, tokenizer, session: as in `Translator`.
+
+    Example:
+
+    >>> transcriber = Transcriber("out/listener")  # doctest: +SKIP
+    >>> transcriber.transcribe([frames])  # doctest: +SKIP
+    ['one two three']
+    """
+
+    task = "transcribe"
+    serves = "'transcribe': a search over an encoder that reads arrays"
+    done = "transcribed"
+
+    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+        self._check(artefact)
+        reader = ArrayReader(self._inputs, artefact.manifest["limits"]["source_length"])
+        return reader, TranslationMaker(artefact.target_tokenizer)
+
+    def transcribe(
+        self, inputs: Iterable[Any], seed: int | None = None, batch_tokens: int = 2048
+    ) -> list[str]:
+        """The best text of each input.
+
+        Args:
+            inputs: iterable of arrays or of dicts of arrays; or one array with batch axis.
+            seed: as in `Generator`.
+            batch_tokens: int, maximum size of a batch; the first axis of an input counts.
+
+        Returns:
+            List of str, in the order of `inputs`; an empty one, and a warning, for an input that
+            is refused or fails.
+        """
+        return list(self._texts(self.results(inputs, seed, batch_tokens, ALL)))
+
+    def n_best(
+        self, inputs: Iterable[Any], seed: int | None = None, batch_tokens: int = 2048
+    ) -> list[Translation]:
+        """All texts of each input, with scores: list of `Translation`. Else as `transcribe`."""
+        return list(self.results(inputs, seed, batch_tokens, ALL))
+
+    def n_best_stream(
+        self,
+        inputs: Iterable[Any],
+        seed: int | None = None,
+        batch_tokens: int = 2048,
+        read_ahead: int = 1024,
+    ) -> Iterator[Translation]:
+        """As `n_best`, lazily: reads at most `read_ahead` inputs beyond the one that it yields."""
+        return self.results(inputs, seed, batch_tokens, read_ahead)

@@ -1,0 +1,197 @@
+"""Runs a search whose loop is outside of the graph: one `run_with_iobinding` a step, no copies.
+
+The artefact's layout "steps" has two files. `first.onnx` gives, under their names, all tensors that
+`step.onnx` reads. `step.onnx` gives the tensors that a step changes under the same names after
+`NEXT`:
+
+- keys and values, named `blocks...`, have slots for every step from the start. Input and output are
+  the same buffer: ONNX Runtime's ScatterND then writes the slots of the step and copies nothing;
+- other tensors are small. They alternate between two buffers, because a step may still read the old
+  one.
+
+No shape changes from one step to the next, and the host reads only `UNFINISHED`, one boolean. So a
+step can be a CUDA graph: recorded once, then started as a whole. It then reads and writes where it
+did when it was recorded, and so the buffers of a shape are kept.
+
+Shapes: B sentences, W hypotheses of each, R rows of tokens (W, or more: the last W count), L most
+steps, T tokens of the longest hypothesis.
+"""
+
+import itertools
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+
+from keras_transformer.export.artefact.signature import (
+    HISTORY,
+    NEXT,
+    SCORES,
+    SLOTS,
+    START_LENGTH,
+    TOKEN_IDS,
+    UNFINISHED,
+)
+from keras_transformer.types import Array, Ids
+
+# The number of shapes for which a thread keeps buffers and CUDA graphs. Further shapes run without,
+# because ONNX Runtime keeps a graph as long as its session.
+MOST_SHAPES = 64
+# ONNX Runtime's entry of `RunOptions` that names the CUDA graph of a run; "-1" stands for none.
+GRAPH_ID = "gpu_graph_id"
+
+
+class Buffers(NamedTuple):
+    """Where the steps of one call read and write.
+
+    Attributes:
+        pair: two dicts of `OrtValue`, what a step reads and what it writes; they change places.
+        bindings: two bindings, from the first to the second and back.
+        graphs: two `RunOptions`, which name the CUDA graph of each binding.
+        unfinished: `OrtValue`, one boolean.
+    """
+
+    pair: tuple[dict[str, Any], dict[str, Any]]
+    bindings: tuple[onnxruntime.IOBinding, ...]
+    graphs: tuple[onnxruntime.RunOptions, ...]
+    unfinished: onnxruntime.OrtValue
+
+
+class StepsSession:
+    """Two sessions that run as one, with the methods of an `InferenceSession` that runners call.
+
+    Threads can share it: every call has its own buffers, or every thread if they are kept.
+
+    Args:
+        first, step: `onnxruntime.InferenceSession` of the two files.
+        device: ONNX Runtime's name of the device: "cpu" or "cuda".
+        graphs: whether `step` records CUDA graphs (`enable_cuda_graph` of its provider), so that
+            buffers are kept for each shape of the inputs. Defaults to `False`.
+    """
+
+    def __init__(self, first: Any, step: Any, device: str = "cpu", graphs: bool = False):
+        self.first: Any = first
+        self.step: Any = step
+        self.device: str = device
+        self.graphs: bool = graphs
+        self._read = [value.name for value in step.get_inputs()]
+        self._changed = [
+            value.name.removeprefix(NEXT)
+            for value in step.get_outputs()
+            if value.name != UNFINISHED
+        ]
+        self._kept = threading.local()  # as ONNX Runtime's graphs: each thread has its own
+        self._graph_ids = itertools.count(1)  # 0 is ONNX Runtime's own
+
+        self.get_inputs: Callable[[], list[Any]] = first.get_inputs
+        self.get_providers: Callable[[], list[str]] = step.get_providers
+
+    def get_outputs(self) -> list[Any]:
+        """`token_ids` and `scores`; only their names."""
+        return [types.SimpleNamespace(name=name) for name in (TOKEN_IDS, SCORES)]
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """The assignment of nodes to providers in both files."""
+        sessions = (self.first, self.step)
+        return [part for one in sessions for part in one.get_provider_graph_assignment_info()]
+
+    def run(self, names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs called `names`, or both: ids, int32 (B, W, T), and scores, float32 (B, W).
+
+        Args:
+            names: list of names, or `None`.
+            inputs: dict of arrays, the inputs of `first.onnx`.
+        """
+        buffers = self.run_first(inputs)
+        tensors = buffers.pair[0]
+        given = tensors[START_LENGTH].numpy() if START_LENGTH in tensors else None
+        tensors, steps = self.run_steps(buffers)
+        history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
+        width, most = scores.shape[1], history.shape[2]
+        results = finished(history[:, -width:, most - steps :], scores, given)
+        found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
+        return [found[name] for name in names or found]
+
+    def run_first(self, inputs: Mapping[str, Array]) -> Buffers:
+        """Runs `first.onnx`; the first of the pair of buffers hold its outputs."""
+        shapes = tuple((name, np.shape(array)) for name, array in sorted(inputs.items()))
+        kept = vars(self._kept).setdefault("buffers", {})
+        binding = self.first.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        names = [value.name for value in self.first.get_outputs()]
+        for name in names:
+            if shapes in kept:
+                binding.bind_ortvalue_output(name, kept[shapes].pair[0][name])
+            else:
+                binding.bind_output(name, self.device)
+        self.first.run_with_iobinding(binding)
+        if shapes in kept:
+            return kept[shapes]
+        keep = self.graphs and len(kept) < MOST_SHAPES
+        buffers = self._buffers(dict(zip(names, binding.get_outputs(), strict=True)), keep)
+        if keep:
+            kept[shapes] = buffers
+        return buffers
+
+    def _buffers(self, tensors: dict[str, Any], keep: bool) -> Buffers:
+        """`Buffers` around the tensors that the first step reads."""
+        make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+        unfinished, other = make((), np.bool_, self.device), dict(tensors)
+        for name in self._changed:
+            if not name.startswith(SLOTS):
+                tensor = tensors[name]
+                other[name] = make(tensor.shape(), tensor.element_type(), self.device)
+        pair = tensors, other
+        bindings = tuple(self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1]))
+        graphs = tuple(onnxruntime.RunOptions() for _ in pair)
+        for options in graphs:
+            number = next(self._graph_ids) if keep else -1
+            options.add_run_config_entry(GRAPH_ID, str(number))
+        return Buffers(pair, bindings, graphs, unfinished)
+
+    def run_steps(self, buffers: Buffers) -> tuple[dict[str, Any], int]:
+        """Runs steps until all sentences end; the tensors after the last step, and their number."""
+        most = buffers.pair[0][HISTORY].shape()[2]
+        for steps in range(1, most + 1):
+            now = (steps - 1) % 2
+            self.step.run_with_iobinding(buffers.bindings[now], buffers.graphs[now])
+            if not buffers.unfinished.numpy():
+                break
+        return buffers.pair[steps % 2], steps
+
+    def _bound(
+        self, before: dict[str, Any], after: dict[str, Any], unfinished: onnxruntime.OrtValue
+    ) -> onnxruntime.IOBinding:
+        """A binding of a step that reads `before` and writes `after`."""
+        binding = self.step.io_binding()
+        for name in self._read:
+            binding.bind_ortvalue_input(name, before[name])
+        for name in self._changed:
+            binding.bind_ortvalue_output(NEXT + name, after[name])
+        binding.bind_ortvalue_output(UNFINISHED, unfinished)
+        return binding
+
+
+def finished(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
+    """The outputs of a search: ids (B, W, T), without the prompt and padding columns, and scores.
+
+    Args:
+        ids: int32 (B, W, t), the tokens of every step.
+        scores: float32 (B, W), -inf for a hypothesis that was not found.
+        start_length: int32 (B, 1), tokens of each prompt; `None` without prompts.
+    """
+    if start_length is not None:
+        columns = np.arange(ids.shape[2]) + start_length - 1  # (B, t)
+        padded = np.pad(ids, [(0, 0), (0, 0), (0, 1)])
+        columns = np.minimum(columns, ids.shape[2])[:, np.newaxis]
+        ids = np.take_along_axis(padded, np.broadcast_to(columns, ids.shape), axis=2)
+    order = np.argsort(-scores, axis=1, kind="stable")  # samples are drawn in any order
+    ids = np.take_along_axis(ids, order[:, :, np.newaxis], axis=1)
+    scores = np.take_along_axis(scores, order, axis=1)
+    ids = ids * (scores > -np.inf)[:, :, np.newaxis]
+    used = int((ids != 0).any(axis=(0, 1)).sum())
+    return [ids[:, :, :used].astype(np.int32), scores]

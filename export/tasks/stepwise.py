@@ -1,0 +1,235 @@
+"""A search without its loop, as two functions: the start before the first step, and one step.
+
+In the layout "loop" the graph holds the loop, and the cache grows. Here the runtime holds the loop,
+and every tensor keeps its shape from the first step to the last: the cache has slots for all tokens
+from the start, and a step writes its keys and values into its slots. An attention bias masks out
+the empty slots. So the caches can be updated in place. The states of a recurrent decoder have a
+fixed size anyway.
+
+Because shapes may not change, finished sentences stay in the batch until all are finished.
+
+Shapes: B sentences, W hypotheses, H heads, L most steps of the batch, K and U sizes of a key and of
+a value.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.decoding import Cache, States
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.tasks.search import SearchTask
+from keras_transformer.layers.attention import FORBIDDEN
+from keras_transformer.search.inputs import read_inputs
+from keras_transformer.search.loop import GivenTokens, Hypotheses, Plan, add_token
+from keras_transformer.types import Tensor
+
+# A tensor, or tuples, lists and dicts of tensors.
+Nest: TypeAlias = Any
+
+# A step changes these, and only reads the rest.
+CHANGING = ("position", *Hypotheses._fields, "states")
+CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
+
+
+class FixedSlots(NamedTuple):
+    """The slots of `DecoderSlots`, all of them from the start.
+
+    Attributes:
+        blocks: for each block keys (B, H, L W, K) and values (B, H, L W, U), in the stored dtype.
+        step_bias: (B, W, W), as in `DecoderSlots`; zeros if W is 1.
+        key_places: int64 (B, H, W, 3), indices of the slots of this step.
+        bias_places: int64 (B, W, W, 3), indices of the attention bias of this step.
+    """
+
+    blocks: Nest
+    step_bias: Tensor
+    key_places: Tensor
+    bias_places: Tensor
+
+    def put(self, past: Tensor, new: Tensor) -> Tensor:
+        """`past` with `new` in the slots of this step."""
+        places = self.bias_places if len(past.shape) == 3 else self.key_places
+        written = tf.tensor_scatter_nd_update(past, places, tf.cast(new, past.dtype))
+        return tf.cast(written, new.dtype)
+
+    def moved(self) -> "FixedSlots":
+        """The slots of the next step."""
+        step = [0, 0, self.step_bias.shape[1]]
+        return self._replace(key_places=self.key_places + step, bias_places=self.bias_places + step)
+
+
+class Part(NamedTuple):
+    """The source of one graph: a task, or one of the two functions of a stepwise search.
+
+    Attributes:
+        model: the Keras model whose weights the function reads.
+        function: function of inputs by name that returns a dict of outputs; it is traced.
+        specs: the `tf.TensorSpec` of each input, by name.
+        axes: function of the name and the rank of an input or output to the names of its axes.
+    """
+
+    model: keras.Model
+    function: Callable[..., dict[str, Tensor]]
+    specs: dict[str, tf.TensorSpec]
+    axes: Callable[[str, int], tuple[str, ...]]
+
+
+class StepwiseSearch:
+    """The two functions of a `SearchTask` in the layout "steps".
+
+    Args:
+        task: `SearchTask`.
+        dtype: dtype in which keys and values are stored between the steps. Defaults to "float32".
+    """
+
+    def __init__(self, task: SearchTask, dtype: str = "float32") -> None:
+        self.task: SearchTask = task
+        self.model: Any = task.model
+        self.search: Any = task.search
+        self.dtype: str = dtype
+        self._state: dict[str, Nest] = {}  # all that is handed from step to step
+
+    @property
+    def first(self) -> Part:
+        """The part before the first step. Trace it before you ask for `step`."""
+        return Part(self.model, self._first, self.task.specs, self._axes)
+
+    @property
+    def step(self) -> Part:
+        """The part that is one step."""
+        specs = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
+            for name, tensor in _tensors(self._state).items()
+        }
+        return Part(self.model, self._step, specs, self._axes)
+
+    def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """All tensors that a step reads, by name, for the source."""
+        task, search = self.task, self.search
+        seed = {signature.SEED: inputs.pop(signature.SEED)} if task.random else {}
+        inputs = read_inputs(self.model, inputs, task.max_length, None, search.min_length)
+        memory, plan, hypotheses = search.begin(self.model, {**inputs, **seed})
+        batch_size = tf.shape(plan.limit)[0]
+        start_length = plan.given.start_length if plan.given else 1
+        length = tf.maximum(tf.reduce_max(plan.limit + start_length), 2) - 1  # L
+        history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
+        hypotheses = hypotheses._replace(history=history)
+        cache = self._fixed_cache(batch_size, length)
+        self._state = self._divided(memory, plan, tf.zeros([], tf.int32), hypotheses, cache)
+        return _tensors(self._state)
+
+    def _step(self, **tensors: Tensor) -> dict[str, Tensor]:
+        """The changed tensors after one step, and whether another step is needed."""
+        memory, plan, *before = self._joined(_with_tensors(self._state, tensors))
+        position, hypotheses, cache = add_token(self.search, self.model, memory, plan, *before)
+        # The oldest column goes, so the last column is always the newest token.
+        hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
+        if not self.model.recurrent:
+            cache = cache._replace(by_sentence=cache.by_sentence.moved())
+        after = self._divided(memory, plan, position, hypotheses, cache)
+        changed = _tensors({name: after[name] for name in CHANGING if name in after})
+        unfinished = tf.reduce_any(hypotheses.running > float("-inf"))
+        return {
+            **{signature.NEXT + name: tensor for name, tensor in changed.items()},
+            signature.UNFINISHED: unfinished,
+        }
+
+    def _axes(self, name: str, rank: int) -> tuple[str, ...]:
+        """Names of the axes of an input or output."""
+        if name in self.task.specs:
+            return self.task.axes(name, rank)
+        name = name.removeprefix(signature.NEXT)
+        if name == "noise":
+            return ("steps", "batch", "samples")
+        rest = [f"{name}_axis_{i}" for i in range(1, rank)]
+        return ("batch", *rest)[:rank]
+
+    def _fixed_cache(self, batch_size: Tensor, length: Tensor) -> Cache:
+        """The empty cache with slots for `length` steps."""
+        width = self.search.width
+        cache = self.model.initial_cache(batch_size, width)
+        if self.model.recurrent:
+            return cache
+        slots = cache.by_sentence
+        blocks = [
+            tuple(
+                tf.zeros([batch_size, past.shape[1], length * width, past.shape[3]], past.dtype)
+                for past in block
+            )
+            for block in slots.blocks
+        ]
+        step_bias = tf.zeros([batch_size, 1, 1]) if width == 1 else slots.step_bias
+        key_places = _places(batch_size, slots.blocks[0][0].shape[1], width)
+        bias_places = _places(batch_size, width, width)
+        past_bias = tf.fill([batch_size, width, length * width], FORBIDDEN)
+        return Cache(FixedSlots(blocks, step_bias, key_places, bias_places), past_bias)
+
+    def _divided(
+        self, memory: Nest, plan: Plan, position: Tensor, hypotheses: Hypotheses, cache: Cache
+    ) -> dict[str, Nest]:
+        """All that is handed from step to step, as a dict of nests."""
+        parts = {
+            "memory": _cast(memory, self.dtype),
+            "limit": plan.limit,
+            "noise": plan.noise,
+            "position": position,
+            **hypotheses._asdict(),
+        }
+        if plan.given:
+            parts.update(plan.given._asdict())
+        if self.model.recurrent:
+            return {**parts, "states": cache.by_hypothesis.blocks}
+        slots, past_bias = cache
+        return {
+            **parts,
+            **slots._replace(blocks=_cast(slots.blocks, self.dtype))._asdict(),
+            "past_bias": past_bias,
+        }
+
+    def _joined(self, parts: Mapping[str, Nest]) -> tuple[Nest, Plan, Tensor, Hypotheses, Cache]:
+        """The inverse of `_divided`."""
+
+        def joined(kind: Any) -> Any:
+            return kind(*[parts[name] for name in kind._fields])
+
+        if self.model.recurrent:
+            cache = Cache(by_hypothesis=States(parts["states"]))
+        else:
+            cache = Cache(joined(FixedSlots), parts["past_bias"])
+        memory = _cast(parts["memory"], self.model.compute_dtype)
+        given = joined(GivenTokens) if signature.START_LENGTH in parts else ()
+        plan = Plan(parts["limit"], given, parts["noise"])
+        return memory, plan, parts["position"], joined(Hypotheses), cache
+
+
+def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:
+    """Indices (B, rows, W, 3) of the first `width` slots of every row."""
+    sizes = (batch_size, rows, width)
+    indices = tf.meshgrid(*[tf.range(tf.cast(size, tf.int64)) for size in sizes], indexing="ij")
+    return tf.stack(indices, axis=3)
+
+
+def _cast(nest: Nest, dtype: str) -> Nest:
+    """A nest with its floating-point tensors in a dtype."""
+    return tf.nest.map_structure(lambda x: tf.cast(x, dtype) if x.dtype.is_floating else x, nest)
+
+
+def _leaves(parts: Mapping[str, Nest]) -> Iterator[tuple[str, Any]]:
+    """Pairs of a name and a leaf, in the order of `tf.nest`."""
+    for name, nest in sorted(parts.items()):
+        for number, leaf in enumerate(tf.nest.flatten(nest)):
+            yield f"{name}.{number}" if tf.nest.is_nested(nest) else name, leaf
+
+
+def _tensors(parts: Mapping[str, Nest]) -> dict[str, Tensor]:
+    """The tensors among the leaves, by name."""
+    return {name: leaf for name, leaf in _leaves(parts) if tf.is_tensor(leaf)}
+
+
+def _with_tensors(parts: dict[str, Nest], tensors: Mapping[str, Tensor]) -> dict[str, Nest]:
+    """`parts` with other tensors."""
+    leaves = [tensors.get(name, leaf) for name, leaf in _leaves(parts)]
+    return tf.nest.pack_sequence_as(parts, leaves)

@@ -1,0 +1,237 @@
+"""Examples of any kind: columns of rows, labels, and the function that makes a batch of them.
+
+Shapes: N examples of the data set, B batch.
+"""
+
+import functools
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from keras_transformer.special_ids import END_ID
+from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.types import Array, Ids
+
+PADDING_LABEL = -1  # label of rows and positions that losses and metrics leave out
+
+_CHUNK = 65536  # lines tokenised together: bounds the memory of Python's lists of ids
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """N rows of ids or of vectors, of different length, as parts of one array.
+
+    Args:
+        values: array that contains all rows.
+        starts: ints (N,), where the rows begin in `values`.
+        lengths: ints (N,).
+        texts: the N texts that the rows were made from, for `draw`.
+        draw: function of texts and a `numpy.random.Generator` to other rows of the same texts. If
+            given, the rows differ from epoch to epoch.
+    """
+
+    values: Array
+    starts: Ids
+    lengths: Ids
+    texts: Sequence[Any] = ()
+    draw: Callable[[Sequence[Any], np.random.Generator], list[Array]] | None = None
+
+    @classmethod
+    def of(cls, rows: Sequence[Array], **options: Any) -> Self:
+        """Joins a list of arrays, which agree in all axes but the first."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = np.concatenate(rows) if rows else np.zeros(0, np.int32)
+        return cls(values, np.cumsum(lengths) - lengths, lengths, **options)
+
+    def take(self, indices: Ids) -> list[Array]:
+        """Returns some of the rows."""
+        places = zip(self.starts[indices], self.lengths[indices], strict=True)
+        return [self.values[start : start + length] for start, length in places]
+
+    def keep(self, indices: Ids) -> Self:
+        """Leaves out all other rows."""
+        texts = [self.texts[i] for i in indices] if self.texts else ()
+        places = {"starts": self.starts[indices], "lengths": self.lengths[indices]}
+        return replace(self, texts=texts, **places)
+
+    def drawn(self, rng: np.random.Generator, longest: int) -> "Rows":
+        """Returns the rows of an epoch. A drawn row that is too long is not used."""
+        if self.draw is None:
+            return self
+        drawn = self.draw(self.texts, rng)
+        usual = self.take(np.arange(len(drawn)))
+        pairs = zip(drawn, usual, strict=True)
+        return Rows.of([row if len(row) <= longest else other for row, other in pairs])
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """N examples: a row of each column, and perhaps a label.
+
+    Args:
+        unit: what one example is called in messages, such as "pair".
+        columns: dictionary from a name, such as "source", to `Rows`.
+        empty: bools (N,), whether an example is empty and must be left out.
+        collate: function that makes a batch; its arguments are those of `batch`, after the
+            examples themselves.
+        labels: array (N, ...), or `None`.
+        joined: whether the rows of an example come in one row of a batch. The length of an example
+            is the sum of the lengths then, and the greatest length otherwise.
+    """
+
+    unit: str
+    columns: dict[str, Rows]
+    empty: Array
+    collate: Callable[["Examples", Ids, int, int | None], Any]
+    labels: Array | None = None
+    joined: bool = False
+
+    @property
+    def lengths(self) -> Ids:
+        """Lengths of the examples, ints (N,)."""
+        join = np.add if self.joined else np.maximum
+        return functools.reduce(join, [column.lengths for column in self.columns.values()])
+
+    @property
+    def duplicates(self) -> int:
+        """Number of examples that are equal to an earlier one."""
+        parts = self.take(np.arange(len(self.empty)))
+        if self.labels is not None:
+            parts.append(list(self.labels))
+        hashes = [[hash(value.tobytes()) for value in part] for part in parts]
+        return len(self.empty) - len(set(zip(*hashes, strict=True)))
+
+    def fitting(self, longest: int) -> Ids:
+        """Returns the indices of the examples that are neither empty nor too long."""
+        return np.flatnonzero(~self.empty & (self.lengths <= longest))
+
+    def keep(self, indices: Ids) -> Self:
+        """Leaves out all other examples."""
+        columns = {name: column.keep(indices) for name, column in self.columns.items()}
+        labels = None if self.labels is None else self.labels[indices]
+        return replace(self, columns=columns, empty=self.empty[indices], labels=labels)
+
+    def drawn(self, rng: np.random.Generator, longest: int) -> Self:
+        """Returns the examples of an epoch, which have at most the length `longest`."""
+        columns = {name: column.drawn(rng, longest) for name, column in self.columns.items()}
+        return replace(self, columns=columns)
+
+    def take(self, indices: Ids) -> list[list[Array]]:
+        """Returns the rows of some examples, column by column."""
+        return [column.take(indices) for column in self.columns.values()]
+
+    def batch(self, indices: Ids, size: int, length: int | None) -> Any:
+        """Makes a batch of some examples.
+
+        Args:
+            indices: at most B indices.
+            size: B. Missing rows consist of padding.
+            length: length of the rows. `None` takes the longest row.
+
+        Returns:
+            Inputs and labels, as NumPy arrays.
+        """
+        return self.collate(self, indices, size, length)
+
+
+def text_rows(tokenizer: AnyTokenizer, lines: list[str], sampling_alpha: float | None) -> Rows:
+    """Makes rows of ids, each with the end token.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        lines: list of N strings.
+        sampling_alpha: float or `None`. If given, each epoch has other segmentations.
+    """
+    rows = encode_rows(tokenizer, lines)
+    if sampling_alpha is None:
+        return Rows.of(rows)
+    draw = functools.partial(encode_rows, tokenizer, alpha=sampling_alpha)
+    return Rows.of(rows, texts=lines, draw=draw)
+
+
+def encode_rows(
+    tokenizer: AnyTokenizer,
+    lines: Sequence[str],
+    rng: np.random.Generator | None = None,
+    alpha: float | None = None,
+) -> list[Ids]:
+    """Encodes lines to arrays of ids, each with the end token.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        lines: sequence of N strings.
+        rng: generator of the seeds of sampled segmentations; `None` takes the best ones.
+        alpha: see `Tokenizer.encode`; with `rng` only.
+    """
+    rows = []
+    for begin in range(0, len(lines), _CHUNK):
+        options = {}
+        if rng is not None:
+            options = {"sample": True, "alpha": alpha, "seed": int(rng.integers(2**32))}
+        for row in tokenizer.encode(lines[begin : begin + _CHUNK], **options):
+            row.append(END_ID)
+            rows.append(np.array(row, np.int32))
+    return rows
+
+
+def are_blank(lines: Sequence[str]) -> Array:
+    """Returns whether lines hold no text, bools (N,)."""
+    return np.array([not line.strip() for line in lines], bool)
+
+
+def label_ids(
+    labels: Sequence[Any], label_names: Sequence[Any] | None = None
+) -> tuple[Ids, list[str]]:
+    """Turns labels into class ids.
+
+    Args:
+        labels: sequence of N labels, all str or all int.
+        label_names: sequence of str, the names in the order of their ids. Defaults to `None`: the
+            names that occur, sorted; for ints "0", "1", ... up to the largest.
+
+    Returns:
+        int32 (N,), and the list of names.
+
+    Raises:
+        TypeError: a label is neither str nor int, or both occur.
+        ValueError: a label is unknown, or a name occurs twice.
+    """
+    labels = list(labels)
+    names = None if label_names is None else [str(name) for name in label_names]
+    if names is not None and len(set(names)) < len(names):
+        raise ValueError(f"label_names must differ, got {names}.")
+    kind = str if labels and isinstance(labels[0], str) else int | np.integer
+    for number, label in enumerate(labels):
+        if not isinstance(label, kind):
+            raise TypeError(
+                f"labels must be all names (str) or all class numbers (int), got {label!r} of type "
+                f"{type(label).__name__} as label {number}."
+            )
+    if names is None:
+        numbers = range(max(labels, default=-1) + 1) if kind is not str else sorted(set(labels))
+        names = [str(name) for name in numbers]
+    known = {name: i for i, name in enumerate(names)} if kind is str else range(len(names))
+    for number, label in enumerate(labels):
+        if label not in known:
+            raise ValueError(
+                f"label {number} is {label!r}, but the labels are {names}. Pass label_names= with "
+                "all of them, the same for training and validation."
+            )
+    return np.array([known[label] for label in labels], np.int32), names
+
+
+def pad_labels(labels: Array, size: int) -> Ids:
+    """Pads one label per row to int32 (B,) with `PADDING_LABEL`."""
+    padded = np.full(size, PADDING_LABEL, np.int32)
+    padded[: len(labels)] = labels
+    return padded
+
+
+def check_counts_agree(**lists: Sized) -> None:
+    """Raises `ValueError` unless lists that belong together have the same length."""
+    counts = {name: len(values) for name, values in lists.items()}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{count} {name}" for name, count in counts.items())
+        raise ValueError(f"There must be as many of each, but there are {found}.")

@@ -1,0 +1,221 @@
+"""Which examples form which batch: a function of (seed, epoch, number of the batch), in NumPy.
+
+Shapes: B batch, N examples of the data set.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.data.examples import Examples
+from keras_transformer.types import Ids
+
+# Least number of full batches in a bucket. Fewer give less padding, but also less mixing.
+_FULL_BATCHES = 8
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """Options of all functions that make batches, such as `translation_batches`.
+
+    Pass them to such a function by name: `translation_batches(..., seed=3, max_length=None)`.
+
+    Examples of similar length come together (section 5.1 of the paper). In each epoch every example
+    that is kept comes exactly once. All epochs have the same number of batches.
+
+    Args:
+        tokens_per_batch: int, limit of B times the length of a row, padding included. If a batch
+            has several arrays of rows, such as source and target, the limit holds for each of
+            them: the paper's "25,000 source and 25,000 target tokens" is 25000. Defaults to 8192.
+        max_length: int or `None`. Longer examples are left out; the begin or end token counts.
+            `tokens_per_batch // batch_multiple` and the last bucket boundary are limits, too.
+            Defaults to 256.
+        shuffle: bool. If False (validation), every epoch has the same order, short examples first.
+            Defaults to `True`.
+        seed: int, not negative. The order of an epoch depends on the seed and the epoch only.
+            Defaults to 0.
+        initial_epoch: int, epoch of the first pass over the data. Defaults to 0.
+        bucket_boundaries: increasing ints, the greatest lengths of the buckets that batches are
+            drawn from. Defaults to `None`: chosen for the lengths that occur.
+        static_shapes: bool. If True, all batches of a bucket have the same shape: the greatest
+            length of the bucket, and the batch size that this length allows. XLA then compiles few
+            shapes. Missing rows consist of padding. Defaults to `False`.
+        batch_multiple: int, the batch size is a multiple of this (number of replicas). Missing
+            rows consist of padding, which losses and metrics of this package leave out. Defaults
+            to 1.
+        prefetch: int, number of batches to hold ready (TensorFlow only). Defaults to 2.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    tokens_per_batch: int = 8192
+    max_length: int | None = 256
+    shuffle: bool = True
+    seed: int = 0
+    initial_epoch: int = 0
+    bucket_boundaries: Sequence[int] | None = None
+    static_shapes: bool = False
+    batch_multiple: int = 1
+    prefetch: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_batch", "batch_multiple", "prefetch"):
+            check_count(name, getattr(self, name))
+        boundaries = self.bucket_boundaries
+        if boundaries is None:
+            return
+        if not len(boundaries) or boundaries[0] < 1 or np.any(np.diff(boundaries) <= 0):
+            raise ValueError(
+                "bucket_boundaries must be increasing positive ints such as [16, 32, 64], got "
+                f"{boundaries!r}."
+            )
+
+    @property
+    def longest(self) -> int:
+        """Greatest length of an example that a batch can hold."""
+        limits = [self.tokens_per_batch // self.batch_multiple]
+        if self.bucket_boundaries is not None:
+            limits.append(self.bucket_boundaries[-1])
+        if self.max_length is not None:
+            limits.append(self.max_length)
+        return int(min(limits))
+
+
+def check_count(name: str, count: object) -> None:
+    """Raises `ValueError` unless the argument `name` is an int of at least 1."""
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise ValueError(f"{name} must be an int of at least 1, got {count!r}.")
+
+
+class _Bucket(NamedTuple):
+    """Examples of similar length, which are batched together."""
+
+    indices: Ids
+    length: int  # greatest length of an example
+    fewest: int  # batches, if all are full
+    most: int  # batches, if each holds `batch_multiple` examples
+
+
+class BatchPlan:
+    """Batches of similar length by token count, each example once an epoch (section 5.1).
+
+    Examples are grouped into buckets by length. Each epoch shuffles every bucket, cuts it into
+    batches of near-equal size and shuffles the batches.
+
+    Args:
+        examples: N examples.
+        options: `BatchOptions`.
+
+    Attributes:
+        batches_per_epoch: int, the same for every epoch.
+
+    Raises:
+        ValueError: an example is longer than `options.longest`.
+    """
+
+    def __init__(self, examples: Examples, options: BatchOptions) -> None:
+        self.examples = examples
+        self.options = options
+        self._longest = options.longest
+        lengths = examples.lengths
+        if lengths.max() > self._longest:
+            raise ValueError(
+                f"example {lengths.argmax()} has {lengths.max()} tokens, special ones included, "
+                f"but a batch takes {self._longest} at most. Leave it out, or raise the limit (the "
+                "smallest of max_length, tokens_per_batch // batch_multiple, last boundary)."
+            )
+        drawn = self._drawn_examples(0).lengths
+        if options.bucket_boundaries is None:
+            self._boundaries = _boundaries(drawn, self._batch_size)
+        else:
+            self._boundaries = np.unique(np.minimum(options.bucket_boundaries, self._longest))
+        # Drawn rows have other lengths in each epoch. The last bucket takes the longest of them.
+        self._longest = self._boundaries[-1] = max(self._boundaries[-1], lengths.max())
+        buckets = self._buckets(drawn)
+        # One more batch per bucket, so that an epoch with longer rows needs no larger batches.
+        spare = 0 if np.array_equal(drawn, lengths) else 1
+        wanted = sum(bucket.fewest + spare for bucket in buckets)
+        self.batches_per_epoch = min(wanted, sum(bucket.most for bucket in buckets))
+
+    def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:
+        """Yields an epoch's batches, as arrays, from number `batch` on.
+
+        Earlier batches are not built.
+        """
+        examples = self._drawn_examples(epoch)
+        multiple, static = self.options.batch_multiple, self.options.static_shapes
+        for indices, length in self._order(epoch, examples.lengths)[batch:]:
+            size = -(-len(indices) // multiple) * multiple  # B
+            if static:
+                yield examples.batch(indices, max(size, self._batch_size(length)), length)
+            else:
+                yield examples.batch(indices, size, None)
+
+    def _drawn_examples(self, epoch: int) -> Examples:
+        rng = np.random.default_rng([self.options.seed, epoch, 1])  # the order has another one
+        return self.examples.drawn(rng, self._longest)
+
+    def _batch_size(self, length: int) -> int:
+        """B of a full batch of examples of this length."""
+        multiple = self.options.batch_multiple
+        return int(self.options.tokens_per_batch // length // multiple * multiple)
+
+    def _buckets(self, lengths: Ids) -> list[_Bucket]:
+        """The buckets that are not empty."""
+        buckets = []
+        numbers = np.searchsorted(self._boundaries, lengths)
+        for number, length in enumerate(self._boundaries):
+            indices = np.flatnonzero(numbers == number)
+            if len(indices):
+                fewest = -(-len(indices) // self._batch_size(length))
+                most = -(-len(indices) // self.options.batch_multiple)
+                buckets.append(_Bucket(indices, int(length), fewest, most))
+        return buckets
+
+    def _order(self, epoch: int, lengths: Ids) -> list[tuple[Ids, int]]:
+        """The batches of an epoch: indices of examples, and the length of their bucket."""
+        rng = np.random.default_rng([self.options.seed, epoch])
+        buckets = self._buckets(lengths)
+        order = []
+        for bucket, count in zip(buckets, self._apportioned(buckets), strict=True):
+            indices = bucket.indices
+            if self.options.shuffle:
+                indices = rng.permutation(indices)
+            else:
+                indices = indices[np.argsort(lengths[indices], kind="stable")]
+            # Batches of near-equal size, not full ones and a small rest; cut at multiples only.
+            cuts = np.arange(1, count) * bucket.most // count * self.options.batch_multiple
+            order += [(part, bucket.length) for part in np.split(indices, cuts)]
+        return [order[i] for i in rng.permutation(len(order))] if self.options.shuffle else order
+
+    def _apportioned(self, buckets: list[_Bucket]) -> Ids:
+        """Numbers of batches of the buckets, which add up to `batches_per_epoch`.
+
+        A bucket gets more batches where they are fullest, and fewer where they are emptiest.
+        """
+        counts = np.array([bucket.fewest for bucket in buckets])
+        most = np.array([bucket.most for bucket in buckets])
+        while counts.sum() < self.batches_per_epoch:
+            counts[np.argmax(np.where(counts < most, most / counts, 0))] += 1
+        while counts.sum() > self.batches_per_epoch:
+            counts[np.argmin(np.where(counts > 1, most / counts, np.inf))] -= 1
+        return counts
+
+
+def _boundaries(lengths: Ids, batch_size: Callable[[int], int]) -> Ids:
+    """Greatest lengths of the buckets, each of which holds `_FULL_BATCHES` batches if possible.
+
+    Buckets are narrow where examples are many (little padding) and wide where they are few (no tiny
+    batches). `batch_size` is a function of the length.
+    """
+    counts = np.bincount(lengths)
+    boundaries, held = [], 0
+    for length in np.flatnonzero(counts):
+        held += counts[length]
+        if held >= _FULL_BATCHES * batch_size(length):
+            boundaries.append(length)
+            held = 0
+    return np.unique([*boundaries, lengths.max()])

@@ -1,0 +1,194 @@
+"""The base of all layers: settings of sublayers that survive saving, and a check for lost masks."""
+
+import inspect
+import warnings
+from typing import Any
+
+import keras
+from keras import layers
+
+from keras_transformer.types import Shape, Tensor
+
+# These layers keep a mask only if all of their inputs have one.
+_MERGES = (
+    layers.Add,
+    layers.Average,
+    layers.Concatenate,
+    layers.Maximum,
+    layers.Minimum,
+    layers.Multiply,
+    layers.Subtract,
+)
+
+
+class BaseLayer(keras.Layer):
+    """A layer that keeps the shape and the Keras mask of its first input.
+
+    It adds two things to a Keras layer:
+
+    - Keras saves `trainable` and the dtype policy of a layer, but not of its sublayers. Here a
+      saved layer keeps these settings of its frozen, quantized and low-rank sublayers. A subclass
+      with sublayers calls `restore_sublayers` at the end of `build`.
+    - Operations such as `a + b` drop the Keras mask of a tensor without a warning, and padding
+      would then change the results. A layer that reads masks refuses such a tensor while a
+      functional model is built. A saved model loads with a warning instead.
+
+    Args:
+        **kwargs: `name`, `dtype` and `trainable`; and `sublayers`, settings of a saved layer.
+
+    Attributes:
+        reads: names of the call arguments whose masks the layer reads.
+        explicit_mask: name of the call argument that can replace the Keras mask.
+    """
+
+    reads: tuple[str, ...] = ()
+    explicit_mask: str = "attention_mask"
+    _loaded = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._sublayer_settings = kwargs.pop("sublayers", None)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BaseLayer":
+        layer = super().from_config(config)
+        layer._loaded = True
+        return layer
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        settings = sublayer_settings(self) if self.built else self._sublayer_settings
+        return {**config, "sublayers": settings} if settings else config
+
+    def restore_sublayers(self) -> None:
+        """Applies the saved settings to new sublayers, and freezes them in a frozen layer."""
+        if not self.trainable:
+            self.trainable = False
+        if self._sublayer_settings:
+            apply_settings(self, dict(self._sublayer_settings))
+
+    def compute_output_shape(self, input_shape: Shape, *other_shapes: Shape) -> Shape:
+        return input_shape
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(self.call).bind_partial(*args, **kwargs).arguments
+        # Under a causal mask, padding on the right changes only outputs of padding.
+        has_mask = given.get(self.explicit_mask) is not None or given.get("use_causal_mask")
+        for name in () if has_mask else self.reads:
+            operation = lost_at(given.get(name))
+            if operation is None:
+                continue
+            message = (
+                f"{type(self).__name__} {self.name!r} was passed a tensor whose Keras mask was "
+                f"lost in {type(operation).__name__} {operation.name!r}, so padding would change "
+                "its results. Operations such as `a + b` drop masks. Write "
+                "keras.layers.Add()([a, b]) if both have a mask, or pass the mask yourself, such "
+                "as keras_transformer.padding_mask(ids)."
+            )
+            if not self._loaded:
+                raise ValueError(message)
+            warnings.warn(message, stacklevel=2)
+        if given.get("return_attention_scores"):
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)  # traces `call`
+        return super().compute_output_spec(*args, **kwargs)
+
+
+def lost_at(tensor: Tensor | None) -> keras.Operation | None:
+    """Finds the operation of a functional model that dropped a tensor's Keras mask.
+
+    Follows (B, T, ...) back while batch size and length stay the same. Skips layers that do not
+    support masks, because Keras warns of them itself.
+
+    Args:
+        tensor: tensor of a functional model. Any other tensor has no history and gives `None`.
+
+    Returns:
+        The operation, or `None` if no mask was lost.
+    """
+    pending, seen = [tensor], set()
+    while pending:
+        output = pending.pop()
+        history = getattr(output, "_keras_history", None)
+        has_mask = getattr(output, "_keras_mask", None) is not None
+        if history is None or has_mask or id(output) in seen:
+            continue
+        seen.add(id(output))
+        operation = history.operation
+        for given in operation._inbound_nodes[history.node_index].input_tensors:
+            if given.shape[:2] != output.shape[:2]:
+                continue
+            if getattr(given, "_keras_mask", None) is None:
+                pending.append(given)
+            elif isinstance(operation, _MERGES) or not isinstance(operation, keras.Layer):
+                return operation
+    return None
+
+
+def sublayer_settings(layer: keras.Layer) -> dict[str, Any]:
+    """Returns the settings of sublayers that differ from a new layer's.
+
+    Args:
+        layer: a built layer or model.
+
+    Returns:
+        JSON-serializable dict without empty entries: "frozen", the paths of layers that are not
+        trainable; "dtype", the policies of quantized layers by path; "lora", the ranks by path.
+    """
+    inner = _by_path(layer)
+    settings = {
+        "frozen": [path for path, part in inner.items() if part.weights and not part.trainable],
+        "dtype": {
+            path: keras.dtype_policies.serialize(part.dtype_policy)
+            for path, part in inner.items()
+            if part.quantization_mode is not None
+        },
+        "lora": {
+            path: part.lora_rank
+            for path, part in inner.items()
+            if getattr(part, "lora_enabled", False)
+        },
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def apply_settings(layer: keras.Layer, settings: dict[str, Any]) -> None:
+    """Applies the result of `sublayer_settings` to the layers inside a built layer or model.
+
+    Args:
+        layer: a built layer or model.
+        settings: what `sublayer_settings` returned for a layer of the same structure.
+
+    Raises:
+        ValueError: a quantized or low-rank layer of `settings` does not exist.
+    """
+    inner = _by_path(layer)
+    if missing := {*settings.get("dtype", {}), *settings.get("lora", {})} - set(inner):
+        raise ValueError(
+            f"The saved settings of {sorted(missing)} fit no layer of {layer.name!r}, which has "
+            f"{sorted(inner)}. Load the file with the code that saved it."
+        )
+    if "frozen" in settings:
+        frozen = set(settings["frozen"])
+        for path, part in inner.items():  # a layer sets its sublayers, which come after it
+            part.trainable = path not in frozen
+    for path, policy in settings.get("dtype", {}).items():
+        inner[path].dtype_policy = keras.dtype_policies.deserialize(policy)  # quantizes
+    for path, rank in settings.get("lora", {}).items():
+        inner[path].enable_lora(rank)
+
+
+def _by_path(layer: keras.Layer) -> dict[str, keras.Layer]:
+    """The layers inside a layer by their path below it. Sublayers come after their layer."""
+    return {
+        top.name + part.path.removeprefix(top.path): part
+        for top in layer._layers
+        for part in _with_sublayers(top)
+        if part.path and top.path
+    }
+
+
+def _with_sublayers(layer: keras.Layer) -> list[keras.Layer]:
+    if isinstance(layer, keras.Model):  # Keras saves the settings of a model's layers
+        return []
+    return [layer, *(part for inner in layer._layers for part in _with_sublayers(inner))]

@@ -1,0 +1,276 @@
+"""Position encodings (section 3.5 of the paper), which tell attention the order of its inputs.
+
+Positions count from 0. Encodings are computed in float32 and then cast to the layer's compute
+dtype.
+
+Shapes: B batch, T number of vectors, S number of keys, H heads, K key size, D d_model.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.base import BaseLayer
+from keras_transformer.layers.checks import check_positive
+from keras_transformer.types import Shape, Tensor
+
+
+class PositionEncoding(BaseLayer):
+    """Base of position encodings. This one changes nothing.
+
+    An encoding overrides `call`, or `bias`, or both. Models call it on the embeddings. With
+    `in_attention`, every self-attention calls an encoding of this kind on queries and keys instead,
+    and adds `bias` to its scores.
+
+    Attributes:
+        in_attention: whether the encoding acts inside attention. Defaults to `False`.
+        max_length: number of positions that can be encoded, or `None` for no limit.
+
+    Call arguments:
+        inputs: (..., T, D).
+        offset: position of the first vector, an integer or an integer scalar tensor. Defaults to 0.
+        length: number of positions: T (default); or 1, if all vectors stand at position `offset`.
+
+    Returns:
+        Encoded vectors, same shape and dtype.
+
+    Example, attention that decreases with distance (arXiv 2108.12409). Register the class, because
+    blocks and models make their own encodings from the configuration of the one that you pass:
+
+    >>> @keras.saving.register_keras_serializable("my_project")
+    ... class LinearBias(PositionEncoding):
+    ...     in_attention = True
+    ...
+    ...     def bias(self, queries, keys, num_heads):
+    ...         heads = keras.ops.arange(num_heads, dtype="float32")
+    ...         slopes = 2.0 ** (-8.0 * (1.0 + heads) / num_heads)
+    ...         distances = keras.ops.abs(queries[:, None] - keys[None, :])
+    ...         return -slopes[:, None, None] * keras.ops.cast(distances, "float32")
+    >>> EncoderBlock(num_heads=2, d_ff=16, positions=LinearBias())(keras.ops.ones((1, 3, 8))).shape
+    (1, 3, 8)
+    """
+
+    in_attention: bool = False
+    max_length: int | None = None
+
+    def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
+        return inputs
+
+    def at(self, inputs: Tensor, position: int | Tensor | None) -> Tensor:
+        """Encodes vectors that all stand at `position`; at 0 to T - 1 if it is `None`."""
+        return self(inputs) if position is None else self(inputs, offset=position, length=1)
+
+    def bias(self, queries: Tensor, keys: Tensor, num_heads: int) -> Tensor | None:
+        """Returns a bias of attention scores, float32 (H, T, S) or (1, T, S), or `None`.
+
+        Args:
+            queries: (T,) integers, the positions of the queries.
+            keys: (S,) integers, the positions of the keys.
+            num_heads: H.
+        """
+        return None
+
+    def bias_between(
+        self, queries: Tensor, keys: Tensor, position: int | Tensor | None
+    ) -> Tensor | None:
+        """Returns `bias` for queries (B, H, T, K) and keys (B, H, S, K).
+
+        With `position`, the keys are a cache: each earlier position has T keys, one for each
+        hypothesis of a search.
+        """
+        targets = ops.shape(queries)[2]
+        query_positions, key_positions = ops.arange(targets), ops.arange(ops.shape(keys)[2])
+        if position is not None:
+            query_positions = ops.zeros_like(query_positions) + position
+            key_positions = key_positions // targets
+        return self.bias(query_positions, key_positions, queries.shape[1])
+
+
+class _AngleEncoding(PositionEncoding):
+    """A position encoding by the sine and cosine of an angle for each pair of channels."""
+
+    def build(self, input_shape: Shape) -> None:
+        if input_shape[-1] is None or input_shape[-1] % 2:
+            raise ValueError(
+                f"{type(self).__name__} pairs a sine with a cosine and needs an even number of "
+                f"channels, but the input's last axis is {input_shape[-1]}. Choose an even size."
+            )
+
+    def _angles(
+        self, length: int | Tensor, offset: int | Tensor, size: int, base: float = 10000.0
+    ) -> Tensor:
+        """pos / base^(2i/size), the angles of channels 2i and 2i + 1: (length, size / 2)."""
+        positions = ops.cast(ops.arange(length) + offset, "float32")
+        exponents = ops.arange(0, size, 2, dtype="float32") / size
+        return positions[:, None] / ops.power(base, exponents)[None, :]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class SinusoidalPositionEncoding(_AngleEncoding):
+    """Adds sines and cosines of geometrically spaced wavelengths (section 3.5).
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and
+    PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)). It has no weights and no maximum length.
+
+    Args:
+        base: base of the wavelengths. Defaults to the paper's 10000.
+
+    Call arguments:
+        inputs: (B, T, D) embeddings, D even.
+        offset, length: as in `PositionEncoding`.
+
+    Returns:
+        (B, T, D): `inputs` + PE. A Keras mask passes through.
+
+    Raises:
+        ValueError: D is odd, or `base` is not above 1.
+
+    Example:
+
+    >>> SinusoidalPositionEncoding()(keras.ops.zeros((1, 2, 4)))
+    array([[[0.        , 1.        , 0.        , 1.        ],
+            [0.84147096, 0.54030233, 0.00999983, 0.99995   ]]], dtype=float32)
+    """
+
+    def __init__(self, base: float = 10000.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not base > 1:
+            raise ValueError(f"base must be above 1, but {base} was passed.")
+        self.base = float(base)
+
+    def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
+        length, d_model = length or ops.shape(inputs)[1], inputs.shape[-1]
+        angle = self._angles(length, offset, d_model, self.base)  # (T, D/2)
+        pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, D/2, 2)
+        encoding = ops.reshape(pairs, (-1, d_model))  # (T, D)
+        return inputs + ops.cast(encoding, inputs.dtype)[None]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "base": self.base}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class RotaryPositionEncoding(_AngleEncoding):
+    """Rotates pairs of channels of queries and keys by the angle of their position.
+
+    Channels 2i and 2i+1 of the vector at position pos are rotated by pos / 10000^(2i/K), the angles
+    of section 3.5. Then q . k depends only on the distance of the two positions (RoFormer, arXiv
+    2104.09864). It acts inside attention, not on the embeddings. It has no weights.
+
+    Call arguments:
+        inputs: (..., T, K) queries or keys, K even.
+        offset, length: as in `PositionEncoding`.
+
+    Returns:
+        The rotated vectors, same shape and dtype.
+
+    Raises:
+        ValueError: K is odd.
+
+    Example:
+
+    >>> RotaryPositionEncoding()(keras.ops.ones((1, 1, 2, 2)))[0, 0]
+    array([[ 1.        ,  1.        ],
+           [-0.30116868,  1.3817732 ]], dtype=float32)
+    """
+
+    in_attention = True
+
+    def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
+        length, size = length or ops.shape(inputs)[-2], inputs.shape[-1]
+        angle = self._angles(length, offset, size)  # (T, K/2)
+        cos, sin = ops.cast(ops.cos(angle), inputs.dtype), ops.cast(ops.sin(angle), inputs.dtype)
+        even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)
+        pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
+        return ops.reshape(pairs, ops.shape(inputs))
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LearnedPositionEncoding(PositionEncoding):
+    """Adds a learned vector for each position (Table 3, row E).
+
+    Weights: `embeddings` (max_length, D), drawn from a normal distribution of standard deviation
+    D^-1/2, which is small beside embeddings of variance 1.
+
+    Args:
+        max_length: number of positions that have a vector. Defaults to 1024.
+
+    Call arguments:
+        inputs: (B, T, D) embeddings.
+        offset, length: as in `PositionEncoding`.
+
+    Returns:
+        (B, T, D): `inputs` + learned encoding. A Keras mask passes through.
+
+    Raises:
+        ValueError: `max_length` is not positive, or the sequence (with an integer `offset`) is
+            longer than `max_length`.
+
+    Example:
+
+    >>> LearnedPositionEncoding(max_length=16)(keras.ops.zeros((2, 5, 8))).shape
+    (2, 5, 8)
+    """
+
+    def __init__(self, max_length: int = 1024, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_positive(max_length=max_length)
+        self.max_length = max_length
+
+    def build(self, input_shape: Shape) -> None:
+        d_model = input_shape[-1]
+        normal = keras.initializers.RandomNormal(stddev=d_model**-0.5)
+        self.embeddings = self.add_weight((self.max_length, d_model), normal, name="embeddings")
+
+    def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
+        length = length or ops.shape(inputs)[1]
+        if isinstance(offset, int):
+            if isinstance(length, int) and offset + length > self.max_length:
+                raise ValueError(
+                    f"A sequence that ends at position {offset + length} was passed, but this "
+                    f"layer has learned positions for max_length={self.max_length} tokens only. "
+                    "Cut the sequence or build the layer with a larger max_length."
+                )
+            # If the length is known at run time only, the sum below refuses a table that is too
+            # short. A lookup by position would give zeros on a GPU.
+            vectors = self.embeddings[offset : offset + length]  # (T, D)
+        else:
+            vectors = ops.take(self.embeddings, ops.arange(length) + offset, axis=0)  # (T, D)
+        return inputs + ops.cast(vectors, inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "max_length": self.max_length}
+
+
+ENCODINGS: dict[str, type[PositionEncoding]] = {
+    "sinusoidal": SinusoidalPositionEncoding,
+    "learned": LearnedPositionEncoding,
+    "rotary": RotaryPositionEncoding,
+}
+
+
+def position_encoding(positions: Any, **options: Any) -> PositionEncoding:
+    """Makes a new position encoding from a name or another encoding.
+
+    Args:
+        positions: "sinusoidal", "learned" or "rotary"; a `PositionEncoding`, which is copied; or
+            the serialized configuration of one.
+        **options: `name` and `dtype` of the new layer.
+
+    Returns:
+        A `PositionEncoding`.
+
+    Raises:
+        ValueError: `positions` is an unknown name, or of another type.
+    """
+    if isinstance(positions, dict):
+        positions = keras.saving.deserialize_keras_object(positions)
+    if isinstance(positions, PositionEncoding):
+        return positions.from_config({**positions.get_config(), **options})
+    if positions not in ENCODINGS:
+        raise ValueError(
+            f'positions must be "sinusoidal", "learned" or "rotary", or an encoding such as '
+            f"LearnedPositionEncoding(max_length=512), but {positions!r} was passed."
+        )
+    return ENCODINGS[positions](**options)

@@ -1,0 +1,169 @@
+"""Sound and images as sequences of vectors: convolution over frames, and image patches.
+
+Shapes: B batch, S frames, S' frames after the strides, N number of patches, C channels, D size of
+the vectors.
+"""
+
+from typing import Any
+
+import keras
+from keras import layers, ops
+
+from keras_transformer.layers.checks import check_positive
+from keras_transformer.types import Shape, Tensor
+
+PADDINGS = ("valid", "same", "causal")
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MaskedConv1D(layers.Conv1D):
+    """`keras.layers.Conv1D` that respects the Keras mask and passes it on, with strides too.
+
+    Speech models shorten sound by a few strided convolutions before the first block (Dong et al.
+    2018, "Speech-Transformer"; Whisper, arXiv 2212.04356, section 2.2). Over embeddings of text, it
+    shows each piece of a word its neighbours before attention, which helps with little data. Keras'
+    own layer drops the mask. Here masked frames count as zeros, so that right padding does not
+    change a row's vectors. `keras.layers.Masking` in front masks frames of zeros.
+
+    Frame j of the output stands at frame j * strides of the input. With k the frames that a filter
+    spans, "same" puts (k - 1) // 2 zeros on the left for any length, as PyTorch does. With strides
+    above 1, Keras' own "same" depends on the length.
+
+    Weights: `kernel` (kernel_size, C, D), `bias` (D,).
+
+    Args:
+        filters: D, size of the output's vectors.
+        kernel_size: number of frames that a filter reads.
+        strides: number of frames between two outputs. Defaults to 1.
+        padding: "same" or "causal", S' = ceil(S / strides); or "valid", where filters read
+            existing frames only. Defaults to "same".
+        **kwargs: all others of `keras.layers.Conv1D`.
+
+    Call arguments:
+        inputs: (B, S, C).
+        mask: boolean (B, S), True = a real frame. Defaults to the Keras mask of `inputs`.
+
+    Returns:
+        (B, S', D), with the Keras mask (B, S').
+
+    Raises:
+        ValueError: `padding` is unknown, or `data_format` is not "channels_last".
+
+    Example:
+
+    >>> MaskedConv1D(filters=8, kernel_size=3, strides=2)(keras.ops.ones((2, 7, 4))).shape
+    (2, 4, 8)
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int],
+        strides: int | tuple[int] = 1,
+        padding: str = "same",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(filters, kernel_size, strides=strides, padding=padding, **kwargs)
+        if self.padding not in PADDINGS:
+            raise ValueError(f"padding must be one of {PADDINGS}, but {padding!r} was passed.")
+        if self.data_format != "channels_last":
+            raise ValueError("MaskedConv1D takes frames as (batch, frames, channels) only.")
+        self.supports_masking = True
+        # Distance between the first and the last frame that a filter reads.
+        self._span = (self.kernel_size[0] - 1) * self.dilation_rate[0]
+
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            inputs = ops.where(mask[..., None], inputs, ops.zeros_like(inputs))
+        left = {"valid": 0, "same": self._span // 2, "causal": self._span}[self.padding]
+        right = self._span - left if self.padding == "same" else 0
+        x = ops.conv(
+            ops.pad(inputs, [[0, 0], [left, right], [0, 0]]),
+            self.kernel,
+            list(self.strides),
+            padding="valid",
+            dilation_rate=self.dilation_rate,
+        )
+        x = x + self.bias if self.use_bias else x
+        return x if self.activation is None else self.activation(x)  # (B, S', D)
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
+        mask = previous_mask
+        if mask is None:
+            return None
+        if self.padding == "valid":  # both ends of the filter must lie on real frames
+            length = ops.shape(mask)[1]
+            mask = ops.logical_and(mask[:, : length - self._span], mask[:, self._span :])
+        return mask[:, :: self.strides[0]]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class PatchEmbedding(keras.Layer):
+    """Cuts images into square patches and projects each to a vector (ViT, section 3.1).
+
+    After Dosovitskiy et al. (arXiv 2010.11929). It computes what a `Conv2D` computes whose strides
+    equal its kernel size: that kernel (size, size, channels, D), reshaped, is this layer's. Patches
+    come row by row. Add positions afterwards, as to tokens.
+
+    Weights: `kernel` (size * size * channels, D), `bias` (D,).
+
+    Args:
+        d_model: D, size of the vectors.
+        patch_size: height and width of a patch in pixels.
+
+    Call arguments:
+        inputs: (B, height, width, channels), height and width multiples of `patch_size`.
+
+    Returns:
+        (B, N, D).
+
+    Raises:
+        ValueError: a size is not positive, `inputs` is not of rank 4, or height or width is not a
+            multiple of `patch_size`. The backend refuses a size that is known at run time only.
+
+    Example:
+
+    >>> PatchEmbedding(d_model=8, patch_size=4)(keras.ops.ones((2, 8, 12, 3))).shape
+    (2, 6, 8)
+    """
+
+    def __init__(self, d_model: int, patch_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_positive(d_model=d_model, patch_size=patch_size)
+        self.d_model, self.patch_size = d_model, patch_size
+
+    def build(self, input_shape: Shape) -> None:
+        self.compute_output_shape(input_shape)  # refuses images that do not fit
+        size = self.patch_size**2 * input_shape[-1]
+        self.kernel = self.add_weight((size, self.d_model), "glorot_uniform", name="kernel")
+        self.bias = self.add_weight((self.d_model,), "zeros", name="bias")
+
+    def call(self, inputs: Tensor) -> Tensor:
+        self.compute_output_shape(inputs.shape)
+        batch_size, height, width, channels = ops.shape(inputs)
+        size, rows, columns = self.patch_size, height // self.patch_size, width // self.patch_size
+        x = ops.reshape(inputs, (batch_size, rows, size, columns, size, channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # rows, columns, then pixels
+        x = ops.reshape(x, (batch_size, rows * columns, size * size * inputs.shape[-1]))
+        return ops.matmul(x, self.kernel) + self.bias  # (B, N, D)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        if len(input_shape) != 4:
+            raise ValueError(
+                "Images must have shape (batch, height, width, channels), but "
+                f"{tuple(input_shape)} was passed."
+            )
+        batch_size, height, width, _ = input_shape
+        for name, size in (("height", height), ("width", width)):
+            if size is not None and size % self.patch_size:
+                raise ValueError(
+                    f"Patches of {self.patch_size} pixels do not fill a {name} of {size}. Resize "
+                    "or pad the images first (keras.layers.Resizing, ZeroPadding2D), or choose "
+                    "another patch_size."
+                )
+        if height is None or width is None:
+            return batch_size, None, self.d_model
+        return batch_size, height * width // self.patch_size**2, self.d_model
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "d_model": self.d_model, "patch_size": self.patch_size}

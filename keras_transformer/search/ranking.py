@@ -1,0 +1,153 @@
+"""The ranking of next tokens by their log-probability.
+
+tf2onnx writes `tf.where(c, x, y)` as c * x + (1 - c) * y. The result is NaN if x or y is infinite,
+unless it is an infinite constant. The searches therefore use sums, maxima and constants of -inf in
+some places where `tf.where` would be easier to read.
+
+Shapes: B batch, W beam width, V vocabulary, K listed ids, C candidates.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.special_ids import NUM_SPECIAL
+from keras_transformer.types import Tensor
+
+# The logit of an id outside a shortlist: e^-10000 is 0, and unlike -inf it never gives NaN.
+NOT_LISTED = -1e4
+# All ids below this one are listed, so that a search finds as many candidates as it ranks.
+LEAST_LISTED = 32
+
+# Ids that may not be chosen, each with the condition under which it is forbidden: a boolean tensor
+# that broadcasts to (B, W, C), or `None` for always.
+Forbidden = Sequence[tuple[int, Tensor | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedScores:
+    """Logits or log-probabilities of some ids of the vocabulary.
+
+    `top_candidates` ranks the listed ids only, which takes a fraction of the time. All other
+    TensorFlow functions see a tensor (B, W, V) with `NOT_LISTED` for all other ids.
+
+    Args:
+        scores: float32 (B, W, K).
+        ids: int64 (K,), the listed ids in ascending order. All ids below `LEAST_LISTED` must be
+            among them.
+        vocab_size: int, V.
+    """
+
+    scores: Tensor
+    ids: Tensor
+    vocab_size: int
+
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
+        batch_size, width = tf.shape(self.scores)[0], tf.shape(self.scores)[1]
+        # ONNX Runtime copies whole rows far faster than single numbers: one row for each id.
+        rows = tf.transpose(tf.reshape(self.scores, [batch_size * width, -1]))  # (K, B W)
+        every = tf.fill([self.vocab_size, batch_size * width], NOT_LISTED)
+        every = tf.tensor_scatter_nd_update(every, tf.expand_dims(self.ids, 1), rows)
+        every = tf.reshape(tf.transpose(every), [batch_size, width, self.vocab_size])
+        return tf.convert_to_tensor(every, dtype, name=name)
+
+
+def log_softmax(logits: Tensor | ListedScores) -> Tensor | ListedScores:
+    """Log-probabilities, float32 (B, W, V), of logits (B, W, V)."""
+    if isinstance(logits, ListedScores):
+        return dataclasses.replace(logits, scores=tf.nn.log_softmax(logits.scores))
+    return tf.nn.log_softmax(tf.cast(logits, tf.float32))
+
+
+def top_candidates(
+    log_probs: Tensor | ListedScores, count: int, forbidden: Forbidden
+) -> tuple[Tensor, Tensor]:
+    """Finds the `count` most likely allowed tokens of each hypothesis.
+
+    Forbidden tokens keep their share of the probability.
+
+    Args:
+        log_probs: float32 (B, W, V).
+        count: int, how many allowed candidates are needed.
+        forbidden: see `Forbidden`. All ids must be special ids.
+
+    Returns:
+        Log-probabilities, float32 (B, W, C), and ids, int64 (B, W, C). The most likely candidate
+        comes first, the lower id where two are equally likely. A forbidden candidate has the
+        log-probability -inf. C is 1 if `count` is 1, else min(V, count + len(forbidden)).
+    """
+    enough = count + len(forbidden)  # `count` are allowed, even if all forbidden ones are found
+    listed = None
+    if isinstance(log_probs, ListedScores) and enough <= LEAST_LISTED:
+        log_probs, listed = log_probs.scores, log_probs.ids
+    log_probs = tf.convert_to_tensor(log_probs)
+    if count == 1:
+        values, ids = top_tokens(_allowed(log_probs, forbidden), 1)
+    else:
+        values, ids = top_tokens(log_probs, min(log_probs.shape[-1] or enough, enough))
+        values = forbid(values, ids, forbidden)
+    return values, ids if listed is None else tf.gather(listed, ids)
+
+
+def _allowed(log_probs: Tensor, forbidden: Forbidden) -> Tensor:
+    """`log_probs` with -inf at the forbidden ids.
+
+    The special ids are the lowest ones and always listed, so that their columns are known.
+    """
+    size = log_probs.shape[-1]
+    ids = np.arange(size or NUM_SPECIAL)
+    penalties = forbid(np.zeros_like(ids, "float32"), ids, forbidden)
+    if size:
+        return log_probs + penalties
+    special = log_probs[..., :NUM_SPECIAL] + penalties
+    return tf.concat([special, log_probs[..., NUM_SPECIAL:]], axis=-1)
+
+
+def top_k(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`tf.math.top_k` with int64 indices, as in ONNX."""
+    return tf.math.top_k(values, count, index_type=tf.int64)
+
+
+def top_tokens(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`top_k` of values (B, W, V), several times faster for large vocabularies.
+
+    The vocabulary is divided into parts. The largest values are in the `count` parts with the
+    largest maxima, so only these parts are ranked. The parts stay in order, so that the lower id
+    comes first where two values are equal.
+    """
+    vocabulary = values.shape[-1]
+    if vocabulary is None:
+        return top_k(values, count)
+    sizes = (n for n in range(math.isqrt(vocabulary), 8, -1) if vocabulary % n == 0)
+    size = next(sizes, vocabulary)
+    if vocabulary <= 4 * count * size:
+        return top_k(values, count)
+    shape = tf.concat([tf.shape(values)[:2], [count]], axis=0)
+    parts = tf.reshape(values, [-1, vocabulary // size, size])
+    _, best = top_k(tf.reduce_max(parts, axis=2), count)  # (B W, C)
+    if count > 1:
+        best = -top_k(-best, count)[0]  # in ascending order
+    parts = tf.gather(parts, best, batch_dims=1)  # (B W, C, size)
+    values, places = top_k(tf.reshape(parts, [-1, count * size]), count)  # (B W, C)
+    if count > 1:
+        part = places // size  # `places` counts the elements of the parts before it
+        best = tf.gather(best, part, batch_dims=1) - part
+    return tf.reshape(values, shape), tf.reshape(best * size + places, shape)
+
+
+def forbid(values: Tensor, ids: Tensor, forbidden: Forbidden) -> Tensor:
+    """`values` with -inf at the forbidden ids."""
+    banned = [
+        tf.equal(ids, token) if when is None else tf.logical_and(tf.equal(ids, token), when)
+        for token, when in forbidden
+    ]
+    return tf.where(functools.reduce(tf.logical_or, banned), -np.inf, values)
+
+
+def select(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """`tf.where` for log-probabilities: `x` and `y` may hold -inf."""
+    return tf.maximum(tf.where(condition, x, -np.inf), tf.where(condition, -np.inf, y))

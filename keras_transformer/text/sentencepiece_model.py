@@ -1,0 +1,148 @@
+"""SentencePiece models as bytes: training, and their use inside TensorFlow graphs.
+
+TensorFlow is imported only by `graph_functions`: serving imports this module without it.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Callable
+
+import sentencepiece
+
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+from keras_transformer.types import Tensor
+
+MODEL_TYPES = ("unigram", "bpe", "char", "word")
+NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+
+
+def train_model(
+    lines: list[str],
+    vocab_size: int,
+    *,
+    model_type: str,
+    normalization: str,
+    byte_fallback: bool,
+    character_coverage: float,
+    hard_vocab_limit: bool,
+) -> bytes:
+    """Trains a SentencePiece model for `Tokenizer.train`, which documents arguments and errors."""
+    _check_choice("model_type", model_type, MODEL_TYPES)
+    _check_choice("normalization", normalization, NORMALIZATIONS)
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"cannot train a tokenizer: none of the {len(lines)} lines holds text.")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            normalization_rule_name=normalization,
+            remove_extra_whitespaces=normalization != "identity",
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+            hard_vocab_limit=hard_vocab_limit,
+            # SentencePiece silently leaves out lines of more bytes than this.
+            max_sentence_length=max(4 * len(line) for line in lines) + 1,
+            pad_id=PAD_ID,
+            unk_id=UNKNOWN_ID,
+            bos_id=BEGIN_ID,
+            eos_id=END_ID,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise ValueError(_training_problem(str(error), vocab_size)) from error
+    return _with_exact_scores(model.getvalue())
+
+
+def _check_choice(name: str, choice: str, choices: tuple[str, ...]) -> None:
+    if choice not in choices:
+        raise ValueError(f"{name} must be one of {choices}, got {choice!r}.")
+
+
+def _with_exact_scores(model: bytes) -> bytes:
+    """Rounds a model's piece scores to 1/1024, so that float32 adds them without rounding.
+
+    "000" can be "0 00" or "00 0" with equal probability. Releases of SentencePiece (Python,
+    tensorflow_text) add scores in different orders, so rounding would decide. Exact sums tie.
+    """
+    from sentencepiece import sentencepiece_model_pb2  # needs protobuf: for training only
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    for piece in proto.pieces:
+        piece.score = round(piece.score * 1024) / 1024
+    return proto.SerializeToString(deterministic=True)
+
+
+def _training_problem(message: str, vocab_size: int) -> str:
+    """Explains an error message of SentencePiece's trainer."""
+    too_high = re.search(r"Vocabulary size too high.*<= (\d+)", message)
+    if too_high:
+        return (
+            f"vocab_size={vocab_size} is too large for this text: the largest that works is "
+            f"{too_high[1]}. Pass that, pass hard_vocab_limit=False to take what the text gives "
+            "(unigram, word), or train on more text."
+        )
+    too_low = re.search(r"smaller than required_chars\. *\d+ vs (\d+)", message)
+    if too_low or "char_model_trainer" in message:
+        return (
+            f"vocab_size={vocab_size} is too small: special tokens, bytes and single characters "
+            f"alone need {too_low[1] if too_low else 260}. Pass a larger vocab_size, a lower "
+            "character_coverage or byte_fallback=False."
+        )
+    return f"SentencePiece could not train with vocab_size={vocab_size}: {message}"
+
+
+def graph_functions(
+    model: bytes,
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Returns `Tokenizer.tf_encode` and `Tokenizer.tf_decode` of a serialised model.
+
+    Each graph makes its own `SentencepieceTokenizer`. One that is made outside would live in
+    TensorFlow's cache of eager kernels, which `keras.utils.set_random_seed` empties: every later
+    call would fail with "resource does not exist". The operator's name depends on the model: in a
+    SavedModel, operators of the same name share one resource.
+    """
+    import tensorflow as tf
+    import tensorflow_text
+
+    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
+
+    def make_tokenizer():
+        return tensorflow_text.SentencepieceTokenizer(model, out_type=tf.int32, name=name)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def encode_batch(text):
+        return make_tokenizer().tokenize(text)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def decode_batch(ids):
+        before_end = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
+        kept = before_end & (ids != PAD_ID) & (ids != BEGIN_ID)  # (B, T)
+        ids = tf.ragged.boolean_mask(ids, kept)
+        # tensorflow_text strips all leading spaces of a text; Python strips only the one that
+        # `encode` adds. An unknown token in front protects them. Its text is cut off afterwards,
+        # with one space, unless the text begins with an unknown token, which is written with one.
+        first = tf.fill([ids.nrows(), 1], UNKNOWN_ID)
+        text = make_tokenizer().detokenize(tf.concat([first, ids], axis=1))
+        text = tf.strings.regex_replace(text, "^ \u2047 ", "")
+        unknown_first = tf.squeeze(ids.to_tensor(PAD_ID, shape=[None, 1]), 1) == UNKNOWN_ID  # (B,)
+        return tf.where(unknown_first, text, tf.strings.regex_replace(text, "^ ", ""))
+
+    def encode(text: Tensor) -> Tensor:
+        text = tf.convert_to_tensor(text, tf.string)
+        ids = encode_batch(tf.reshape(text, [-1]))
+        return ids[0] if text.shape.rank == 0 else ids
+
+    def decode(ids: Tensor) -> Tensor:
+        if isinstance(ids, tf.RaggedTensor):
+            ids = ids.to_tensor(default_value=PAD_ID)
+        ids = tf.cast(ids, tf.int32)
+        shape = tf.shape(ids)
+        rows = tf.reduce_prod(shape[:-1])  # -1 would be ambiguous if there are no tokens
+        text = decode_batch(tf.reshape(ids, [rows, shape[-1]]))
+        return tf.reshape(text, shape[:-1])
+
+    return encode, decode

@@ -1,0 +1,194 @@
+"""Comparison with Keras: what passes, what is refused, and what the error says."""
+
+import numpy as np
+import pytest
+from support import exports
+
+import keras_transformer as kt
+from keras_transformer.export import ExportError
+from keras_transformer.export.proof.comparison import (
+    compare_forward,
+    compare_search,
+    compare_texts,
+)
+from keras_transformer.export.tasks import SearchTask
+
+BOTH = pytest.mark.parametrize("exact", [True, False])
+
+
+def outputs(*rows, dtype="float32"):
+    """Outputs of a model for one case."""
+    return [{"y": np.array(rows, dtype)}]
+
+
+@pytest.mark.parametrize("hidden", [-1e4, -3e4, -1e9, -3.4e38])
+@BOTH
+def test_large_constants_do_not_set_the_scale(hidden, exact):
+    random = np.random.default_rng(0)
+    numbers = random.normal(0, 3, 20)
+    for count in (1, 20, 400):  # most of a row may be hidden
+        expected = outputs(*[hidden] * count, *numbers)
+        compare_forward(expected, expected, 1e-4, exact)
+        wrong = outputs(*[hidden] * count, *random.permutation(numbers))
+        with pytest.raises(ExportError, match="they differ from Keras' by"):
+            compare_forward(expected, wrong, 0.4, exact)
+    with pytest.raises(ExportError, match="they differ from Keras' by"):
+        compare_forward(outputs(hidden, 3.0), outputs(hidden, 50000.0), 0.4, exact)
+
+
+@BOTH
+def test_large_constants_are_compared_with_their_own_size(exact):
+    expected = outputs(-1e9, 1.0, 2.0, 3.0)
+    compare_forward(expected, outputs(-1e9 + 64, 1.0, 2.0, 3.0), 1e-4, exact)
+    with pytest.raises(ExportError, match="they differ from Keras' by 0.5 of"):
+        compare_forward(expected, outputs(-5e8, 1.0, 2.0, 3.0), 0.4, exact)
+
+
+def test_numbers_that_are_all_large_are_compared_by_their_spread():
+    numbers = np.random.default_rng(0).normal(0, 1e5, 50)
+    compare_forward(outputs(*numbers), outputs(*(numbers + 1)), 1e-4)
+    with pytest.raises(ExportError, match="of their spread"):
+        compare_forward(outputs(*numbers), outputs(*numbers[::-1]), 0.4, exact=False)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+@BOTH
+def test_integers_and_booleans_are_compared_exactly(dtype, exact):
+    expected = outputs(1_700_000_003, 0, 1, dtype=dtype)
+    assert compare_forward(expected, expected, 1e-4, exact) == 0
+    with pytest.raises(ExportError, match="'y'.*of 3") as caught:
+        found = outputs(1_699_999_999, 1, 1, dtype=dtype)
+        compare_forward(expected, found, 1e9 if exact else 0.3, exact)
+    assert "tolerance" not in str(caught.value)
+
+
+ONES = outputs([1, 1, 1], [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "expected, found, message",
+    [
+        (ONES, outputs([1, 1, 1], [1, 1, 1.5]), "by 0.5 of their size, 0.0001 is allowed"),
+        (ONES, outputs([1, 1, 1], [1, 1, 1.001]), "Pass a larger `tolerance`"),
+        (ONES, outputs([1, 1, 1], [1, 1, 2]), "wrong, not rounded. Pass samples"),
+        (ONES, outputs([1, 1, 1], [1, 1, np.nan]), "not finite at other places"),
+        (ONES, outputs([1, 1]), r"shape \(1, 2\)"),
+        (outputs(1, dtype="i4"), outputs(1, dtype="i8"), "has dtype int64, Keras gives int32"),
+        (outputs(1, -np.inf, np.inf), outputs(1, np.inf, -np.inf), "not finite at other places"),
+        (outputs(1, np.nan), outputs(1, np.nan), "Keras model itself gives NaN"),
+        (outputs(np.inf), outputs(np.inf), "no finite number in any sample"),
+    ],
+)
+def test_wrong_outputs_are_refused(expected, found, message):
+    with pytest.raises(ExportError, match=message) as caught:
+        compare_forward(expected, found, 1e-4)
+    assert not ("wrong" in message and "Pass a larger" in str(caught.value))
+
+
+@pytest.mark.parametrize("right", [ONES, outputs(1, -np.inf, np.inf)])
+def test_right_outputs_have_no_error(right):
+    assert compare_forward(right, right, 1e-4) == 0
+
+
+def test_rounding_is_relative_to_the_spread_over_all_cases():
+    expected, found = outputs([99], [101]) + outputs([100]), outputs([99.5], [101]) + outputs([100])
+    error = 0.5 / 3**0.5 / (2 / 3) ** 0.5
+    assert compare_forward(expected, found, 0.5, exact=False) == pytest.approx(error)
+    with pytest.raises(ExportError, match="by 0.35 of their spread, 0.3 is allowed.*keep_float"):
+        compare_forward(expected, found, 0.3, exact=False)
+    constant = outputs([0, 0])
+    assert compare_forward(constant, constant, 0.3, exact=False) == 0
+
+
+# Searches
+
+
+IDS = np.array([[[5, 3], [7, 3]]])
+SCORES = np.array([[-1.0, -2.0]], "float32")
+TIED = [[-1.0, -1.00001]]
+
+
+def compare(scores, ids, claimed, again, expected_ids=IDS, **options):
+    """`compare_search` on one sentence, with the file's ids and scores and those scores again."""
+    scores, claimed, again = (np.array(x, "float32") for x in (scores, claimed, again))
+    found = [{"token_ids": ids, "scores": claimed}]
+    rescored = [(again, np.full(again.shape, 2.0, "float32"))]
+    return compare_search([(expected_ids, scores)], found, rescored, 1e-4, **options)
+
+
+def test_tied_hypotheses_may_change_places():
+    assert compare(SCORES, IDS, SCORES, SCORES) == 0
+    assert compare(TIED, IDS[:, ::-1], TIED, TIED) == 0
+    three = np.array([[[5, 3], [7, 3], [0, 0]]])  # beside an empty place, too
+    scores = [[*TIED[0], -np.inf]]
+    assert compare(scores, three[:, [1, 0, 2]], scores, scores, three) == 0
+    with pytest.raises(ExportError, match="not finite at other places"):
+        compare(scores, three, [[-1.0, -np.inf, -np.inf]], scores, three)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((SCORES, IDS + 4, SCORES + 1, SCORES + 1), "token 0 is 9, Keras has 5"),
+        ((SCORES, IDS, SCORES, SCORES * 2), "scores differ from Keras' by 0.5 of their size"),
+        ((SCORES, IDS[:, :1], SCORES[:, :1], SCORES[:, :1]), "Shapes of the search"),
+    ],
+)
+def test_wrong_searches_are_refused(arguments, message):
+    with pytest.raises(ExportError, match=message):
+        compare(*arguments)
+
+
+def test_scores_of_rounded_weights_are_relative_to_their_spread():
+    error = compare(SCORES, IDS + 4, SCORES, SCORES + [[2e-4, 0]], exact=False)
+    assert error == pytest.approx(1e-4 / 2**0.5, rel=1e-2)
+    for scores, claimed, again, message in (
+        (SCORES, SCORES, SCORES + [[0, 1]], "by 0.35 of their spread.*keep_float"),
+        (SCORES, [[np.nan, -2.0]], SCORES, "not finite at other places"),
+        (SCORES, [[-np.inf, -2.0]], SCORES, "not finite at other places"),
+        (SCORES, [[-1.0, np.nan]], SCORES, "by nan of their spread"),
+        ([[np.nan, -2.0]], [[np.nan, -2.0]], SCORES, "Keras model itself gives NaN"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            compare(scores, IDS, claimed, again, exact=False)
+
+
+def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
+    """An importer forbids tokens so. The tolerance of rounding must not grow by it."""
+    source, token_ids = exports.source(), np.array([[[7, 11, 3]]] * 5, "int32")
+    spreads = []
+    for bias in (0.0, -1e4):
+        model = exports.tiny(output_bias=True)
+        embedding = model.get_layer("token_embedding")
+        embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 1, bias, 0.0))
+        task = SearchTask(model, kt.GreedySearch(), 3)
+        spreads.append(task.rescore({"source_ids": source}, token_ids)[1])
+    np.testing.assert_allclose(*spreads, rtol=0.1)
+
+
+# Texts
+
+
+def texts(words, scores):
+    """Results of a search for one sentence."""
+    return {"texts": np.array([[*words]]), "scores": np.array([scores], "float32")}
+
+
+THREE = [-1.0, -1.00001, -2.0]
+
+
+@pytest.mark.parametrize(
+    "expected, found, message",
+    [
+        (texts("a", [-1.0]), texts("a", [-1.0]), None),
+        (texts("a", [-1.0]), texts("b", [-1.0]), "hypothesis 0 is 'b' and not 'a'"),
+        (texts("a", [-1.0]), texts("a", [-1.5]), "scores differ by 0.5"),
+        (texts("abc", THREE), texts("bac", THREE), None),
+        (texts("abc", THREE), texts("abd", THREE), "hypothesis 2 is 'd' and not 'c'"),
+    ],
+)
+def test_texts_must_agree_except_for_ties(expected, found, message):
+    if message is None:
+        return compare_texts(expected, found, 1e-4)
+    with pytest.raises(ExportError, match=message):
+        compare_texts(expected, found, 1e-4)

@@ -1,0 +1,139 @@
+"""Tasks: names of inputs, outputs, axes and signatures, and the inputs of the proof."""
+
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+from support import exports
+
+import keras_transformer as kt
+from keras_transformer.export import ExportError, export_onnx, export_saved_model
+from keras_transformer.export.tasks import ForwardTask, SearchTask
+
+pytestmark = pytest.mark.usefixtures("forked_proofs")
+
+
+def forecaster():
+    series = keras.Input((None, 3), name="series")
+    return keras.Model(series, layers.Dense(2, name="forecast")(series))
+
+
+def test_the_axes_of_a_series_have_its_name_and_those_of_ids_are_documented():
+    task = ForwardTask(forecaster())
+    assert task.axes("series", 3) == ("batch", "series_length", "series_axis_2")
+    assert task.axes("forecast", 3) == ("batch", "series_length", "forecast_axis_2")
+    task = ForwardTask(exports.tiny("encode", num_layers=1))
+    assert task.axes("source_ids", 2) == ("batch", "source_length")
+    assert task.axes(*task.outputs, 3)[:2] == ("batch", "source_length")
+
+
+def test_logits_of_an_embedding_are_called_logits():
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    embedding = kt.TokenEmbedding(11, 4)
+    model = keras.Model(ids, embedding.logits(kt.EncoderBlock(2, 8)(embedding(ids))))
+    assert ForwardTask(model).outputs == ["logits"]
+
+
+@pytest.mark.parametrize("kind", ["translate", "generate"])
+def test_a_search_is_called_by_its_task(kind):
+    assert SearchTask(exports.tiny(kind, num_layers=1), exports.BEAM, None).name == kind
+
+
+def test_the_signature_of_a_model_without_logits_is_forward(tmp_path):
+    export_saved_model(forecaster(), tmp_path / "saved", verbose=False)
+    assert list(tf.saved_model.load(str(tmp_path / "saved")).signatures) == ["forward"]
+
+
+# Outputs that are longer or shorter than the input
+
+
+def longer(x):
+    y = kt.ClassToken()(x)
+    return {"same": layers.Dense(4)(x), "longer": y, "scaled": y / (ops.abs(y) + 1)}
+
+
+def shorter(x):
+    return {"same": x * 2, "shorter": layers.MaxPooling1D(2)(x), "flat": ops.sum(x, axis=1)}
+
+
+@pytest.mark.parametrize("outputs", [longer, shorter])
+def test_only_outputs_of_the_inputs_length_share_its_axis(outputs, tmp_path):
+    x = keras.Input((None, 4), name="x")
+    model = keras.Model(x, outputs(x))
+    manifest = export_onnx(model, tmp_path / "out", verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    names = [output.name for output in session.get_outputs()]
+    for rows, length in ((3, 5), (2, 11)):
+        array = np.random.default_rng(length).normal(size=(rows, length, 4)).astype("float32")
+        expected = model(array)
+        for name, found in zip(names, session.run(None, {"x": array}), strict=True):
+            np.testing.assert_allclose(found, expected[name], atol=1e-5)
+    axes = {output["name"]: output["axes"][1] for output in manifest["outputs"]}
+    assert axes["same"] == manifest["inputs"][0]["axes"][1]
+    assert list(axes.values()).count(axes["same"]) == 1
+
+
+# Made-up inputs, and samples
+
+
+def test_made_up_inputs_hold_negative_zero_and_large_integers_and_both_booleans():
+    i, j = keras.Input((None,), dtype="int32"), keras.Input((4,), dtype="int64")
+    b, ids = keras.Input((), dtype="bool"), keras.Input((None,), dtype="int32", name="ids")
+    outputs = {"i": i + 1, "j": j + 1, "b": ops.logical_not(b), "e": layers.Embedding(7, 2)(ids)}
+    cases = ForwardTask(keras.Model([i, j, b, ids], outputs)).cases(None)
+    values = {
+        name: np.concatenate([case[name].ravel() for case in cases])
+        for name in (i.name, j.name, b.name, "ids")
+    }
+    for name in (i.name, j.name):
+        assert {-1, 0, 1} <= set(values[name].tolist())
+        assert values[name].max() > 2**24 and values[name].min() < -(2**24)
+    assert {True, False} == set(values[b.name].tolist())
+    assert values["ids"].min() >= 0 and values["ids"].max() < 7
+
+
+def test_made_up_inputs_suit_the_model_if_possible(tmp_path):
+    x, i = keras.Input((None, 4)), keras.Input((None,), dtype="int32")
+    task = ForwardTask(keras.Model([x, i], [x[:, 10], layers.Embedding(8, 3)(i + 1)]))
+    assert len(task.cases(None)) == 3
+    x = keras.Input((None, 4))
+    task = ForwardTask(keras.Model(x, ops.reshape(x, (-1, 7919, 4))))
+    with pytest.raises(ExportError, match=r"(?s)made-up.*\(1, 33, 4\).*Pass samples=") as caught:
+        task.cases(None)
+    assert "report" not in str(caught.value)
+
+
+SOURCE = exports.source()
+
+
+@pytest.mark.parametrize(
+    "samples, message",
+    [
+        ([], r"at least one sample.* but \[\] was passed"),
+        ({"source_ids": SOURCE}, "must be a list of at least one sample"),
+        ([SOURCE[0]], r"array \(B, S\) of ids from 0 to 285.*shape \(7,\)"),
+        ([SOURCE.astype("float32")], "shape .5, 7. of float32"),
+        ([SOURCE + exports.VOCAB], "with ids from 286 to"),
+        ([SOURCE - 1], "with ids from -1 to"),
+    ],
+)
+def test_samples_of_a_search_are_ids(samples, message):
+    with pytest.raises(ValueError, match=message):
+        SearchTask(exports.shared_model(), exports.BEAM, None).cases(samples)
+
+
+@pytest.mark.parametrize(
+    "samples, message",
+    [
+        ([], "at least one sample"),
+        ([SOURCE], r"dict with an array for each of \['source_ids'\], but ndarray"),
+        ([{"ids": SOURCE}], r"\['source_ids'\], but \['ids'\]"),
+        ([{"source_ids": SOURCE[0]}], r"'source_ids' has shape \(7,\).*takes \(None, None\)"),
+        ([{"source_ids": SOURCE * 1.5}], "dtype float64, but the model takes .* int32"),
+    ],
+)
+def test_samples_of_a_forward_pass_are_its_inputs(samples, message):
+    with pytest.raises(ValueError, match=message):
+        ForwardTask(exports.tiny("encode", num_layers=1)).cases(samples)

@@ -1,0 +1,157 @@
+"""Sound frames, whose padding changes nothing, and image patches, which leave no pixel out."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from support import tiers
+from support.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
+
+from keras_transformer.layers.blocks import EncoderBlock
+from keras_transformer.layers.pooling import SequencePooling
+from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
+
+C, D = 4, 6
+PADDINGS = ("valid", "same", "causal")
+B, HEIGHT, WIDTH, COLOURS, SIZE = 2, 8, 12, 3, 4
+
+# Convolution over frames
+
+
+def convolved(**options):
+    """Two convolutions as one function: (B, S, C), mask -> (B, S', D), mask."""
+    first, second = MaskedConv1D(5, 3, activation="gelu", **options), MaskedConv1D(D, 3, **options)
+    for layer, size in ((first, C), (second, 5)):
+        layer.build((None, None, size))
+        randomise(layer)
+
+    def run(x, mask=None):
+        y = first(x, mask=mask)
+        mask = first.compute_mask(x, mask)
+        return numpy64(second(y, mask=mask)), second.compute_mask(y, mask)
+
+    return run
+
+
+CASES = [*itertools.product(PADDINGS, (1, 2, 3))]
+
+
+@pytest.mark.parametrize(
+    "padding, strides", tiers.quick(CASES, ("valid", 3), ("same", 2), ("causal", 1))
+)
+def test_padding_on_the_right_changes_nothing(padding, strides):
+    run = convolved(padding=padding, strides=strides)
+    for length, more in [(17, 1), (17, 4), (18, 1), (20, 5)]:
+        x = normal(2, length, C)
+        alone, none = run(x)
+        padded = np.concatenate([x, np.full((2, more, C), np.nan, "float32")], axis=1)
+        mask = np.arange(length + more)[None].repeat(2, 0) < length
+        found, kept = run(padded, mask)
+        assert none is None
+        np.testing.assert_array_equal(numpy64(kept).sum(axis=1), alone.shape[1])
+        assert numpy64(kept)[:, : alone.shape[1]].all()
+        assert found.shape[1] == kept.shape[1]
+        assert_close(found[:, : alone.shape[1]], alone)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_padding_on_the_left_changes_nothing_without_strides(padding):
+    run = convolved(padding=padding)
+    x = normal(2, 17, C)
+    padded = np.concatenate([np.full((2, 3, C), np.nan, "float32"), x], axis=1)
+    found, kept = run(padded, np.arange(20)[None].repeat(2, 0) >= 3)
+    assert_close(found[numpy64(kept) == 1], run(x)[0].reshape(-1, D))
+
+
+@pytest.mark.parametrize("padding, strides", [*itertools.product(PADDINGS, [1]), ("valid", 2)])
+def test_without_a_mask_it_is_keras_own(padding, strides):
+    ours = MaskedConv1D(D, 3, strides=strides, padding=padding, activation="relu")
+    theirs = keras.layers.Conv1D(D, 3, strides=strides, padding=padding, activation="relu")
+    x = normal(2, 11, C)
+    ours.build(x.shape), theirs.build(x.shape)
+    randomise(ours)
+    theirs.set_weights(ours.get_weights())
+    assert_close(ours(x), numpy64(theirs(x)))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_a_dilated_filter_reads_what_it_spans(padding):
+    layer = MaskedConv1D(D, 3, padding=padding, dilation_rate=2, use_bias=False)
+    x, mask = normal(1, 9, C), np.arange(12)[None] < 9
+    alone = numpy64(layer(x))
+    padded = np.concatenate([x, np.ones((1, 3, C), "float32")], axis=1)
+    kept = numpy64(layer.compute_mask(padded, mask)) == 1
+    assert_close(numpy64(layer(padded, mask=mask))[kept], alone[0])
+
+
+@pytest.mark.numeric
+def test_a_row_gives_one_answer_alone_and_in_company():
+    frames = keras.Input((None, C))
+    x = keras.layers.Masking()(frames)
+    for _ in range(2):
+        x = MaskedConv1D(8, 3, strides=2, activation="gelu")(x)
+    x = EncoderBlock(2, 16)(x)
+    model = compiled(randomise(keras.Model(frames, [SequencePooling()(x), x._keras_mask])))
+    given = normal(2, 23, C)
+    given[0, 10:] = 0.0
+    together, mask = model(given)
+    np.testing.assert_array_equal(numpy64(mask).sum(axis=1), [3, 6])
+    assert_close(together[:1], numpy64(model(given[:1, :10])[0]))
+    assert_close(together[1:], numpy64(model(given[1:])[0]))
+
+
+@pytest.mark.parametrize("option", [{"padding": "full"}, {"data_format": "channels_first"}])
+def test_options_of_convolutions_that_masks_do_not_fit_are_refused(option):
+    with pytest.raises(ValueError, match="padding|frames"):
+        MaskedConv1D(D, 3, **option)
+
+
+# Image patches
+
+
+@pytest.mark.numeric
+def test_patches_are_a_convolution_whose_strides_are_its_kernel():
+    layer, x = PatchEmbedding(D, SIZE), normal(B, HEIGHT, WIDTH, COLOURS)
+    layer.build(x.shape)
+    randomise(layer)
+    convolution = keras.layers.Conv2D(D, SIZE, strides=SIZE)
+    convolution.build(x.shape)
+    kernel = numpy64(layer.kernel).reshape(SIZE, SIZE, COLOURS, D)
+    convolution.set_weights([kernel, numpy64(layer.bias)])
+    expected = numpy64(convolution(x)).reshape(B, -1, D)
+    assert_close(layer(x), expected)
+    ends = keras.Input((None, None, COLOURS))  # sizes that are known at run time only
+    model = keras.Model(ends, layer(ends))
+    assert model.output_shape == (None, None, D)
+    assert_close(model(x), expected)
+    with pytest.raises(Exception, match="height of 10"):
+        model.predict(np.zeros((B, 10, 8, COLOURS), "float32"), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "shape, named",
+    [((B, 10, 12, 3), "height of 10"), ((B, 8, 9, 3), "width of 9"), ((B, 8, 9), "height, width")],
+)
+def test_images_that_do_not_divide_are_refused(shape, named):
+    for images in (np.zeros(shape, "float32"), keras.Input(shape[1:])):
+        with pytest.raises(ValueError, match=named):
+            PatchEmbedding(D, SIZE)(images)
+
+
+@pytest.mark.parametrize("sizes, named", [((0, 4), "d_model"), ((4, 0), "patch_size")])
+def test_sizes_that_are_not_positive_are_refused(sizes, named):
+    with pytest.raises(ValueError, match=f"{named} must be at least 1"):
+        PatchEmbedding(*sizes)
+
+
+FRAMES = {"filters": D, "kernel_size": (3,), "strides": (2,), "padding": "valid"}
+PATCHES = {"d_model": D, "patch_size": SIZE}
+
+
+@pytest.mark.parametrize(
+    "cls, config, shape",
+    [(MaskedConv1D, FRAMES, (2, 9, C)), (PatchEmbedding, PATCHES, (B, 8, 8, COLOURS))],
+)
+def test_layer_promises(cls, config, shape, tmp_path):
+    check_layer(cls, config, [normal(*shape)], tmp_path, masked=False)
