@@ -129,9 +129,8 @@ with _where_installed():  # Keras, on any of its backends
         translate,
     )
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
-    from keras_transformer.training.losses import SequenceCrossentropy
+    from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-    from keras_transformer.training.pair_loss import PairCrossentropy
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
 

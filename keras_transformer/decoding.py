@@ -18,6 +18,7 @@ Shapes: B batch, W beam width, S source length, P prompt length, H heads, K key 
 D d_model, V vocabulary, t steps so far.
 """
 
+import dataclasses
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -43,6 +44,13 @@ class Cache(NamedTuple):
     by_hypothesis: Any = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A tensor of the memory that all sentences share. It stays whole when sentences finish."""
+
+    tensor: Tensor
+
+
 class SearchModel(Protocol):
     """A model that can be searched: three methods, and optional members.
 
@@ -63,8 +71,8 @@ class SearchModel(Protocol):
             source_ids: int32 (B, S), or a dict of arrays if the model has `source_inputs`.
 
         Returns:
-            The memory: a nest of tensors (B, ...), `()` for none. A memory with tensors of other
-            shapes needs a method `of(sentences)`, which returns the memory of these sentences.
+            The memory: a nest of tensors (B, ...), `()` for none. Tensors of other shapes must be
+            wrapped in `Shared`.
         """
 
     def initial_cache(self, batch_size: Any, beam_width: int) -> Cache:
@@ -104,7 +112,10 @@ class DecoderSlots(NamedTuple):
     blocks: Any
     step_bias: Any
 
-    put = staticmethod(append)  # the preallocated slots of an export write in place instead
+    @staticmethod
+    def put(past: Tensor, new: Tensor) -> Tensor:
+        """Appends. The preallocated slots of an export write in place instead."""
+        return append(past, new)
 
 
 class States(NamedTuple):

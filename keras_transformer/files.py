@@ -1,8 +1,8 @@
-"""Files and folders that appear whole or not at all: written aside, then moved into place.
+"""Atomic writes of files and folders: written to a temporary folder, then moved into place.
 
-New content goes into a new folder beside the target, `.NAME.XXXXXXXX.partial`. It lies on the same
-disk, so that the move is one step of the file system. A process that is killed meanwhile leaves
-that folder, which is never read, and the target as it was.
+The temporary folder, `.NAME.XXXXXXXX.partial`, is beside the target. So it is on the same disk, and
+the move is one step of the file system. A process that is killed meanwhile leaves that folder,
+which is never read, and the target unchanged.
 """
 
 import contextlib
@@ -15,9 +15,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from keras_transformer.types import StrPath
 
-def checked_path(path: str | os.PathLike) -> pathlib.Path:
-    """The path, unless it begins with "~": only a shell replaces that by a home folder.
+
+def checked_path(path: StrPath) -> pathlib.Path:
+    """Converts to a `pathlib.Path`; refuses "~", which only a shell replaces by a home folder.
 
     Raises:
         ValueError: the path begins with "~" or the home folder of a user ("~ann").
@@ -32,8 +34,8 @@ def checked_path(path: str | os.PathLike) -> pathlib.Path:
     return path
 
 
-def make_folder(path: pathlib.Path):
-    """Makes a folder and those above it where they are missing; flushes their names to the disk."""
+def make_folder(path: pathlib.Path) -> None:
+    """Makes a folder and missing folders above it; flushes their names to the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -41,19 +43,19 @@ def make_folder(path: pathlib.Path):
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike, sync: bool = False) -> Iterator[pathlib.Path]:
+def whole_file(path: StrPath, sync: bool = False) -> Iterator[pathlib.Path]:
     """Yields a path to write a file to, which is moved to `path` when the block ends.
 
-    An existing file is replaced. After an error it stays as it is, and what was written is removed.
-    A symbolic link stays: the file that it names is written.
+    An existing file is replaced. After an error it stays unchanged, and the new file is removed.
+    If `path` is a symbolic link, the link stays, and its target is replaced.
 
     Args:
         path: str or path. Its folder must exist.
         sync: bool. If True, the content and the new name are flushed to the disk, so that they
-            survive a loss of power.
+            survive a power failure.
 
     Yields:
-        `pathlib.Path` of the same name, and so of the same suffix, in another folder.
+        `pathlib.Path` of the same name, with the same suffix, in another folder.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -76,15 +78,15 @@ def whole_file(path: str | os.PathLike, sync: bool = False) -> Iterator[pathlib.
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def whole_folder(path: StrPath) -> Iterator[pathlib.Path]:
     """Yields an empty folder to fill, which is moved to `path` when the block ends.
 
-    An existing folder is swapped with the new one in one step, and then removed. Where the system
-    or the file system cannot swap (only Linux can), it is moved away before the new one is moved
-    there; a process that is killed between these two steps leaves nothing at `path`, and the
-    existing folder as `old` in the `.partial` folder beside it. After an error the existing folder
-    stays as it is, and the new one is removed. Missing folders above `path` are made. A symbolic
-    link stays: the folder that it names is replaced.
+    An existing folder is swapped with the new one in one step, and then removed. Only Linux can
+    swap. Elsewhere the existing folder is moved away before the new one is moved to `path`. A
+    process that is killed between these two steps leaves nothing at `path`, and the existing folder
+    as `old` in the `.partial` folder beside it. After an error the existing folder stays unchanged,
+    and the new one is removed. Missing folders above `path` are made. If `path` is a symbolic link,
+    the link stays, and its target is replaced.
 
     Args:
         path: str or path.
@@ -93,7 +95,7 @@ def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         `pathlib.Path` of the folder to fill.
 
     Raises:
-        OSError: nothing can be written beside `path`, or the folder cannot be moved there.
+        OSError: the folder beside `path` is not writable, or the move fails.
     """
     path = _target(path)
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -106,19 +108,19 @@ def whole_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
             _replace_folder(aside, path, folder / "old")
     finally:
         for folder in missing:
-            with contextlib.suppress(OSError):  # it is not empty: the new folder is in it
+            with contextlib.suppress(OSError):  # not empty: it contains the new folder
                 folder.rmdir()
 
 
-def _target(path: str | os.PathLike) -> pathlib.Path:
-    """The checked path; the place that a symbolic link names."""
+def _target(path: StrPath) -> pathlib.Path:
+    """Returns the checked path, or the target of a symbolic link."""
     path = checked_path(path)
     return path.resolve() if path.is_symlink() else path
 
 
 @contextlib.contextmanager
-def _folder_beside(path):
-    """A new folder beside `path`, removed in the end unless it holds the only copy of `path`."""
+def _folder_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Makes a folder beside `path`; removes it unless it has the only copy of `path`."""
     folder = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
         yield pathlib.Path(folder)
@@ -127,8 +129,8 @@ def _folder_beside(path):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replace_folder(new, path, old):
-    """Moves `new` to `path`. An earlier folder goes to `new` or `old`, or stays after an error."""
+def _replace_folder(new: pathlib.Path, path: pathlib.Path, old: pathlib.Path) -> None:
+    """Moves `new` to `path`. An existing folder goes to `new` or `old`, or stays after an error."""
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "A file is in the folder's place", str(path))
     if _swap(new, path):
@@ -143,7 +145,7 @@ def _replace_folder(new, path, old):
         raise
 
 
-def _swap(one, other):
+def _swap(one: pathlib.Path, other: pathlib.Path) -> bool:
     """Exchanges two folders in one step. Returns False if one is missing or it is unsupported."""
     if sys.platform != "linux":
         return False
@@ -153,12 +155,12 @@ def _swap(one, other):
     return renameat2 is not None and renameat2(here, paths[0], here, paths[1], exchange) == 0
 
 
-def _flush_folder(path):
+def _flush_folder(path: pathlib.Path) -> None:
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder to flush it
         _flush(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _flush(path, flags):
+def _flush(path: pathlib.Path, flags: int) -> None:
     opened = os.open(path, flags)
     try:
         os.fsync(opened)

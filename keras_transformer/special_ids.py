@@ -1,7 +1,7 @@
-"""The ids that mean something by themselves, in every tokenizer, model, search and artefact."""
+"""Special token ids, the same in every tokenizer, model, search and artefact."""
 
-PAD_ID = 0  # fills short rows; attended to by nobody
-UNKNOWN_ID = 1  # what the tokenizer has no id for
-BEGIN_ID = 2  # what a target starts with
-END_ID = 3  # what a sentence ends with
-NUM_SPECIAL = 4  # all of these; every other id is higher
+PAD_ID = 0  # padding of short rows; masked out in attention
+UNKNOWN_ID = 1  # text without a piece in the vocabulary
+BEGIN_ID = 2  # first token of a target
+END_ID = 3  # last token of a sentence
+NUM_SPECIAL = 4  # number of special ids; all other ids are higher

@@ -1,34 +1,40 @@
-"""`artefact.json`, the manifest of an ONNX artefact: what a server must know of the other files.
+"""`artefact.json`, the manifest of an ONNX artefact: what a server must know about its files.
 
-An artefact is a folder. The fields of its manifest are those of `FIELDS`:
+An artefact is a folder. The fields of its manifest, which `FIELDS` and `OPTIONAL` describe:
 
 | field | value |
 | --- | --- |
 | `format`, `format_version` | `FORMAT`, `FORMAT_VERSION` |
 | `task` | one of `TASKS`: a search, a head, or "forward", one pass without a head |
 | `inputs`, `outputs` | of the model: list of `{"name", "dtype", "axes"}`, axes names or sizes |
-| `text` | `{"inputs", "outputs"}` of `text_model.onnx`, or null where there is none |
+| `text` | `{"inputs", "outputs"}` of `text_model.onnx`, or null without that file |
 | `special_ids` | `SPECIAL_IDS` |
-| `vocab_size` | `{"source", "target"}`, valid ids lie below; null where there are no ids |
-| `limits` | see `LIMITS` |
+| `vocab_size` | `{"source", "target"}`, valid ids are less; null without ids |
+| `limits` | in tokens: `source_length`, the longest source; `target_length`, the maximum number \
+of generated tokens, the end token included, or null; `extra_length`, the maximum number of them \
+beyond the source's length, or null |
 | `search` | `{"class_name", "config"}`, or null for a forward pass |
-| `head` | `{"class_name", "config"}`, one of `heads`; only where the task has one |
-| `ignores_padding` | whether ids padded on the right give the same; only beside `head` |
 | `precision` | one of `PRECISIONS` |
-| `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" where it is missing |
 | `opsets`, `ir_version` | of the ONNX files: `{domain: version}`, `""` is ONNX itself; integer |
 | `versions` | `{package: version}` that wrote the artefact |
-| `proof` | comparison with Keras, see `PROOF`; earlier releases did not write it |
 | `files` | `{name: {"sha256", "bytes"}}`, every file but the manifest itself |
-| `checksum` | SHA-256 of the other fields (`seal`), so that no flipped bit in them goes unseen |
+| `checksum` | SHA-256 of the other fields (`seal`), which reveals every changed bit |
+| `head` | `{"class_name", "config"}` of a task head; only if the task has one |
+| `ignores_padding` | whether padding on the right of ids changes nothing; only beside `head` |
+| `proof` | comparison with Keras: `date` as year-month-day; `cases`, the number of batches; \
+`lines`, the number of their rows; `largest_difference`, relative to the size of each number \
+("size", float32) or to the spread of an output ("spread"); `same_tokens`, of a search: lines with \
+the same best hypothesis as Keras, and all lines |
+| `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
-The checks are written by hand: a schema library would be one more package to install where models
-are served, and could not check the seal.
+The checks are written by hand: a schema library would be one more package to install on servers,
+and could not check the seal.
 """
 
 import hashlib
 import json
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 from keras_transformer.export.artefact.signature import (
@@ -48,48 +54,49 @@ from keras_transformer.export.artefact.signature import (
     TOKEN_IDS,
 )
 from keras_transformer.export.artefact.task_heads import HEADS, fits_labels
+from keras_transformer.types import StrPath
 
-# How long a sentence may be, in tokens. Only `source_length` is a number in every artefact.
-LIMITS = {
-    "source_length": "longest source that was meant to be served, S",
-    "target_length": "most generated tokens, the end token included, whatever the source; or null",
-    "extra_length": "most generated tokens beyond the source's; or null",
-}
-
-_DICT_OR_NULL = (dict, type(None))
-FIELDS = {
+# The form of each field: a type, a range of integers, a constant, a tuple of alternatives, a list
+# with the form of its items, or a dict with exactly these keys.
+_COUNT = range(2**63)
+_COUNT_OR_NULL = (_COUNT, None)
+_VALUES = [{"name": str, "dtype": DTYPES, "axes": [(str, _COUNT)]}]
+FIELDS: dict[str, Any] = {
     "format": str,
     "format_version": int,
-    "task": str,
-    "inputs": list,
-    "outputs": list,
-    "text": _DICT_OR_NULL,
-    "special_ids": dict,
-    "vocab_size": dict,
-    "limits": dict,
-    "search": _DICT_OR_NULL,
-    "precision": str,
+    "task": TASKS,
+    "inputs": _VALUES,
+    "outputs": _VALUES,
+    "text": ({"inputs": _VALUES, "outputs": _VALUES}, None),
+    "special_ids": SPECIAL_IDS,
+    "vocab_size": {"source": _COUNT_OR_NULL, "target": _COUNT_OR_NULL},
+    "limits": {
+        "source_length": _COUNT,
+        "target_length": _COUNT_OR_NULL,
+        "extra_length": _COUNT_OR_NULL,
+    },
+    "search": (dict, None),
+    "precision": PRECISIONS,
     "opsets": dict,
     "ir_version": int,
     "versions": dict,
     "files": dict,
     "checksum": str,
 }
-# Other tasks and earlier releases write artefacts without these fields.
-HEAD_FIELDS = {"head": dict, "ignores_padding": bool}
-# The comparison of the export with Keras. Earlier releases did not write this field.
-PROOF_FIELD = "proof"
-PROOF = {
-    "date": str,  # year-month-day
-    "cases": int,  # batches
-    "lines": int,  # rows of all batches
-    "largest_difference": float,
-    "relative_to": str,  # "size": of each number (float32), or "spread": of an output's numbers
-    "same_tokens": (list, type(None)),  # lines with Keras' best hypothesis, and all; of a search
+OPTIONAL: dict[str, Any] = {
+    "head": {"class_name": tuple(HEADS), "config": dict},
+    "ignores_padding": bool,
+    "proof": {
+        "date": str,
+        "cases": int,
+        "lines": int,
+        "largest_difference": float,
+        "relative_to": str,
+        "same_tokens": ([_COUNT], None),
+    },
+    "layout": LAYOUTS,
 }
-# Artefacts of one file and artefacts of earlier releases do not have this field.
-LAYOUT = "layout"
-
+_FILE = {"sha256": str, "bytes": _COUNT}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
 
@@ -99,11 +106,11 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)[:100]
 
 
-def id_inputs(inputs):
-    """Names of the inputs that are rows of ids, `segment_ids` apart.
+def id_inputs(inputs: Iterable[dict[str, Any]]) -> list[str]:
+    """Names of the inputs that are rows of ids, without `segment_ids`.
 
     Args:
-        inputs: list of entries, `inputs` of a manifest.
+        inputs: entries of `inputs` of a manifest.
     """
     return [
         value["name"]
@@ -114,29 +121,29 @@ def id_inputs(inputs):
     ]
 
 
-def digest(path):
+def digest(path: StrPath) -> dict[str, Any]:
     """`{"sha256": ..., "bytes": ...}` of a file, the entry of `files`. Read in pieces."""
     with open(path, "rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return {"sha256": sha256, "bytes": file.tell()}
 
 
-def checksum(manifest):
-    """SHA-256, in hexadecimal, of all fields but `checksum` itself, whatever their order."""
+def checksum(manifest: dict[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of all fields but `checksum` itself, in any order."""
     rest = {name: value for name, value in manifest.items() if name != "checksum"}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def seal(manifest):
-    """`manifest` as the bytes of `artefact.json`, checksum added, after `validate`."""
+def seal(manifest: dict[str, Any]) -> bytes:
+    """`manifest` as the bytes of `artefact.json`, with its checksum, after `validate`."""
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **manifest}
     manifest["checksum"] = checksum(manifest)
     validate(manifest)
     return (json.dumps(manifest, indent=2, ensure_ascii=True) + "\n").encode("ascii")
 
 
-def unseal(data):
+def unseal(data: bytes) -> dict[str, Any]:
     """The manifest that the bytes of `artefact.json` hold, validated.
 
     Raises:
@@ -158,104 +165,67 @@ def unseal(data):
     return manifest
 
 
-def validate(manifest):
+def validate(manifest: Any) -> None:
     """Raises `ValueError` at the first thing in `manifest` that no exporter writes."""
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(
             f"{MANIFEST_FILE} does not say format={FORMAT!r}. The folder is not an artefact of "
             "`keras_transformer.export.export_onnx`, or it is damaged."
         )
-    if manifest.get("format_version") != FORMAT_VERSION:
+    if not _fits(manifest.get("format_version"), FORMAT_VERSION):
         raise ValueError(
             f"This artefact has format_version {shown(manifest.get('format_version'))}, and "
             f"this release reads {FORMAT_VERSION}. Use the release that wrote it, or export again."
         )
-    for name, kind in FIELDS.items():
+    for name, form in FIELDS.items():
         _check(name in manifest, f"field {name!r} is missing")
-        _check(
-            isinstance(manifest[name], kind) and not isinstance(manifest[name], bool),
-            f"field {name!r} has the wrong type {type(manifest[name]).__name__}",
-        )
-    unknown = sorted(set(manifest) - set(FIELDS) - set(HEAD_FIELDS) - {LAYOUT, PROOF_FIELD})
-    _check(not unknown, f"unknown fields {unknown}")
+        _check(_fits(manifest[name], form), f"{name} is {manifest[name]!r}")
+    for name in sorted(set(manifest) - set(FIELDS)):
+        _check(name in OPTIONAL, f"unknown field {name!r}")
+        _check(_fits(manifest[name], OPTIONAL[name]), f"{name} is {manifest[name]!r}")
     found = checksum(manifest)
     _check(manifest["checksum"] == found, f"its checksum should be {found}")
-    _check(manifest["task"] in TASKS, f"task is {manifest['task']!r}, not one of {TASKS}")
-    _check(
-        manifest["precision"] in PRECISIONS,
-        f"precision is {manifest['precision']!r}, not one of {PRECISIONS}",
-    )
-    _check(
-        manifest["special_ids"] == SPECIAL_IDS,
-        f"special_ids are {manifest['special_ids']}, not {SPECIAL_IDS}",
-    )
-    _check_values(manifest["inputs"], "inputs")
-    _check_values(manifest["outputs"], "outputs")
-    if manifest["text"] is not None:
-        _check_values(manifest["text"].get("inputs"), "text inputs")
-        _check_values(manifest["text"].get("outputs"), "text outputs")
-    _check_sizes(manifest)
-    _check_proof(manifest.get(PROOF_FIELD, {}))
-    layout = manifest.get(LAYOUT, "loop")
-    _check(layout in LAYOUTS, f"layout is {layout!r}, not one of {LAYOUTS}")
-    _check_files(manifest["files"], MODEL_FILES[layout])
-    _check_head(manifest)
+    _check(manifest["inputs"] and manifest["outputs"], "it has no inputs or no outputs")
+    files = manifest["files"]
+    for name in MODEL_FILES[manifest.get("layout", "loop")]:
+        _check(name in files, f"files do not name {name}")
+    for name, entry in files.items():
+        _check(name in FILES, f"files name {name!r}")
+        fits = _fits(entry, _FILE) and len(entry["sha256"]) == 64
+        _check(fits, f"the entry of {name} is {entry!r}")
     if manifest["task"] in SEARCH_TASKS:
         names = [value["name"] for value in manifest["outputs"]]
         _check(names == [TOKEN_IDS, SCORES], f"a search has outputs {names}")
         _check(manifest["search"] is not None, "a search without its configuration")
+    _check_head(manifest)
 
 
-def _check(holds, problem):
-    if not holds:
-        problem = problem if len(problem) <= 200 else f"{problem[:200]} ..."
-        raise ValueError(
-            f"{MANIFEST_FILE} is damaged or was edited by hand: {problem}. Export the model again."
-        )
+def _fits(value: Any, form: Any) -> bool:
+    """Whether a value has a form, as `FIELDS` describes it."""
+    if isinstance(form, dict):
+        same_keys = isinstance(value, dict) and set(value) == set(form)
+        return same_keys and all(_fits(value[name], form[name]) for name in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(item, form[0]) for item in value)
+    if isinstance(form, tuple):
+        return any(_fits(value, alternative) for alternative in form)
+    if isinstance(form, range):
+        return type(value) is int and value in form
+    if isinstance(form, type):
+        return isinstance(value, form) and (form is bool or not isinstance(value, bool))
+    return type(value) is type(form) and value == form
 
 
-def _check_values(values, what):
-    """Holds `inputs` or `outputs` to `[{"name": str, "dtype": str, "axes": [str or int]}]`."""
-    _check(isinstance(values, list) and values, f"{what} must be a list that is not empty")
-    for value in values:
-        _check(
-            isinstance(value, dict) and set(value) == {"name", "dtype", "axes"},
-            f"{what} hold {value!r}",
-        )
-        _check(isinstance(value["name"], str), f"{what} name {value['name']!r}")
-        _check(value["dtype"] in DTYPES, f"{what} have dtype {value['dtype']!r}")
-        axes = value["axes"]
-        _check(
-            isinstance(axes, list)
-            and all(isinstance(axis, str) or _is_count(axis) for axis in axes),
-            f"{what} have axes {axes!r}",
-        )
-
-
-def _is_count(value):
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _check_proof(proof):
-    """Holds the proof, where there is one, to the types of `PROOF`."""
-    _check(isinstance(proof, dict) and set(proof) in (set(), set(PROOF)), f"proof is {proof!r}")
-    for name, value in proof.items():
-        _check(isinstance(value, PROOF[name]), f"proof has {name} {value!r}")
-    _check(all(map(_is_count, proof.get("same_tokens") or [])), f"proof is {proof!r}")
-
-
-def _check_head(manifest):
-    """Holds the fields of a head to the task, and the head to what its class takes."""
-    head, there = manifest.get("head"), set(HEAD_FIELDS) & set(manifest)
-    if manifest["task"] not in {kind.task for kind in HEADS.values()}:
-        _check(not there, f"task {manifest['task']!r} with the fields {sorted(there)}")
+def _check_head(manifest: dict[str, Any]) -> None:
+    """Checks that the fields of a head go with the task, and the head's configuration."""
+    task, fields = manifest["task"], {"head", "ignores_padding"} & set(manifest)
+    if task not in {kind.task for kind in HEADS.values()}:
+        _check(not fields, f"task {task!r} with the fields {sorted(fields)}")
         return
-    for name, kind in HEAD_FIELDS.items():
-        _check(isinstance(manifest.get(name), kind), f"{name} is {manifest.get(name)!r}")
-    _check(set(head) == {"class_name", "config"}, f"head is {head}")
-    _check(head["class_name"] in list(HEADS), f"head is {head}")  # it may be unhashable
+    _check(len(fields) == 2, f"task {task!r} with the fields {sorted(fields)}")
+    head = manifest["head"]
     kind = HEADS[head["class_name"]]
-    _check(kind.task == manifest["task"], f"head is {head}")
+    _check(kind.task == task, f"head is {head}")
     try:
         labels = getattr(kind(**head["config"]), "labels", None)
     except (TypeError, ValueError) as error:
@@ -265,25 +235,9 @@ def _check_head(manifest):
         _check(fits_labels(labels, size), f"{len(labels)} labels and an output of {size} classes")
 
 
-def _check_sizes(manifest):
-    sizes, limits = manifest["vocab_size"], manifest["limits"]
-    _check(set(sizes) == {"source", "target"}, f"vocab_size is {sizes}")
-    _check(set(limits) == set(LIMITS), f"limits are {limits}")
-    for name, value in {**sizes, **limits}.items():
-        _check(value is None or _is_count(value), f"{name} is {value!r}")
-    _check(limits["source_length"] is not None, "limits have no source_length")
-
-
-def _check_files(files, needed):
-    for name in needed:
-        _check(name in files, f"files do not name {name}")
-    for name, entry in files.items():
-        _check(name in FILES, f"files name {name!r}")
-        _check(
-            isinstance(entry, dict)
-            and set(entry) == {"sha256", "bytes"}
-            and _is_count(entry["bytes"])
-            and isinstance(entry["sha256"], str)
-            and len(entry["sha256"]) == 64,
-            f"the entry of {name} is {entry!r}",
+def _check(holds: Any, problem: str) -> None:
+    if not holds:
+        problem = problem if len(problem) <= 200 else f"{problem[:200]} ..."
+        raise ValueError(
+            f"{MANIFEST_FILE} is damaged or was edited by hand: {problem}. Export the model again."
         )

@@ -2,7 +2,7 @@
 
 `artefact.json` names every file with its size and SHA-256, and holds a checksum of itself. So a
 file that was cut off, swapped or changed is found before ONNX Runtime reads it. This finds damage
-and mix-ups; it is no signature against someone who can rewrite all the files.
+and mix-ups. It does not protect from someone who can rewrite all files.
 """
 
 import errno
@@ -12,19 +12,20 @@ import stat
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import digest, unseal
 from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import StrPath
 
 
 class ArtefactError(ValueError):
     """An exported folder is damaged, foreign, of another format version, or unfit for this use."""
 
 
-# The largest `artefact.json`. Labels take most of its bytes.
+# The largest `artefact.json`. Most of its bytes are labels.
 MOST_MANIFEST_BYTES = 2**24
 # Nanoseconds. A file system may record the same time for two changes that are closer together.
 _COARSEST_TIME = 2 * 10**9
@@ -48,27 +49,27 @@ class Artefact(NamedTuple):
 
     Attributes:
         folder: pathlib.Path, absolute, without symbolic links.
-        manifest: dict, the content of `artefact.json`; its fields are those of `manifest.FIELDS`.
-        tokenizer: Tokenizer, or None where the artefact holds none.
-        target_tokenizer: Tokenizer of what the model writes: `tokenizer`, unless the artefact
-            holds a second one.
+        manifest: dict, the content of `artefact.json`; `manifest` describes its fields.
+        tokenizer: Tokenizer, or None if the artefact holds none.
+        target_tokenizer: Tokenizer of the output: `tokenizer`, unless the artefact holds a second
+            one.
         states: dict from file names to `FileState`, before the checksums were compared.
     """
 
     folder: pathlib.Path
-    manifest: dict
+    manifest: dict[str, Any]
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None = None
     states: Mapping[str, FileState] = _NONE
 
     @property
-    def models(self):
+    def models(self) -> list[pathlib.Path]:
         """Paths of the ONNX files, list of pathlib.Path."""
         layout = self.manifest.get("layout", "loop")
         return [self.folder / name for name in signature.MODEL_FILES[layout]]
 
     @property
-    def model(self):
+    def model(self) -> pathlib.Path:
         """Path of the ONNX file, or of the first, pathlib.Path."""
         return self.models[0]
 
@@ -98,7 +99,7 @@ class Artefact(NamedTuple):
                 _verify(path, self.manifest["files"][name])
 
 
-def read_artefact(folder):
+def read_artefact(folder: StrPath) -> Artefact:
     """Reads and verifies the folder that `export_onnx` wrote.
 
     Every file that the artefact names is read and its checksum compared, which takes about a second
@@ -134,19 +135,19 @@ def read_artefact(folder):
     return Artefact(folder, manifest, tokenizer, target or tokenizer, states)
 
 
-def read_task(folder):
-    """The task of an artefact, by its manifest alone: what to serve it with. Errors as above."""
+def read_task(folder: StrPath) -> str:
+    """The task of an artefact, by its manifest alone. Errors as in `read_artefact`."""
     return _read_manifest(_resolved(folder), folder)["task"]
 
 
-def _resolved(folder) -> pathlib.Path:
+def _resolved(folder: StrPath) -> pathlib.Path:
     try:
         return pathlib.Path(os.path.realpath(pathlib.Path(folder)))
     except (OSError, ValueError) as error:  # no working directory; a NUL in the path
         raise _no_artefact(folder, signature.MANIFEST_FILE, error) from error
 
 
-def _no_artefact(folder, path, error: Exception) -> ArtefactError:
+def _no_artefact(folder: StrPath, path: StrPath, error: Exception) -> ArtefactError:
     return ArtefactError(
         f"{folder} is not an artefact: {path} cannot be read "
         f"({getattr(error, 'strerror', error)}). Pass the folder that "
@@ -154,8 +155,8 @@ def _no_artefact(folder, path, error: Exception) -> ArtefactError:
     )
 
 
-def _read_tokenizer(path, known):
-    """The tokenizer in a file; raises where the model knows fewer ids, `known`, than it has."""
+def _read_tokenizer(path: pathlib.Path, known: int | None) -> Tokenizer:
+    """The tokenizer in a file; raises if it has more ids than the model, which knows `known`."""
     try:
         tokenizer = load_tokenizer(path)
     except OSError as error:
@@ -170,12 +171,12 @@ def _read_tokenizer(path, known):
     return tokenizer
 
 
-def _read_manifest(folder: pathlib.Path, given) -> dict:
-    """The manifest in a folder, which errors name as it was given."""
+def _read_manifest(folder: pathlib.Path, given: StrPath) -> dict[str, Any]:
+    """The manifest in a folder; errors name the folder as it was `given`."""
     path = folder / signature.MANIFEST_FILE
     try:
         size, data = _state(path.stat()).bytes, b""
-        if 0 < size <= MOST_MANIFEST_BYTES:  # a file of the kernel says 0 bytes and may never end
+        if 0 < size <= MOST_MANIFEST_BYTES:  # files of the kernel have 0 bytes and may never end
             with open(path, "rb") as file:
                 data = file.read(size + 1)
     except OSError as error:
@@ -200,7 +201,7 @@ def _state(found: os.stat_result) -> FileState:
     )
 
 
-def _verify(path: pathlib.Path, entry: dict) -> FileState:
+def _verify(path: pathlib.Path, entry: dict[str, Any]) -> FileState:
     """Raises unless the file at `path` has the size and the SHA-256 that `entry` says."""
     try:
         state = _state(path.stat())

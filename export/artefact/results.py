@@ -12,20 +12,9 @@ Shapes: `S` tokens of a text, `D` size of a vector.
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-
-
-class Result(Protocol):
-    """What all results share."""
-
-    @property
-    def error(self) -> str | None: ...
-
-    def line(self) -> str: ...
-
-    def _asdict(self) -> dict[str, Any]: ...
 
 
 class Translation(NamedTuple):
@@ -80,11 +69,6 @@ class Generation(NamedTuple):
     full_texts: tuple[str, ...] = ()
 
     @property
-    def text(self) -> str:
-        """The best continuation, or an empty string."""
-        return self.texts[0] if self.texts else ""
-
-    @property
     def full_text(self) -> str:
         """The prompt with its best continuation, or an empty string."""
         return self.full_texts[0] if self.full_texts else ""
@@ -92,6 +76,11 @@ class Generation(NamedTuple):
     def with_prompt(self) -> "Generation":
         """The same result, with the prompt in front of each text."""
         return self._replace(texts=self.full_texts)
+
+    @property
+    def text(self) -> str:
+        """The best continuation, or an empty string."""
+        return self.texts[0] if self.texts else ""
 
     def line(self) -> str:
         """The best continuation, or an empty string."""
@@ -227,6 +216,9 @@ class Outputs(NamedTuple):
     def line(self) -> str:
         """The arrays as JSON, or an empty string."""
         return as_json(self.arrays) if self.arrays else ""
+
+
+Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector | Outputs
 
 
 def as_json(value: Any) -> str:

@@ -20,15 +20,15 @@ TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
 ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
 
-# Of a step whose loop is outside of the graph (`steps`).
-NEXT = "next."  # before the name of an input: what the next step reads in its place
-SLOTS = "blocks"  # how the names of cached keys and values begin
+# Inputs and outputs of a step, for a loop outside of the graph.
+NEXT = "next."  # before the name of an input: its value for the next step
+SLOTS = "blocks"  # the beginning of the names of cached keys and values
 UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
 HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
-START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only where there are prompts
+START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only with prompts
 
 # Names of the axes, in order. Axes of one name have one length within a call.
-AXES = {
+AXES: dict[str, tuple[str, ...]] = {
     SOURCE_IDS: ("batch", "source_length"),
     TARGET_IDS: ("batch", "target_length"),
     SEED: (),
@@ -41,7 +41,7 @@ AXES = {
 
 
 def axes_of(name: str, rank: int) -> tuple[str, ...]:
-    """Names of the axes of an input or output: those of `AXES`, else a batch of sequences."""
+    """Names of the axes of an input or output: from `AXES`, else a batch of sequences."""
     if name in AXES and len(AXES[name]) == rank:
         return AXES[name]
     return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
@@ -53,27 +53,26 @@ MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
 
 SPECIAL_IDS = {"pad": PAD_ID, "unknown": UNKNOWN_ID, "begin": BEGIN_ID, "end": END_ID}
 
-# What every server makes of odd text, be it `Translator`, a SavedModel or a text model. Input ends
-# at its first NUL character, for that is where onnxruntime-extensions end it. If it then holds
-# white space alone (`str.isspace`), or nothing that the tokenizer knows, it is blank and has one
-# empty hypothesis of score 0, or no label, tag, answer or vector. Output has U+FFFD for bytes that
-# spell no character, and for NUL.
+# Rules for unusual text, in `Translator`, a SavedModel and a text model. Input ends at its first
+# NUL character, because onnxruntime-extensions end it there. Input of white space (`str.isspace`),
+# or without any piece that the tokenizer knows, is blank: it has one empty hypothesis of score 0,
+# or an empty result. Output has U+FFFD for bytes that are not UTF-8, and for NUL.
 BLANK = (  # a regular expression of RE2 for white space
     r"[\t-\r\x1c- \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
 )
 REPLACEMENT = "\ufffd"
 
-# Files of an ONNX artefact's folder.
+# Files of an artefact.
 MODEL_FILE = "model.onnx"
-WEIGHTS_FILE = "model.onnx.data"  # external data, only beside models past 2 GB
-TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only where asked for
+WEIGHTS_FILE = "model.onnx.data"  # external data, only of models over 2 GB
+TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only on request
 TOKENIZER_FILE = "tokenizer.model"
-TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of what is written, where it is not the same
+TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of the output, if it has another tokenizer
 MANIFEST_FILE = "artefact.json"
-# In the place of MODEL_FILE where the loop of a search is outside of the graph (`steps`).
+# Instead of MODEL_FILE, for a loop outside of the graph.
 FIRST_FILE, FIRST_WEIGHTS_FILE = "first.onnx", "first.onnx.data"  # up to the first step
 STEP_FILE, STEP_WEIGHTS_FILE = "step.onnx", "step.onnx.data"  # one step
-MODEL_FILES = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
+MODEL_FILES: dict[str, tuple[str, ...]] = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
 FILES = (
     *(MODEL_FILE, WEIGHTS_FILE, FIRST_FILE, FIRST_WEIGHTS_FILE, STEP_FILE, STEP_WEIGHTS_FILE),
     *(TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE),
@@ -81,17 +80,17 @@ FILES = (
 # Layouts of an artefact with a search: one file with the loop in it, or one for each step.
 LAYOUTS = tuple(MODEL_FILES)
 
-# Signatures of a SavedModel. Where strings are served, the task is the signature's name.
+# Signatures of a SavedModel. The signature for strings has the task as its name.
 SEARCH = "search"  # ids in and out
-FORWARD = "forward"  # one forward pass; called LOGITS where it gives these alone
+FORWARD = "forward"  # one forward pass; its name is LOGITS if these are the only output
 
 FORMAT = "keras-transformer-onnx"
 FORMAT_VERSION = 1
-# Source to target, prompt to continuation, a source that is no text to target.
+# Source to target, prompt to continuation, a source without text to target.
 SEARCH_TASKS = ("translate", "generate", "transcribe")
-# Text to label, words to tags, question and text to answer, input to vectors: `heads` has them.
+# Text to label, words to tags, question and text to answer, input to vectors: see `task_heads`.
 HEAD_TASKS = ("classify", "tag", "answer", "embed")
 TASKS = (*SEARCH_TASKS, *HEAD_TASKS, "forward")
 # float16 is meant for GPUs; the others run on CPUs. "int8": weights and, at run time, activations;
-# "weight_int8" and "weight_int4": in blocks, each with a scale of its own.
+# "weight_int8" and "weight_int4": weights in blocks, with a scale for each block.
 PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")

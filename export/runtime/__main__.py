@@ -14,7 +14,7 @@ from typing import BinaryIO
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
-from keras_transformer.export.runtime.lines import read_lines, written
+from keras_transformer.export.runtime.lines import Format, read_lines, written
 from keras_transformer.export.runtime.predictor import open_runner
 
 # Options that only some tasks have. With other tasks they are an error.
@@ -94,8 +94,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=1,
         metavar="N",
-        help="batches at the same time (default %(default)s); for many lines on a CPU as many as "
-        "it has cores",
+        help="batches at the same time (default %(default)s); for many lines on a CPU pass the "
+        "number of its cores",
     )
     add(
         "--provider",
@@ -175,9 +175,10 @@ def _serve_lines(
         progress.say(f"running on {runner.provider}")
     lines = progress.reading(read_lines(source))
     results = runner.results(lines, options.seed, options.batch_tokens, options.read_ahead)
+    line_format = Format(options.json, options.n_best, options.with_prompt)
     failed = 0
     for number, result in enumerate(results, 1):
-        target.write(written(number, result, options))
+        target.write(written(number, result, line_format))
         target.flush()
         progress.wrote_line()
         if result.error is not None:

@@ -1,4 +1,4 @@
-"""What this machine has installed to serve with, and what is wrong with that.
+"""Finds the packages and the driver that this machine serves with, and their faults.
 
 `look` asks onnxruntime and NVIDIA's driver. `faults` says what is wrong, in sentences that say how
 to repair it.
@@ -48,7 +48,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Installation:
-    """What `look` has found.
+    """The packages and the driver that `look` has found.
 
     Attributes:
         packages: dict from the packages that bring the module onnxruntime to their versions.
@@ -137,7 +137,7 @@ def _listed_gpus(smi: str) -> tuple[str, ...] | None:
 
 
 def faults(found: Installation) -> list[str]:
-    """What keeps an `Installation` from serving on the best provider of the machine."""
+    """The reasons why an `Installation` does not serve on the best provider of the machine."""
     if found.onnxruntime is None:
         return [
             "the module onnxruntime is empty, as after one of two packages that bring it was "
@@ -155,7 +155,7 @@ def faults(found: Installation) -> list[str]:
     if found.driver.library and found.driver.error is None:
         told.append(
             f"NVIDIA's driver finds a GPU, and this onnxruntime {found.onnxruntime} is built "
-            "without CUDA. Install 'keras-transformer-onnx[serve-gpu]' in an environment of its own"
+            "without CUDA. Install 'keras-transformer-onnx[serve-gpu]' in a separate environment"
         )
     return told
 

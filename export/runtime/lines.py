@@ -6,7 +6,7 @@ All commands and services use these functions, so they treat unusual lines alike
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 from keras_transformer.export.artefact.manifest import shown
 from keras_transformer.export.artefact.results import as_json
@@ -71,19 +71,6 @@ def text_of(line: str | bytes) -> str:
     return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
 
 
-class LineFormat(Protocol):
-    """How results are written. The command's options are one too."""
-
-    @property
-    def json(self) -> bool: ...
-
-    @property
-    def n_best(self) -> int | None: ...
-
-    @property
-    def with_prompt(self) -> bool: ...
-
-
 class Format(NamedTuple):
     """How a result is written: the options of the command line."""
 
@@ -92,13 +79,13 @@ class Format(NamedTuple):
     with_prompt: bool = False
 
 
-def written(number: int, result: Any, options: LineFormat) -> bytes:
+def written(number: int, result: Any, options: Format) -> bytes:
     """The output for one line of input: one line, or one for each hypothesis.
 
     Args:
         number: int, of the line, from 1.
         result: of any class in `export.artefact.results`.
-        options: a `Format`, or anything with the same attributes.
+        options: a `Format`.
     """
     if options.with_prompt and not options.json:
         result = result.with_prompt()

@@ -69,8 +69,8 @@ class MappedModel:
         self.body_weights: dict[str, np.ndarray] = {}
         self._mapping: mmap.mmap | None = None
         with open(path, "rb") as self._file:
-            self.opened = os.fstat(self._file.fileno())
-            self.graph = self._rewritten("model", 0, self.opened.st_size)
+            self.opened: os.stat_result = os.fstat(self._file.fileno())
+            self.graph: bytes = self._rewritten("model", 0, self.opened.st_size)
 
     def add_body_weights(
         self, options: onnxruntime.SessionOptions

@@ -48,7 +48,7 @@ class ItemReader:
         padded: bool, whether rows of ids share a batch with padding.
     """
 
-    alone = (str, bytes, dict)
+    alone: tuple[type, ...] = (str, bytes, dict)
 
     def __init__(self, padded: bool):
         self._padded = padded
@@ -126,7 +126,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def arrays(item: dict[str, Any], inputs: dict[str, dict], most: int) -> dict[str, Array]:
+def arrays(item: dict[str, Any], inputs: dict[str, dict[str, Any]], most: int) -> dict[str, Array]:
     """The arrays of an item as the model takes them.
 
     Args:

@@ -24,9 +24,10 @@ from keras_transformer.export.artefact.task_heads import ResultMaker, Row
 from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
 from keras_transformer.export.runtime.rows import Reader, stacked
 from keras_transformer.export.runtime.session import check_threads, open_session
+from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
 
-logger = logging.getLogger("keras_transformer.export")
+logger: logging.Logger = logging.getLogger("keras_transformer.export")
 # As `read_ahead`: all items are sorted by length together.
 ALL = sys.maxsize
 
@@ -64,7 +65,8 @@ class Runner:
         if threads is None and workers > 1:
             threads = 1
         self.manifest: dict[str, Any] = artefact.manifest
-        self.tokenizer, self.target_tokenizer = artefact.tokenizer, artefact.target_tokenizer
+        self.tokenizer: Tokenizer | None = artefact.tokenizer
+        self.target_tokenizer: Tokenizer | None = artefact.target_tokenizer
         inputs = self.manifest["inputs"]
         self._inputs = [value for value in inputs if value["name"] != signature.SEED]
         # Whether results depend on a seed.
@@ -76,8 +78,9 @@ class Runner:
                     f"{artefact.folder} has the input {shown(value['name'])} without a batch axis, "
                     f"and {type(self).__name__} runs batches. Export a model whose inputs have one."
                 )
+        self.head: ResultMaker
         self._reader, self.head = self._parts(artefact)
-        self.session = open_session(
+        self.session: Any = open_session(
             artefact, providers, threads=threads, arena=arena, spinning=spinning
         )
         self.provider: str = self.session.get_providers()[0]

@@ -144,7 +144,7 @@ score 0 |
 
     task = "translate"
     serves = "'translate' from ['source_ids']: greedy or beam search of an encoder-decoder model"
-    takes = ([signature.SOURCE_IDS],)
+    takes: ClassVar[tuple[list[str], ...] | None] = ([signature.SOURCE_IDS],)
     done = "translated"
 
     def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
@@ -219,7 +219,10 @@ class Generator(SearchRunner):
 
     task = "generate"
     serves = "'generate': greedy search, beam search or sampling of a language model"
-    takes = ([signature.SOURCE_IDS], [signature.SOURCE_IDS, signature.SEED])
+    takes: ClassVar[tuple[list[str], ...] | None] = (
+        [signature.SOURCE_IDS],
+        [signature.SOURCE_IDS, signature.SEED],
+    )
     done = "continued"
 
     def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:

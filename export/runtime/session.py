@@ -1,6 +1,8 @@
 """ONNX Runtime sessions on the requested provider, or an error: there is no silent fallback."""
 
+import contextlib
 import os
+import pathlib
 import sys
 from typing import Any
 
@@ -57,8 +59,8 @@ def open_session(
         providers, threads, arena, spinning: as in `Translator`.
 
     Raises:
-        ArtefactError: onnxruntime refuses the model, or its inputs and outputs are not those of the
-            manifest.
+        ArtefactError: onnxruntime refuses the model, or the manifest names other inputs and
+            outputs.
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
@@ -77,9 +79,8 @@ def open_session(
         sessions.append(session)
         if state is not None:
             opened[path.name] = state
-    session = sessions[0]
+    session, device = sessions[0], "cuda" if name == CUDA else "cpu"
     if len(sessions) > 1:
-        device = "cuda" if name == CUDA else "cpu"
         session = StepsSession(*sessions, device, graphs=any(map(records_graphs, providers)))
     manifest = artefact.manifest
     for what, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
@@ -94,7 +95,10 @@ def open_session(
 
 
 def _open_file(
-    artefact: Artefact, path: Any, options: onnxruntime.SessionOptions, providers: list[Any]
+    artefact: Artefact,
+    path: pathlib.Path,
+    options: onnxruntime.SessionOptions,
+    providers: list[Any],
 ) -> tuple[onnxruntime.InferenceSession, os.stat_result | None]:
     """The session of one file, and `os.fstat` of the file if this package has read it."""
     file, name = path.resolve(), _name(providers[0])
@@ -103,17 +107,19 @@ def _open_file(
     )
     try:
         # ONNX Runtime refuses external data behind a symbolic link or a second hard link.
-        if file.stat().st_nlink > 1:
-            session, state = _session(file, options, providers), None
-        else:
-            model = MappedModel(file)
-            weights = model.add_body_weights(options) if name == CPU else {}
-            with model.releasing():
-                session = _session(model.graph, options, providers)
-            session.body_weights = weights  # the session reads them, but does not keep them alive
-            state = model.opened
+        model = MappedModel(file) if file.stat().st_nlink <= 1 else None
+        weights = model.add_body_weights(options) if model and name == CPU else {}
+        with model.releasing() if model else contextlib.nullcontext():
+            session = onnxruntime.InferenceSession(
+                model.graph if model else file, options, providers=providers, enable_fallback=0
+            )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
-        raise _cannot_run(artefact, f"{path} on {name}", error) from error
+        raise ArtefactError(
+            f"onnxruntime {onnxruntime.__version__} cannot run {path} on {name}: {error} It was "
+            f"exported with {shown(artefact.manifest['versions'])}; a release of onnxruntime at "
+            "least as new should run it."
+        ) from error
+    session.body_weights = weights  # the session reads them, but does not keep them alive
     running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
     if name not in running:
         raise ProviderError(
@@ -122,21 +128,7 @@ def _open_file(
             "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
             f"providers=[{CPU!r}]."
         )
-    return session, state
-
-
-def _session(
-    model: Any, options: onnxruntime.SessionOptions, providers: list[Any]
-) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
-
-
-def _cannot_run(artefact: Artefact, what: str, error: Exception) -> ArtefactError:
-    return ArtefactError(
-        f"onnxruntime {onnxruntime.__version__} cannot run {what}: {error} It was exported with "
-        f"{shown(artefact.manifest['versions'])}; a release of onnxruntime at least as new should "
-        "run it."
-    )
+    return session, model.opened if model else None
 
 
 def check_threads(name: str, count: int) -> None:
@@ -209,8 +201,8 @@ def chosen_providers(providers: list[Any] | None, precision: str) -> list[Any]:
         if name not in available:
             raise ProviderError(
                 f"{name} is not in this onnxruntime {onnxruntime.__version__}, which has "
-                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in an "
-                "environment of its own, without the package onnxruntime."
+                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in a "
+                "separate environment, without the package onnxruntime."
             )
     first = _name(providers[0])
     if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:
@@ -270,11 +262,8 @@ def open_text_model(
     providers = chosen_providers(providers, artefact.manifest["precision"])
     register_extensions(options)
     path = artefact.folder / signature.TEXT_MODEL_FILE
-    try:
-        session = _session(path, options, providers)
-    except Exception as error:  # onnxruntime's errors have no common base below Exception
-        raise _cannot_run(artefact, str(path), error) from error
-    artefact.check_unchanged()
+    session, state = _open_file(artefact, path, options, providers)
+    artefact.check_unchanged({path.name: state} if state else {})
     return session
 
 

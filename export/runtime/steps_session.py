@@ -1,15 +1,17 @@
 """Runs a search whose loop is outside of the graph: one `run_with_iobinding` a step, no copies.
 
 The artefact's layout "steps" has two files. `first.onnx` gives, under their names, all tensors that
-`step.onnx` reads. What a step changes it gives under the same name behind `NEXT`:
+`step.onnx` reads. `step.onnx` gives the tensors that a step changes under the same names after
+`NEXT`:
 
 - keys and values, named `blocks...`, have slots for every step from the start. Input and output are
   the same buffer: ONNX Runtime's ScatterND then writes the slots of the step and copies nothing;
-- all else is small. It goes to and fro between two buffers, for a step may still read the old one.
+- other tensors are small. They alternate between two buffers, because a step may still read the old
+  one.
 
-No shape changes from one step to the next, and only `UNFINISHED`, one boolean, is read by the host.
-So a step can be a CUDA graph: recorded once, started as a whole from then on. It then reads and
-writes where it did when it was recorded, and so the buffers of a shape are kept.
+No shape changes from one step to the next, and the host reads only `UNFINISHED`, one boolean. So a
+step can be a CUDA graph: recorded once, then started as a whole. It then reads and writes where it
+did when it was recorded, and so the buffers of a shape are kept.
 
 Shapes: B sentences, W hypotheses of each, R rows of tokens (W, or more: the last W count), L most
 steps, T tokens of the longest hypothesis.
@@ -17,7 +19,9 @@ steps, T tokens of the longest hypothesis.
 
 import itertools
 import threading
-from typing import NamedTuple
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -31,18 +35,13 @@ from keras_transformer.export.artefact.signature import (
     TOKEN_IDS,
     UNFINISHED,
 )
+from keras_transformer.types import Array, Ids
 
-# Shapes of inputs for which a thread keeps buffers and CUDA graphs. Batches of further shapes run
-# without, for ONNX Runtime keeps a graph as long as its session.
+# The number of shapes for which a thread keeps buffers and CUDA graphs. Further shapes run without,
+# because ONNX Runtime keeps a graph as long as its session.
 MOST_SHAPES = 64
 # ONNX Runtime's entry of `RunOptions` that names the CUDA graph of a run; "-1" stands for none.
 GRAPH_ID = "gpu_graph_id"
-
-
-class Named(NamedTuple):
-    """An output by its name, as an `InferenceSession` lists them."""
-
-    name: str
 
 
 class Buffers(NamedTuple):
@@ -55,26 +54,29 @@ class Buffers(NamedTuple):
         unfinished: `OrtValue`, one boolean.
     """
 
-    pair: tuple
-    bindings: tuple
-    graphs: tuple
+    pair: tuple[dict[str, Any], dict[str, Any]]
+    bindings: tuple[onnxruntime.IOBinding, ...]
+    graphs: tuple[onnxruntime.RunOptions, ...]
     unfinished: onnxruntime.OrtValue
 
 
 class StepsSession:
-    """Two sessions that are run as one, with those methods of an `InferenceSession` that serve.
+    """Two sessions that run as one, with the methods of an `InferenceSession` that runners call.
 
-    Threads can share it: every call has its own buffers, or every thread where they are kept.
+    Threads can share it: every call has its own buffers, or every thread if they are kept.
 
     Args:
         first, step: `onnxruntime.InferenceSession` of the two files.
-        device: what ONNX Runtime calls the device of their provider: "cpu" or "cuda".
+        device: ONNX Runtime's name of the device: "cpu" or "cuda".
         graphs: whether `step` records CUDA graphs (`enable_cuda_graph` of its provider), so that
             buffers are kept for each shape of the inputs. Defaults to `False`.
     """
 
-    def __init__(self, first, step, device="cpu", graphs=False):
-        self.first, self.step, self.device, self.graphs = first, step, device, graphs
+    def __init__(self, first: Any, step: Any, device: str = "cpu", graphs: bool = False):
+        self.first: Any = first
+        self.step: Any = step
+        self.device: str = device
+        self.graphs: bool = graphs
         self._read = [value.name for value in step.get_inputs()]
         self._changed = [
             value.name.removeprefix(NEXT)
@@ -84,42 +86,37 @@ class StepsSession:
         self._kept = threading.local()  # as ONNX Runtime's graphs: each thread has its own
         self._graph_ids = itertools.count(1)  # 0 is ONNX Runtime's own
 
-    def get_inputs(self):
-        return self.first.get_inputs()
+        self.get_inputs: Callable[[], list[Any]] = first.get_inputs
+        self.get_providers: Callable[[], list[str]] = step.get_providers
 
-    def get_outputs(self):
-        """`token_ids` and `scores`, as far as their names are concerned."""
-        return [Named(TOKEN_IDS), Named(SCORES)]
+    def get_outputs(self) -> list[Any]:
+        """`token_ids` and `scores`; only their names."""
+        return [types.SimpleNamespace(name=name) for name in (TOKEN_IDS, SCORES)]
 
-    def get_providers(self):
-        return self.step.get_providers()
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """The assignment of nodes to providers in both files."""
+        sessions = (self.first, self.step)
+        return [part for one in sessions for part in one.get_provider_graph_assignment_info()]
 
-    def get_provider_graph_assignment_info(self):
-        return [
-            part
-            for session in (self.first, self.step)
-            for part in session.get_provider_graph_assignment_info()
-        ]
-
-    def run(self, names, inputs):
+    def run(self, names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
         """The outputs called `names`, or both: ids, int32 (B, W, T), and scores, float32 (B, W).
 
         Args:
             names: list of names, or `None`.
             inputs: dict of arrays, the inputs of `first.onnx`.
         """
-        buffers = self._begin(inputs)
+        buffers = self.run_first(inputs)
         tensors = buffers.pair[0]
         given = tensors[START_LENGTH].numpy() if START_LENGTH in tensors else None
-        tensors, steps = self._run_steps(buffers)
+        tensors, steps = self.run_steps(buffers)
         history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
         width, most = scores.shape[1], history.shape[2]
         results = finished(history[:, -width:, most - steps :], scores, given)
         found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
         return [found[name] for name in names or found]
 
-    def _begin(self, inputs):
-        """Runs `first.onnx`; the buffers, of which the first hold its outputs."""
+    def run_first(self, inputs: Mapping[str, Array]) -> Buffers:
+        """Runs `first.onnx`; the first of the pair of buffers hold its outputs."""
         shapes = tuple((name, np.shape(array)) for name, array in sorted(inputs.items()))
         kept = vars(self._kept).setdefault("buffers", {})
         binding = self.first.io_binding()
@@ -140,14 +137,15 @@ class StepsSession:
             kept[shapes] = buffers
         return buffers
 
-    def _buffers(self, tensors, keep):
+    def _buffers(self, tensors: dict[str, Any], keep: bool) -> Buffers:
         """`Buffers` around the tensors that the first step reads."""
-        other = {
-            name: tensors[name] if name.startswith(SLOTS) else self._like(tensors[name])
-            for name in self._changed
-        }
-        unfinished = onnxruntime.OrtValue.ortvalue_from_shape_and_type((), np.bool_, self.device)
-        pair = tensors, {**tensors, **other}
+        make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+        unfinished, other = make((), np.bool_, self.device), dict(tensors)
+        for name in self._changed:
+            if not name.startswith(SLOTS):
+                tensor = tensors[name]
+                other[name] = make(tensor.shape(), tensor.element_type(), self.device)
+        pair = tensors, other
         bindings = tuple(self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1]))
         graphs = tuple(onnxruntime.RunOptions() for _ in pair)
         for options in graphs:
@@ -155,8 +153,8 @@ class StepsSession:
             options.add_run_config_entry(GRAPH_ID, str(number))
         return Buffers(pair, bindings, graphs, unfinished)
 
-    def _run_steps(self, buffers):
-        """Runs steps until all sentences are over; the tensors after the last, and how many ran."""
+    def run_steps(self, buffers: Buffers) -> tuple[dict[str, Any], int]:
+        """Runs steps until all sentences end; the tensors after the last step, and their number."""
         most = buffers.pair[0][HISTORY].shape()[2]
         for steps in range(1, most + 1):
             now = (steps - 1) % 2
@@ -165,13 +163,9 @@ class StepsSession:
                 break
         return buffers.pair[steps % 2], steps
 
-    def _like(self, tensor):
-        """A buffer of the same shape and dtype."""
-        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-            tensor.shape(), tensor.element_type(), self.device
-        )
-
-    def _bound(self, before, after, unfinished):
+    def _bound(
+        self, before: dict[str, Any], after: dict[str, Any], unfinished: onnxruntime.OrtValue
+    ) -> onnxruntime.IOBinding:
         """A binding of a step that reads `before` and writes `after`."""
         binding = self.step.io_binding()
         for name in self._read:
@@ -182,13 +176,13 @@ class StepsSession:
         return binding
 
 
-def finished(ids, scores, start_length=None):
-    """What a search returns: ids (B, W, T), without the prompt and without columns of padding.
+def finished(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
+    """The outputs of a search: ids (B, W, T), without the prompt and padding columns, and scores.
 
     Args:
         ids: int32 (B, W, t), the tokens of every step.
-        scores: float32 (B, W), -inf where there is no hypothesis.
-        start_length: int32 (B, 1), how many tokens a prompt has; `None` where there is none.
+        scores: float32 (B, W), -inf for a hypothesis that was not found.
+        start_length: int32 (B, 1), tokens of each prompt; `None` without prompts.
     """
     if start_length is not None:
         columns = np.arange(ids.shape[2]) + start_length - 1  # (B, t)

@@ -26,7 +26,7 @@ class LineReader:
         begin, end: sequences of int, ids that every row starts and ends with.
     """
 
-    alone = (str, bytes)
+    alone: tuple[type, ...] = (str, bytes)
 
     def __init__(self, artefact: Artefact, begin: Sequence[int] = (), end: Sequence[int] = ()):
         self._encode, self._begin, self._end = artefact.tokenizer.encode, begin, end

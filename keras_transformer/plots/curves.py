@@ -1,9 +1,16 @@
 """Learning curves."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # matplotlib is optional
+    from matplotlib.figure import Figure
 
 
-def plot_learning_curve(history, title=None):
+def plot_learning_curve(
+    history: Mapping[str, Sequence[float | None]], title: str | None = None
+) -> "Figure":
     """Draws each logged quantity by epoch, training and validation in one panel.
 
     Args:
@@ -16,7 +23,7 @@ def plot_learning_curve(history, title=None):
         `matplotlib.figure.Figure`, one panel per quantity.
 
     Raises:
-        ValueError: if there is nothing to draw.
+        ValueError: `history` has no numbers.
 
     Example:
 
@@ -50,7 +57,7 @@ def plot_learning_curve(history, title=None):
     return figure
 
 
-def _finite(numbers):
-    """Floats, NaN in place of what matplotlib cannot draw."""
+def _finite(numbers: Sequence[float | None]) -> list[float]:
+    """Returns floats, with NaN for values that matplotlib cannot draw."""
     numbers = [math.nan if number is None else float(number) for number in numbers]
     return [number if math.isfinite(number) else math.nan for number in numbers]

@@ -33,7 +33,7 @@ A `SearchModel` is, for example, a recurrent translator whose state holds all th
 TensorShape([2, 4])
 """
 
-from keras_transformer.decoding import Cache, SearchModel
+from keras_transformer.decoding import Cache, SearchModel, Shared
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.bracket_grammar import BracketGrammar
@@ -51,6 +51,7 @@ __all__ = [
     "Sampling",
     "SearchModel",
     "SearchResult",
+    "Shared",
     "Shortlist",
     "Shortlisted",
 ]

@@ -49,13 +49,7 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Search(loop.Steps):
-    """The base of all searches. A subclass defines `width` and `advance`.
-
-    Attributes:
-        distinct: int, how many hypotheses of a sentence differ before the first step.
-    """
-
-    distinct = 1
+    """The base of all searches. A subclass defines `width` and `advance`, see `loop.Steps`."""
 
     _: KW_ONLY
     min_length: int = 0
@@ -110,23 +104,20 @@ class Search(loop.Steps):
         functions = self._compiled.setdefault(model, {})
         key = frozenset(inputs), tuple(map(id, getattr(model, "weights", ())))
         if key not in functions:
-            functions[key] = self._compile(model, inputs)
+            signature = {
+                name: tf.TensorSpec([None] * value.shape.rank, value.dtype, name)
+                for name, value in inputs.items()
+                if name != "source"
+            }
+            signature["source"] = source_specs(model)
+            # A strong reference would keep alive the model that the function is stored under.
+            reference = weakref.ref(model)
+            functions[key] = tf.function(
+                lambda inputs: self._traced(reference(), inputs),
+                input_signature=[signature],
+                autograph=False,
+            )
         return functions[key](inputs)
-
-    def _compile(self, model: SearchModel, inputs: dict[str, Any]) -> Any:
-        signature = {
-            name: tf.TensorSpec([None] * value.shape.rank, value.dtype, name)
-            for name, value in inputs.items()
-            if name != "source"
-        }
-        signature["source"] = source_specs(model)
-        # A strong reference would keep alive the model that the function is stored under.
-        reference = weakref.ref(model)
-        return tf.function(
-            lambda inputs: self._traced(reference(), inputs),
-            input_signature=[signature],
-            autograph=False,
-        )
 
     def _traced(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """The whole search as one pure function of tensors."""
@@ -155,20 +146,16 @@ class Search(loop.Steps):
         if positions is not None:
             # The last token is never fed, so a hypothesis has one more token than positions.
             limit = tf.minimum(limit, positions + 1 - start_length)
-        plan = Plan(limit, given, self._noise(limit + start_length, inputs))
         batch_size, width = tf.shape(start)[0], self.width
-        first = np.where(np.arange(width) < self.distinct, 0.0, -np.inf).astype("float32")
+        # All hypotheses are equal before the first step, so that only one of them is running.
+        first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
         hypotheses = Hypotheses(
             ids=tf.tile(start[:, :1], [1, width]),
             running=tf.where(limit > 0, first, -np.inf),
             scores=tf.fill([batch_size, width], -np.inf),
             history=tf.zeros([batch_size, self.history_rows, 0], tf.int32),
         )
-        return memory, plan, hypotheses
-
-    def _noise(self, length: Tensor, inputs: dict[str, Any]) -> Any:
-        """Random numbers for `Plan.noise`; `length`, (B, 1), is the limit with the prompt."""
-        return ()
+        return memory, Plan(limit, given), hypotheses
 
     def _forbidden(self, count: Tensor) -> Forbidden:
         """`count`: number of tokens, including the next one."""

@@ -78,7 +78,8 @@ class BracketGrammar:
     ) -> None:
         spelled = [piece.lstrip("\u2581") for piece in pieces]
         places = {piece: place for place, piece in enumerate(spelled)}
-        self.max_depth, self.max_length = max_depth, max_length
+        self.max_depth: int = max_depth
+        self.max_length: int | None = max_length
         # For each token its kind, and the token that closes the bracket it opens.
         self.kind: Array = np.full(len(spelled), NEITHER, np.int32)
         self.closer: Array = np.full(len(spelled), PAD_ID, np.int32)
@@ -95,7 +96,7 @@ class BracketGrammar:
         # The tokens of numbers 1, 2, ...; padding after the last number.
         numbers = [places[str(n + 1)] for n in range(highest)]
         self.numbers: Array = np.array([*numbers, PAD_ID], np.int32)
-        self.numbered = highest > 0
+        self.numbered: bool = highest > 0
         self.per_word = 2 if self.numbered else 1  # tokens
         self.word_starts: Array | None = None
         if word_starts is not None:

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Cache, SearchModel
 from keras_transformer.search.inputs import missing_methods
-from keras_transformer.search.loop import memory_of, take
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
 
@@ -57,10 +56,6 @@ class GrammarMemory(NamedTuple):
     memory: Any
     known: Any
 
-    def of(self, sentences: Tensor) -> "GrammarMemory":
-        """The memory of these sentences."""
-        return GrammarMemory(memory_of(self.memory, sentences), take(self.known, sentences))
-
 
 class Constrained:
     """A `SearchModel` that generates only what a grammar allows.
@@ -99,7 +94,8 @@ class Constrained:
 
     def __init__(self, model: SearchModel, grammar: Grammar) -> None:
         check_grammar(grammar)
-        self.model, self.grammar = model, grammar
+        self.model: SearchModel = model
+        self.grammar: Grammar = grammar
         self.max_length: int | None = getattr(model, "max_length", None)
         self.source_inputs: Any = getattr(model, "source_inputs", None)
         if hasattr(model, "start_ids"):

@@ -15,12 +15,12 @@ t steps so far.
 """
 
 import functools
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, SearchModel
+from keras_transformer.decoding import Cache, SearchModel, Shared
 from keras_transformer.search.ranking import ListedScores, log_softmax
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
 
     limit: Tensor
     given: GivenTokens | tuple[()]
-    noise: Any
+    noise: Any = ()
 
     def of(self, sentences: Tensor) -> "Plan":
         """The plan of these sentences."""
@@ -118,14 +118,6 @@ class Steps(Protocol):
         """
 
 
-@runtime_checkable
-class SharedMemory(Protocol):
-    """A memory with tensors that all sentences share."""
-
-    def of(self, sentences: Tensor) -> Any:
-        """The memory of these sentences. Shared tensors stay whole."""
-
-
 def run(
     search: Steps,
     model: SearchModel,
@@ -160,20 +152,27 @@ def run(
     shapes = [
         tf.TensorShape([]),
         Hypotheses(ids=rows, running=rows, scores=rows, history=tf.TensorShape([None] * 3)),
-        tf.nest.map_structure(_growing_shape, cache),
+        # Sentences leave the batch, and axes that are empty at first may grow.
+        tf.nest.map_structure(
+            lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
+        ),
     ]
 
-    def unfinished(position, sentences, hypotheses, cache):
+    def unfinished(
+        position: Tensor, sentences: Tensor, hypotheses: Hypotheses, cache: Cache
+    ) -> Tensor:
         return tf.reduce_any(hypotheses.running > -np.inf)
 
-    def phase(position, sentences, hypotheses, cache):
+    def phase(
+        position: Tensor, sentences: Tensor, hypotheses: Hypotheses, cache: Cache
+    ) -> tuple[Tensor, Tensor, Hypotheses, Cache]:
         chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
-        memory_part, plan_part = memory_of(memory, sentences), plan.of(sentences)
+        memory_part, plan_part = take(memory, sentences), plan.of(sentences)
         enough = tf.shape(plan_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
 
-        def most_go_on(position, hypotheses, cache):
+        def most_go_on(position: Tensor, hypotheses: Hypotheses, cache: Cache) -> Tensor:
             return tf.reduce_sum(tf.cast(_going_on(hypotheses.running), tf.float32)) > enough
 
         position, part, cache = tf.while_loop(
@@ -219,18 +218,10 @@ def _going_on(running: Tensor) -> Tensor:
 
 
 def take(tensors: Any, rows: Tensor) -> Any:
-    """These rows of every tensor of a nest."""
-    return tf.nest.map_structure(lambda x: tf.gather(x, rows), tensors)
-
-
-def memory_of(memory: Any, sentences: Tensor) -> Any:
-    """The memory of these sentences."""
-    return memory.of(sentences) if isinstance(memory, SharedMemory) else take(memory, sentences)
-
-
-def _growing_shape(tensor: Tensor) -> tf.TensorShape:
-    """The shape of a cached tensor in the loop: sentences leave, and empty axes may grow."""
-    return tf.TensorShape([None, *(size or None for size in tensor.shape[1:])])
+    """These rows of every tensor of a nest. `Shared` tensors stay whole."""
+    return tf.nest.map_structure(
+        lambda x: x if isinstance(x, Shared) else tf.gather(x, rows), tensors
+    )
 
 
 def given_tokens(start: Tensor, prefix: Tensor | None) -> GivenTokens | tuple[()]:

@@ -7,6 +7,7 @@ some places where `tf.where` would be easier to read.
 Shapes: B batch, W beam width, V vocabulary, K listed ids, C candidates.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ LEAST_LISTED = 32
 Forbidden = Sequence[tuple[int, Tensor | None]]
 
 
+@dataclasses.dataclass(frozen=True)
 class ListedScores:
     """Logits or log-probabilities of some ids of the vocabulary.
 
@@ -40,8 +42,9 @@ class ListedScores:
         vocab_size: int, V.
     """
 
-    def __init__(self, scores: Tensor, ids: Tensor, vocab_size: int) -> None:
-        self.scores, self.ids, self.vocab_size = scores, ids, vocab_size
+    scores: Tensor
+    ids: Tensor
+    vocab_size: int
 
     def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         batch_size, width = tf.shape(self.scores)[0], tf.shape(self.scores)[1]
@@ -56,8 +59,7 @@ class ListedScores:
 def log_softmax(logits: Tensor | ListedScores) -> Tensor | ListedScores:
     """Log-probabilities, float32 (B, W, V), of logits (B, W, V)."""
     if isinstance(logits, ListedScores):
-        scores = tf.nn.log_softmax(logits.scores)
-        return ListedScores(scores, logits.ids, logits.vocab_size)
+        return dataclasses.replace(logits, scores=tf.nn.log_softmax(logits.scores))
     return tf.nn.log_softmax(tf.cast(logits, tf.float32))
 
 

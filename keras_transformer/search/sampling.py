@@ -247,11 +247,6 @@ class Sampling(IndependentSearch):
         """W, `num_samples`."""
         return self.num_samples
 
-    @property
-    def distinct(self) -> int:
-        """All samples are drawn from the first step on."""
-        return self.num_samples
-
     def __call__(
         self,
         model: SearchModel,
@@ -269,11 +264,16 @@ class Sampling(IndependentSearch):
         inputs = read_inputs(model, source_ids, max_length, target_prefix, self.min_length)
         return self._search(model, {**inputs, "seed": integer_ids(seed, "seed", rank=0)})
 
-    def _noise(self, length: Tensor, inputs: dict[str, Any]) -> Tensor:
+    def begin(self, model: SearchModel, inputs: dict[str, Any]) -> tuple[Any, Plan, Hypotheses]:
+        """Returns memory, plan and hypotheses before the first step. All samples are running."""
+        memory, plan, hypotheses = super().begin(model, inputs)
+        length = plan.limit + (plan.given.start_length if plan.given else 1)
         # At least 1: an empty batch has no maximum, and its only step reads a number too.
         longest = tf.reduce_max(tf.concat([tf.reshape(length, [-1]), [1]], axis=0))
         source = _source_integers(inputs["source"])
-        return uniform_noise(source, inputs["seed"], self.num_samples, longest)
+        noise = uniform_noise(source, inputs["seed"], self.num_samples, longest)
+        running = tf.where(plan.limit > 0, np.zeros(self.num_samples, "float32"), -np.inf)
+        return memory, plan._replace(noise=noise), hypotheses._replace(running=running)
 
     def choose(
         self, position: Tensor, log_probs: Tensor | ListedScores, plan: Plan

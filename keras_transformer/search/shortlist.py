@@ -8,14 +8,14 @@ Shapes: B batch, W hypotheses, S source length, V vocabulary, C candidates of a 
 candidates of a batch, D d_model.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, CachedDecoding
-from keras_transformer.search.loop import take
+from keras_transformer.decoding import Cache, CachedDecoding, Shared
 from keras_transformer.search.ranking import LEAST_LISTED, NOT_LISTED, ListedScores
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -53,7 +53,7 @@ class Shortlist:
         self.table: Array = np.asarray(table, np.int32)
         self.always: Array = np.asarray(always, bool)
         self.fill: Array = np.ones_like(self.always) if fill is None else np.asarray(fill, bool)
-        self.multiple = int(multiple)
+        self.multiple: int = int(multiple)
         size = len(self.always)
         if self.table.ndim != 2 or self.fill.shape != (size,) or self.multiple < 1:
             raise ValueError(
@@ -95,19 +95,14 @@ class ShortMemory(NamedTuple):
         memory: the model's own memory.
         bias: (B, K), added to the logits: the bias of the output layer, and `NOT_LISTED` for ids
             that are not candidates of the sentence.
-        kernel: (D, K), the columns of the output layer. All sentences share it.
-        ids: int64 (K,), the ids of the candidates. All sentences share them.
+        kernel: (D, K), the columns of the output layer.
+        ids: int64 (K,), the ids of the candidates.
     """
 
     memory: Any
     bias: Tensor
-    kernel: Tensor
-    ids: Tensor
-
-    def of(self, sentences: Tensor) -> "ShortMemory":
-        """The memory of these sentences."""
-        memory, bias = take((self.memory, self.bias), sentences)
-        return self._replace(memory=memory, bias=bias)
+    kernel: Shared
+    ids: Shared
 
 
 class Shortlisted:
@@ -138,9 +133,11 @@ class Shortlisted:
                 f"The shortlist is for {listed} ids of source and target, but the model has "
                 f"{sizes}. Pass the shortlist that belongs to the model."
             )
-        self.model, self.shortlist = model, shortlist
+        self.model: CachedDecoding = model
+        self.shortlist: Shortlist = shortlist
         self.max_length: int | None = model.max_length
-        self.start_ids, self.initial_cache = model.start_ids, model.initial_cache
+        self.start_ids: Callable[[Tensor], Tensor] = model.start_ids
+        self.initial_cache: Callable[[Tensor, int], Cache] = model.initial_cache
 
     def encode(self, source_ids: Tensor) -> ShortMemory:
         """Encodes the source, ids (B, S), and selects the candidates of the batch."""
@@ -156,13 +153,13 @@ class Shortlisted:
             kernel = tf.transpose(tf.gather(table, ids))
         else:
             kernel = tf.gather(tf.convert_to_tensor(embedding.kernel), ids, axis=1)
-        return ShortMemory(self.model.encode(source_ids), bias, kernel, ids)
+        return ShortMemory(self.model.encode(source_ids), bias, Shared(kernel), Shared(ids))
 
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: ShortMemory, cache: Cache
     ) -> tuple[ListedScores, Cache]:
         """Computes the logits of the candidates; all other ids have the logit `NOT_LISTED`."""
         vectors, cache = self.model.decode_vectors(ids, position, memory.memory, cache)
-        logits = tf.matmul(tf.cast(vectors, tf.float32), memory.kernel)  # (B, W, K)
+        logits = tf.matmul(tf.cast(vectors, tf.float32), memory.kernel.tensor)  # (B, W, K)
         logits += memory.bias[:, tf.newaxis]
-        return ListedScores(logits, memory.ids, len(self.shortlist.always)), cache
+        return ListedScores(logits, memory.ids.tensor, len(self.shortlist.always)), cache

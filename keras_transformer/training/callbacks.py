@@ -1,9 +1,8 @@
 """Callbacks for `model.fit`: BLEU, tokens per second, time left, a stop at non-finite losses."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -12,42 +11,42 @@ from keras_transformer.files import checked_path
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
 from keras_transformer.training.checkpoints import write_weights
+from keras_transformer.types import StrPath
 
-if TYPE_CHECKING:  # it needs SentencePiece, callbacks do not
-    from keras_transformer.text.tokenizer import Tokenizer
+if TYPE_CHECKING:  # it needs SentencePiece; callbacks do not
+    from keras_transformer.text.json_tokenizer import AnyTokenizer
 
 
 class BleuCallback(keras.callbacks.Callback):
     """Translates the validation set at the end of epochs, and reports BLEU as `val_bleu`.
 
-    The score is sacreBLEU's, printed with its signature. It joins the logs of the epoch, so that
-    the progress bar, the history, TensorBoard and `EarlyStopping("val_bleu", mode="max")` see it.
-    Put this callback before those that watch it.
+    sacreBLEU computes the score; it is printed with its signature. The logs of the epoch contain
+    it, so that the progress bar, the history, TensorBoard and
+    `EarlyStopping("val_bleu", mode="max")` see it. Put this callback before callbacks that use it.
 
     In an epoch without a translation (`every`, `start`) the logs have no `val_bleu`. Keras'
-    callbacks then pass over the epoch, and `EarlyStopping` and `ModelCheckpoint` warn that the
-    value is missing. So `EarlyStopping(patience=3)` waits for three translations without a better
-    score. `CSVLogger` takes its columns from the first epoch of a run and writes "NA" where a
-    value is missing: with `start` above 0 it has no column for `val_bleu`.
+    callbacks then ignore the epoch, and `EarlyStopping` and `ModelCheckpoint` warn that the value
+    is missing. So `EarlyStopping(patience=3)` waits for three translations without a better score.
+    `CSVLogger` takes its columns from the first epoch of a run and writes "NA" for a missing value:
+    with `start` above 0 it has no column for `val_bleu`.
 
-    The current weights of the model are scored. To score averaged weights, load them into another
-    model.
+    The callback scores the current weights of the model. To score averaged weights, load them into
+    another model.
 
     Args:
         search: `BeamSearch` or `GreedySearch`.
         tokenizer: `Tokenizer`.
         source_lines: list of N sentences.
         reference_lines: list of N reference translations.
-        target_tokenizer: `Tokenizer` of the target, if it has one of its own. Defaults to `None`:
-            `tokenizer` for both.
+        target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
         every: translate in every n-th epoch only. Defaults to 1.
         start: number of epochs before the first translation. Defaults to 0.
         tokens_per_batch: source tokens, padding included, that are searched together; sentences
             of similar length go together. Defaults to 4096.
-        tokenize: sacreBLEU's tokeniser. Defaults to "13a"; "none" for text that is tokenised.
-        lowercase: compare without case. Defaults to `False`.
+        tokenize: sacreBLEU's tokeniser. Defaults to "13a"; use "none" for tokenised text.
+        lowercase: whether to ignore case. Defaults to `False`.
         best_path: file for the weights of the best epoch so far, ending in ".npz"; read it with
-            `model.set_weights(average_checkpoints([best_path]))`. Defaults to `None`: not kept.
+            `model.set_weights(average_checkpoints([best_path]))`. Defaults to `None`: not saved.
 
     Attributes:
         best: highest score so far.
@@ -55,8 +54,8 @@ class BleuCallback(keras.callbacks.Callback):
         translations: list of N strings, the last translations.
 
     Raises:
-        ValueError: no sentence, another number of references than of sentences, `every` below 1,
-            or a `best_path` with another ending.
+        ValueError: there is no sentence, the numbers of sentences and references differ, `every`
+            is below 1, or `best_path` has another ending.
 
     Example:
 
@@ -67,19 +66,19 @@ class BleuCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        search: Callable,
-        tokenizer: "Tokenizer",
+        search: Callable[..., Any],
+        tokenizer: "AnyTokenizer",
         source_lines: Sequence[str],
         reference_lines: Sequence[str],
         *,
-        target_tokenizer: "Tokenizer | None" = None,
+        target_tokenizer: "AnyTokenizer | None" = None,
         every: int = 1,
         start: int = 0,
         tokens_per_batch: int = 4096,
         tokenize: str = "13a",
         lowercase: bool = False,
-        best_path: str | os.PathLike | None = None,
-    ):
+        best_path: StrPath | None = None,
+    ) -> None:
         super().__init__()
         if not len(source_lines) or len(source_lines) != len(reference_lines):
             raise ValueError(
@@ -90,7 +89,7 @@ class BleuCallback(keras.callbacks.Callback):
             raise ValueError(f"every must be at least 1, but it is {every}.")
         if best_path is not None and not str(best_path).endswith(".npz"):
             raise ValueError(f'best_path must end in ".npz", but it is {best_path}.')
-        import sacrebleu  # here and not above: nothing else needs it
+        import sacrebleu  # an optional package
 
         self.search = search
         self.tokenizer = tokenizer
@@ -101,11 +100,12 @@ class BleuCallback(keras.callbacks.Callback):
         self.start = start
         self.tokens_per_batch = tokens_per_batch
         self.best_path = None if best_path is None else checked_path(best_path)
-        self.best, self.best_epoch = float("-inf"), None
-        self.translations = []
+        self.best: float = float("-inf")
+        self.best_epoch: int | None = None
+        self.translations: list[str] = []
         self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, lowercase=lowercase)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if epoch < self.start or (epoch - self.start) % self.every:
             return
         self.translations = translate(
@@ -128,24 +128,24 @@ class BleuCallback(keras.callbacks.Callback):
 
 
 def translate(
-    search: Callable,
+    search: Callable[..., Any],
     model: keras.Model,
-    tokenizer: "Tokenizer",
+    tokenizer: "AnyTokenizer",
     lines: Sequence[str],
     tokens_per_batch: int = 4096,
-    target_tokenizer: "Tokenizer | None" = None,
+    target_tokenizer: "AnyTokenizer | None" = None,
 ) -> list[str]:
     """Translates lines of text with a Keras model.
 
     Lines of similar length are searched together. To translate without Keras, export the model.
 
     Args:
-        search: how to search, such as `BeamSearch` or `GreedySearch`.
-        model: `Transformer`, or any other model that `search` takes.
+        search: a search, such as `BeamSearch` or `GreedySearch`.
+        model: `Transformer`, or any other model that `search` supports.
         tokenizer: `Tokenizer`.
         lines: list of N strings.
         tokens_per_batch: greatest number of source tokens of a batch, padding included. A longer
-            line is a batch by itself. Defaults to 4096.
+            line is a separate batch. Defaults to 4096.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
 
     Returns:
@@ -170,7 +170,7 @@ def translate(
     decode = (target_tokenizer or tokenizer).decode
     waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     while waiting:
-        # The longest lines first: too little memory shows at once.
+        # The longest lines first: if memory is too small, this shows immediately.
         rows = max(1, tokens_per_batch // len(ids[waiting[-1]]))
         batch = waiting[-rows:]
         del waiting[-rows:]
@@ -184,16 +184,15 @@ def translate(
 class Throughput(keras.callbacks.Callback):
     """Adds `tokens_per_second` (source and target) and `minutes_left` to the progress bar and logs.
 
-    The bar's own estimate ends with the epoch; `minutes_left` is for all epochs, the time of
-    validation included. Padding does not count. Within an epoch the tokens are those of a mean
-    batch; over a whole epoch of `translation_batches` they are exact. The rate is that of training
-    alone, without validation.
+    Keras' estimate in the progress bar ends with the epoch; `minutes_left` is for all epochs,
+    including validation. Padding does not count. Within an epoch every batch counts as a mean
+    batch, so the rate is exact at the end of an epoch. It excludes the time of validation.
 
     Args:
-        data: the dataset that `fit` gets, if it is one of this package's, such as
-            `translation_batches` makes, which know their tokens. Other datasets are counted in one
-            pass, before training: integer inputs that are not 0.
-        tokens_per_batch: number of source and target tokens of a mean batch, in place of `data`.
+        data: the dataset that `fit` gets. Datasets of this package, such as those of
+            `translation_batches`, have the number of their tokens. For other datasets one pass
+            before training counts the integer inputs that are not 0.
+        tokens_per_batch: number of source and target tokens of a mean batch, instead of `data`.
 
     Raises:
         ValueError: neither or both of `data` and `tokens_per_batch`.
@@ -203,30 +202,32 @@ class Throughput(keras.callbacks.Callback):
     >>> model.fit(train, epochs=9, callbacks=[Throughput(train)])  # doctest: +SKIP
     """
 
-    def __init__(self, data=None, tokens_per_batch=None):
+    def __init__(self, data: Any = None, tokens_per_batch: float | None = None) -> None:
         super().__init__()
         if (data is None) == (tokens_per_batch is None):
             raise ValueError("Give either data or tokens_per_batch, the tokens of a mean batch.")
         self.tokens_per_batch = tokens_per_batch if data is None else _mean_tokens(data)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._between = 0.0  # seconds of the last validation
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
         self._updates = self._count_updates()
         self._begin = self._end = time.perf_counter()
         self._rate = 0.0
 
-    def _count_updates(self):
+    def _count_updates(self) -> int:
         return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
 
-    def on_train_batch_end(self, batch, logs=None):
-        # Updates, not batches: training that is resumed within an epoch skips batches.
-        updates = self._count_updates() - self._updates
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        batches = batch + 1
+        if keras.backend.backend() == "tensorflow":  # JAX writes `iterations` after the epoch only
+            # Training that is resumed within an epoch passes over batches without an update.
+            updates = self._count_updates() - self._updates
+            batches = min(updates * self.model.steps_per_execution, batches)
         self._end = time.perf_counter()
         seconds = self._end - self._begin
-        batches = min(updates * self.model.steps_per_execution, batch + 1)
         self._rate = batches * self.tokens_per_batch / seconds
         if logs is not None:
             logs["tokens_per_second"] = self._rate
@@ -236,14 +237,14 @@ class Throughput(keras.callbacks.Callback):
                 left = (steps - batch - 1 + epochs * steps) * seconds / batches
                 logs["minutes_left"] = (left + (epochs + 1) * self._between) / 60
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._between = time.perf_counter() - self._end
         if logs is not None:
             logs["tokens_per_second"] = self._rate
 
 
-def _mean_tokens(data):
-    """Tokens of a mean batch of a dataset, of all its sides."""
+def _mean_tokens(data: Any) -> float:
+    """Counts the tokens of a mean batch, on all its sides."""
     report = getattr(getattr(data, "batches", None), "report", None)
     if report is not None:
         return sum(report.tokens.values()) / report.batches
@@ -254,7 +255,7 @@ def _mean_tokens(data):
             tokens += np.count_nonzero(ids) if np.issubdtype(ids.dtype, np.integer) else 0
         batches += 1
     if not tokens:
-        raise ValueError("The data has no tokens to count: no integer inputs, or none but padding.")
+        raise ValueError("The data has no tokens to count: no integer inputs, or only padding.")
     return tokens / batches
 
 
@@ -262,23 +263,23 @@ class StopOnNonFinite(keras.callbacks.Callback):
     """Ends training with an error as soon as the loss is infinite or not a number.
 
     The next updates would make every weight NaN. Put it first in the list of callbacks, so that no
-    other one saves such weights. (`keras.callbacks.TerminateOnNaN` ends `fit` as if all were well.)
+    other callback saves such weights. `keras.callbacks.TerminateOnNaN` ends `fit` without an error.
 
     Raises:
-        ValueError: while training, when that happens.
+        ValueError: during training, if the loss is not finite.
 
     Example:
 
     >>> model.fit(train, callbacks=[StopOnNonFinite()])  # doctest: +SKIP
     """
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._epoch = 0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         loss = (logs or {}).get("loss", 0.0)
         if not np.isfinite(loss):
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, and averages of the weights in them.
+"""Checkpoint files, written atomically, and averages of the weights in them.
 
-A checkpoint is one `.npz` file. It is written aside, flushed to the disk and then moved into place
-(`files`). A process that is killed while writing leaves a `.partial` folder, which is never read.
-Every array has a checksum (CRC-32, of the zip format), which is verified on reading.
+A checkpoint is one `.npz` file. It is written to a temporary folder, flushed to the disk and then
+moved into place (`files`). A process that is killed while writing leaves a `.partial` folder, which
+is never read. Every array has a checksum (CRC-32, of the zip format), which reading verifies.
 
 Arrays are stored under the paths of their variables, such as `weights/token_embedding/embeddings`.
 """
@@ -15,11 +15,13 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.files import checked_path, make_folder, whole_file
+from keras_transformer.types import Array, StrPath
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ _CORRUPT = (
 )
 
 
-def write_checkpoint(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], info: object):
+def write_checkpoint(path: StrPath, arrays: Mapping[str, Array], info: Any) -> None:
     """Writes arrays and a note to a file, atomically, and flushes it to the disk.
 
     Args:
@@ -39,21 +41,21 @@ def write_checkpoint(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], 
     """
     path = checked_path(path)
     make_folder(path.parent)
-    # The file format has no bfloat16: it keeps the bytes, and the note keeps the names of dtypes.
+    # The file format has no bfloat16: it stores the bytes, and the note stores the dtypes.
     note = {"info": info, "dtypes": {name: str(array.dtype) for name, array in arrays.items()}}
     with whole_file(path, sync=True) as aside, open(aside, "wb") as file:
         np.savez(file, note=np.array(json.dumps(note)), **arrays)
 
 
-def read_checkpoint(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], object]:
-    """Reads what `write_checkpoint` has written, and verifies all of it.
+def read_checkpoint(path: StrPath) -> tuple[dict[str, Array], Any]:
+    """Reads and verifies a file that `write_checkpoint` has written.
 
     Returns:
         The arrays (dictionary) and the note.
 
     Raises:
-        ValueError: the file is damaged or no checkpoint.
-        FileNotFoundError: there is none.
+        ValueError: the file is damaged, or is not a checkpoint.
+        FileNotFoundError: the file does not exist.
     """
     try:
         # Opened here: `np.load` would leave a file open that is not a whole zip.
@@ -73,8 +75,8 @@ def read_checkpoint(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], obj
     return arrays, note["info"]
 
 
-def read_if_whole(path: pathlib.Path) -> dict[str, np.ndarray] | None:
-    """The arrays of a checkpoint; `None` if it is missing or damaged, which is logged."""
+def read_if_whole(path: pathlib.Path) -> dict[str, Array] | None:
+    """Returns the arrays of a checkpoint; `None` if it is missing or damaged, which is logged."""
     try:
         return read_checkpoint(path)[0]
     except (FileNotFoundError, ValueError) as error:
@@ -82,14 +84,14 @@ def read_if_whole(path: pathlib.Path) -> dict[str, np.ndarray] | None:
         return None
 
 
-def keep_newest(path: pathlib.Path, keep: int):
+def keep_newest(path: pathlib.Path, keep: int) -> None:
     """Removes all but `keep` numbered files like `path`, which is the newest.
 
-    Files with a greater number are removed, too. They are damaged, or of an earlier run.
+    It also removes files with a greater number: they are damaged, or of an earlier run.
 
     Args:
         path: the file just written, such as "weights-00003.npz".
-        keep: number of files to keep, with `path`.
+        keep: number of files to keep, including `path`.
     """
     found = path.parent.glob(f"{path.name.partition('-')[0]}-*.npz")
     files = {file for file in found if file.is_file()}
@@ -98,12 +100,10 @@ def keep_newest(path: pathlib.Path, keep: int):
         file.unlink()
 
 
-def write_weights(
-    path: str | os.PathLike, model: keras.Model, info: object, keep: int | None = None
-):
+def write_weights(path: StrPath, model: keras.Model, info: Any, keep: int | None = None) -> None:
     """Writes the weights of a model; `model.set_weights(average_checkpoints([path]))` reads them.
 
-    Under a strategy of several machines the first one writes.
+    Under a strategy of several machines only the first one writes.
 
     Args:
         path: str or path of the file.
@@ -117,9 +117,7 @@ def write_weights(
             keep_newest(pathlib.Path(path), keep)
 
 
-def average_checkpoints(
-    paths: str | os.PathLike | Sequence[str | os.PathLike], last: int | None = None
-) -> list[np.ndarray]:
+def average_checkpoints(paths: StrPath | Sequence[StrPath], last: int | None = None) -> list[Array]:
     """Averages the weights of several checkpoints (section 6.1: the last 5, "big" the last 20).
 
     Args:
@@ -128,12 +126,12 @@ def average_checkpoints(
         last: use only this many, from the end. Defaults to all.
 
     Returns:
-        List of NumPy arrays for `model.set_weights`, averaged in float64. Integer weights are not
-        averaged but taken from the last file.
+        List of NumPy arrays for `model.set_weights`, averaged in float64. Integer weights come from
+        the last file.
 
     Raises:
-        ValueError: no file, `last` below 1 or above the number of files, a damaged file, or files
-            of different models.
+        ValueError: there is no file, `last` is below 1 or above the number of files, a file is
+            damaged, or the files are of different models.
 
     Example:
 
@@ -143,7 +141,7 @@ def average_checkpoints(
         paths = sorted(pathlib.Path(paths).glob("*.npz"))
     available = len(paths)
     if last is not None and not 1 <= last <= available:
-        raise ValueError(f"last={last} checkpoints were asked for, but there are {available}.")
+        raise ValueError(f"last={last} checkpoints are to be averaged, but there are {available}.")
     paths = paths[-last:] if last else paths
     if not paths:
         raise ValueError("There is no checkpoint to average: the list or folder is empty.")
@@ -163,8 +161,8 @@ def average_checkpoints(
     ]
 
 
-def arrays_of(arrays: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
-    """The arrays of a group, by the name within it."""
+def arrays_of(arrays: Mapping[str, Array], group: str) -> dict[str, Array]:
+    """Returns the arrays of a group, by their names within it."""
     return {
         name.removeprefix(f"{group}/"): array
         for name, array in arrays.items()
@@ -172,13 +170,13 @@ def arrays_of(arrays: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndar
     }
 
 
-def values_of(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-    """Current values of variables."""
+def values_of(variables: Mapping[str, keras.Variable]) -> dict[str, Array]:
+    """Returns the current values of variables."""
     return {name: keras.ops.convert_to_numpy(variable) for name, variable in variables.items()}
 
 
 def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Variable]:
-    """Variables by `group/path`. A path is the same each time the same code builds the model.
+    """Names variables `group/path`. The same code always gives the same paths.
 
     Args:
         groups: dictionary from a group's name to variables. The variables of an optimizer must be
@@ -205,18 +203,20 @@ def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Var
 
 
 def state_of(model: keras.Model) -> dict[str, keras.Variable]:
-    """All variables that the rest of training depends on, except those of metrics."""
+    """Returns all variables that further training depends on, except those of metrics."""
     known = {id(v) for v in model.weights}
     seeds = [v for v in model.variables if id(v) not in known]  # of dropout
     return keyed({"weights": model.weights, "seeds": seeds, "optimizer": model.optimizer.variables})
 
 
 def stable_names(names: Iterable[str]) -> dict[str, str]:
-    """Names without Keras' count of all layers in the process: "dense_7", "dense_9" -> 0 and 1.
+    """Counts layers of one name anew: "dense_7", "dense_9" become "dense", "dense_1".
+
+    Keras counts all layers of the process.
 
     Returns:
-        Dictionary from each name to the one that ends with its rank among names that differ in the
-        number at the end alone; rank 0 has no number.
+        Dictionary from each name to a name that ends with its rank, among the names that differ
+        only in the number at the end. Rank 0 has no number.
     """
     numbered: dict[str, dict[int, str]] = {}
     for name in names:
@@ -229,7 +229,9 @@ def stable_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def assign(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], path: object):
+def assign(
+    variables: Mapping[str, keras.Variable], arrays: Mapping[str, Array], path: object
+) -> None:
     """Gives variables the values of the arrays with the same names.
 
     Args:
@@ -257,19 +259,19 @@ def assign(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndar
 
 
 def is_chief(model: keras.Model) -> bool:
-    """Whether this process writes: on one machine, or as the first of several workers."""
+    """Whether this process writes files: on one machine, or as the first of several workers."""
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
     resolver = getattr(strategy, "cluster_resolver", None)
     return resolver is None or not resolver.task_id
 
 
 class CheckpointAveraging(keras.callbacks.Callback):
-    """Keeps the weights of the last epochs on disk, one file each, to be averaged.
+    """Keeps the weights of the last epochs on disk, one file each, for their average.
 
-    A run that starts anew in the same folder replaces the files of the earlier run.
+    A new run in the same folder replaces the files of the earlier run.
 
     Args:
-        folder: str or path of the folder to write; it holds nothing else.
+        folder: str or path of the folder to write; use it for nothing else.
         last: how many epochs to keep. Defaults to 5.
 
     Raises:
@@ -282,17 +284,17 @@ class CheckpointAveraging(keras.callbacks.Callback):
     >>> model.set_weights(averaging.average())  # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | os.PathLike, last: int = 5):
+    def __init__(self, folder: StrPath, last: int = 5) -> None:
         super().__init__()
         if last < 1:
             raise ValueError(f"last must be at least 1, but it is {last}.")
         self.folder = checked_path(folder)
         self.last = last
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         path = self.folder / f"weights-{epoch:05d}.npz"
         write_weights(path, self.model, {"epoch": epoch}, keep=self.last)
 
-    def average(self) -> list[np.ndarray]:
-        """The mean of the weights on disk, for `model.set_weights`."""
+    def average(self) -> list[Array]:
+        """Returns the mean of the weights on disk, for `model.set_weights`."""
         return average_checkpoints(self.folder)

@@ -1,37 +1,53 @@
-"""Exact training on several replicas: what our models do, and what `prepare` does for others.
+"""Exact training on several replicas: `DistributedModel`, `prepare`, and sums over replicas.
 
-`model.fit` is the trainer. Keras' own step is kept on one replica, unless the optimizer clips
-gradients: those of a table of embeddings are rows, one for each id of the batch, and Keras clips
-them before it sums the rows of equal ids. On several replicas of a `tf.distribute` strategy Keras'
-step falls short (Keras 3.15). There, too, `steps` replaces it:
+`model.fit` is the trainer. On one replica it runs Keras' own step, unless the optimizer clips
+gradients. The gradient of an embedding table has one row per id of the batch, and Keras clips these
+rows before it sums the rows of equal ids. On several replicas of a `tf.distribute` strategy Keras'
+step (3.15) has four faults. There, too, the functions of `steps` replace it:
 
 - `fit` averages the replicas' parts of one batch, to learn its shapes. That turns ids into floats,
-  fails where replicas hold different numbers of rows, and fails under
-  `MultiWorkerMirroredStrategy`. Any replica's part shows the shapes.
+  fails if replicas hold different numbers of rows, and fails under `MultiWorkerMirroredStrategy`.
+  The part of any replica shows the shapes.
 - A loss is the mean over one replica's rows, and the replicas' means count equally, however many
   rows each holds. `fit` averages the replicas' logs in the same way.
 - Optimizers clip each replica's gradient before they add them up, so that the update depends on
-  the number of replicas; and loss scaling looks for overflow in the first replica alone.
+  the number of replicas; and loss scaling looks for overflow in the first replica only.
 - `gradient_accumulation_steps` of the optimizers cannot run under a strategy, and weights batches
-  equally though they hold different numbers of tokens.
+  equally although they hold different numbers of tokens.
 
-Only Keras is imported here: models stand on this module, and other backends have no `steps`.
+The scale of losses. Replica r of R has the losses v_ri with weights w_ri, i = 1, 2, ... The loss of
+the batch is L = sum_ri(w_ri v_ri) / W with W = sum_ri(w_ri). A step needs one number l_r from each
+replica, such that L = sum_r(l_r) and the gradient of L is the sum of the gradients of the l_r:
+
+- Losses of this package return L / R, with the gradient of sum_i(w_ri v_ri) / W: see
+  `mean_over_replicas`. All replicas report the same value, so Keras' average of logs is exact.
+- Losses of Keras return m_r / R, where m_r is the replica's own mean. Multiplied by
+  R sum_i(w_ri) / W, this is sum_i(w_ri v_ri) / W: see `share_of_mean`.
+
+This module imports Keras only: models import it, and other backends have no `steps`.
 """
 
 import functools
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 import keras
+from keras import ops
+
+from keras_transformer.types import Tensor
 
 
 class DistributedModel(keras.Model):
     """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
 
-    Our models are of this class. With one replica and no clipping, with another backend than
-    TensorFlow, and where a subclass has a `train_step` or `test_step` of its own, everything is
-    Keras' own. So is `predict`, always.
+    The models of this package are of this class. With one replica and no clipping, with another
+    backend than TensorFlow, and if a subclass has its own `train_step` or `test_step`, everything
+    is Keras' own. So is `predict`, always.
     """
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Callable[..., Any]:
+        """Makes the function that `fit` calls with an iterator for each execution."""
         if not _is_keras_own(self, "train_step"):
             return super().make_train_function(force)
         if not _on_several_replicas(self) and not _clips(self):
@@ -41,38 +57,38 @@ class DistributedModel(keras.Model):
             self.train_function = _steps().train_function(self)
         return self.train_function
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> Callable[..., Any]:
+        """Makes the function that `evaluate` calls with an iterator for each execution."""
         if not _on_several_replicas(self) or not _is_keras_own(self, "test_step"):
             return super().make_test_function(force)
         if self.test_function is None or force:
             self.test_function = _steps().test_function(self)
         return self.test_function
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras' averaging has no public method around it that could be overridden instead.
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # Keras has no public method around the average that could be overridden instead.
         _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
 
 
-def prepare(model, accumulate=1):
+def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     """Makes `fit` exact on several replicas for any model, and accumulates gradients.
 
-    Our own models need it for accumulation only: their plain `compile` and `fit` are exact. Any
-    other model, such as a functional model built from our layers, needs it under a strategy of
-    several replicas. Without it, `fit` stops if the replicas hold different numbers of rows
-    ("Inputs to operation AddN ... must have the same size and shape"), or if a layer meets ids
-    that Keras has averaged. Call it after each `compile`, which puts Keras' own step back.
+    The models of this package need it for accumulation only: their plain `compile` and `fit` are
+    exact. Any other model, such as a functional model built from our layers, needs it under a
+    strategy of several replicas. Without it, `fit` stops if the replicas hold different numbers of
+    rows ("Inputs to operation AddN ... must have the same size and shape"), or if a layer gets ids
+    that Keras has averaged. Call it after each `compile`, which restores Keras' own step.
 
-    Works for any optimizer: mixed precision, clipping, moving averages and schedules are the
-    optimizer's. The loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over
-    target tokens, for Keras' own losses over rows (over unmasked positions, if the output has a
-    Keras mask). Of several losses, for several outputs, Keras' own are exact as long as none is
-    ours.
+    Works with any optimizer, with mixed precision, clipping, moving averages and schedules. The
+    loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over target tokens,
+    for Keras' own losses over rows (over unmasked positions, if the output has a Keras mask).
+    Several losses, for several outputs, are exact if all of them are Keras' own.
 
-    With `accumulate=k`, each update uses k batches of the dataset: its gradient is that of the
-    mean over the k batches together, on all replicas, whatever their sizes. Use it in place of
+    With `accumulate=k`, each update uses k batches of the dataset: its gradient is the gradient of
+    the mean over the k batches together, on all replicas, whatever their sizes. Use it instead of
     the optimizer's `gradient_accumulation_steps`. The optimizer counts updates; so do its schedule,
     its loss scale and its moving average. `fit` takes k batches as one execution (it sets
-    `steps_per_execution`): callbacks are called once an update. At the end of an epoch an update
+    `steps_per_execution`): callbacks are called once per update. At the end of an epoch an update
     may have fewer batches; nothing is carried over.
 
     Args:
@@ -80,13 +96,13 @@ def prepare(model, accumulate=1):
         accumulate: number of batches for one update. Defaults to 1.
 
     Returns:
-        The same model. Logs of a training step are the metrics since the epoch's begin, summed
-        over all replicas.
+        The same model. Logs of a training step are the metrics since the begin of the epoch,
+        summed over all replicas.
 
     Raises:
-        ValueError: the backend is not TensorFlow, the model is not compiled or not built or has a
-            `train_step` of its own, `accumulate` is below 1, the optimizer has
-            `gradient_accumulation_steps`, or `jit_compile=True` meets several replicas.
+        ValueError: the backend is not TensorFlow, the model is not compiled or not built or has
+            its own `train_step`, `accumulate` is below 1, the optimizer has
+            `gradient_accumulation_steps`, or `jit_compile=True` is used on several replicas.
 
     Example:
 
@@ -108,11 +124,11 @@ def prepare(model, accumulate=1):
         raise ValueError(f"accumulate must be at least 1, but it is {accumulate}.")
     if not _is_keras_own(model, "train_step"):
         raise ValueError(
-            f"{type(model).__name__} has a train_step of its own, which prepare would replace. "
+            f"{type(model).__name__} has its own train_step, which prepare would replace. "
             "Override compute_loss instead, or leave prepare out."
         )
     if accumulate > 1:
-        model.steps_per_execution = accumulate  # `fit` then counts batches rightly
+        model.steps_per_execution = accumulate  # so that `fit` counts batches correctly
     model.train_function = _steps().train_function(model, accumulate)
     if _is_keras_own(model, "test_step"):
         model.test_function = _steps().test_function(model)
@@ -122,8 +138,8 @@ def prepare(model, accumulate=1):
     return model
 
 
-def build_optimizer(model):
-    """Makes the variables of a compiled model's optimizer, if they are not there yet.
+def build_optimizer(model: keras.Model) -> None:
+    """Makes the variables of a compiled model's optimizer, if they do not exist yet.
 
     Keras' own step makes them while TensorFlow traces it, which takes far longer.
     """
@@ -135,20 +151,85 @@ def build_optimizer(model):
             optimizer.build(model.trainable_variables)
 
 
-def _steps():
+def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
+    """Sums tensors over all replicas of a `tf.distribute` strategy.
+
+    Args:
+        values: list of tensors.
+
+    Returns:
+        List of tensors: the sums over the replicas that run this step together, on all machines;
+        `values` unchanged on other backends and outside `strategy.run`.
+    """
+    if replica_count() == 1:
+        return values
+    import tensorflow as tf  # here and not above: the other backends do without
+
+    # `all_reduce` needs the device of each tensor. Some, such as the value of a metric's variable
+    # on a machine with one replica, have none until they are copied.
+    values = [tf.identity(value) for value in values]
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def replica_count() -> int:
+    """Returns the number of replicas that run this call together; 1 outside `tf.distribute`."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    if tf.distribute.in_cross_replica_context():  # in the scope, but not in `strategy.run`
+        return 1
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def mean_over_replicas(total: Tensor, weight: Tensor) -> Tensor:
+    """Makes a loss from this replica's sums; see the scale of losses, at the top of this module.
+
+    Args:
+        total: scalar, sum_i(w_ri v_ri) of this replica.
+        weight: scalar, sum_i(w_ri).
+
+    Returns:
+        Scalar with the value L / R and the gradient of `total` / W. On one replica: the mean.
+    """
+    replicas = replica_count()
+    if replicas == 1:
+        return ops.divide_no_nan(total, weight)
+    all_total, all_weight = sum_over_replicas([ops.stop_gradient(total), weight])
+    loss = ops.divide_no_nan(total, all_weight)
+    reported = ops.divide_no_nan(all_total, all_weight * replicas)
+    return loss + ops.stop_gradient(reported - loss)
+
+
+def share_of_mean(loss: Tensor, weight: Tensor) -> Tensor:
+    """Scales a loss of Keras; see the scale of losses, at the top of this module.
+
+    Args:
+        loss: scalar, m_r / R of this replica.
+        weight: scalar, sum_i(w_ri).
+
+    Returns:
+        Scalar: the part of L that comes from this replica.
+    """
+    (all_weight,) = sum_over_replicas([weight])
+    share = ops.divide_no_nan(weight * replica_count(), all_weight)
+    return loss * ops.cast(share, loss.dtype)
+
+
+def _steps() -> ModuleType:
     from keras_transformer.training import steps  # here and not above: imports TensorFlow
 
     return steps
 
 
-def _on_several_replicas(model):
+def _on_several_replicas(model: keras.Model) -> bool:
     if keras.backend.backend() != "tensorflow":
         return False
     return model.distribute_strategy.num_replicas_in_sync > 1
 
 
-def _clips(model):
-    """Whether the optimizer clips, and `steps` can do what else it does."""
+def _clips(model: keras.Model) -> bool:
+    """Whether the optimizer clips, and `steps` supports its other options."""
     if keras.backend.backend() != "tensorflow" or model.optimizer is None:
         return False
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -156,12 +237,17 @@ def _clips(model):
     return any(limits) and not optimizer.gradient_accumulation_steps
 
 
-def _is_keras_own(model, name):
+def _is_keras_own(model: keras.Model, name: str) -> bool:
     """Whether neither the model's class nor the model itself has replaced this method."""
     return getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
 
 
-def _build_from_one_replica(model, build, iterator=None, data_batch=None):
+def _build_from_one_replica(
+    model: keras.Model,
+    build: Callable[..., None],
+    iterator: Iterator[Any] | None = None,
+    data_batch: Any = None,
+) -> None:
     """Calls Keras' `build` with one replica's part of a batch: it needs shapes only."""
     if iterator is not None and _on_several_replicas(model):
         for _, _, batches in iterator:

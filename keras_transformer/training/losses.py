@@ -1,17 +1,23 @@
-"""Cross-entropy over the tokens of padded sequences, exact on any number of replicas.
+"""Cross-entropies over padded sequences and over pairs, exact on any number of replicas.
 
 Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary, or number of classes.
-Where a row has one label and no sequence of them, T is absent and N = B.
+With one label per row T is absent and N = B.
 """
+
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.training.replicas import replica_count, sum_over_replicas
+from keras_transformer.training.distribution import mean_over_replicas
+from keras_transformer.types import Tensor
+
+# Score of a second text that is padding. The softmax gives it exactly 0.
+_NO_TEXT = -1e9
 
 
-def token_weights(labels, sample_weight=None, pad_id=0):
-    """Weight of each target token: 0 for padding, else 1 or the sample weight.
+def token_weights(labels: Tensor, sample_weight: Tensor = None, pad_id: int = 0) -> Tensor:
+    """Computes the weight of each target token: 0 for padding, else 1 or the sample weight.
 
     Args:
         labels: integer tensor (B, T) or (B,).
@@ -39,10 +45,12 @@ def token_weights(labels, sample_weight=None, pad_id=0):
     return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
 
 
-def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
+def flat_tokens(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, pad_id: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Checks what Keras passes to a loss or a metric, and flattens the tokens.
 
-    Loss and metrics share this, and the two functions below: TensorFlow's graph optimiser and XLA
+    Losses and metrics share this function and the next three. TensorFlow's graph optimiser and XLA
     see equal subgraphs and compute them once, so that a metric costs no second pass over V.
 
     Args:
@@ -56,7 +64,7 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
         padding, else 1 or the sample weight. A negative label, which padding may have, becomes 0.
 
     Raises:
-        ValueError: the shapes do not fit, or see `token_weights`.
+        ValueError: the shapes do not fit together, or see `token_weights`.
     """
     labels = ops.cast(y_true, "int32")
     logits = ops.cast(y_pred, "float32")
@@ -77,42 +85,41 @@ def flat_tokens(y_true, y_pred, sample_weight=None, pad_id=0):
     return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
 
-def largest_logit(logits):
-    """The largest logit of each token: (N, V) -> (N, 1), without gradient."""
-    # `initial`, because a replica may hold no token (N = 0), and Keras refuses the maximum of none.
+def largest_logit(logits: Tensor) -> Tensor:
+    """Returns the largest logit of each token: (N, V) -> (N, 1), without gradient."""
+    # `initial`, because a replica may have no tokens (N = 0), and Keras refuses an empty maximum.
     return ops.max(ops.stop_gradient(logits), axis=-1, keepdims=True, initial=float("-inf"))
 
 
-def log_normalizer(logits):
-    """log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
+def log_normalizer(logits: Tensor) -> Tensor:
+    """Computes log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
 
     The largest probability is exp(largest logit) over that sum, and never below 1 / V. So the
-    softmax, one fused kernel that the loss's gradient needs anyway, also gives the sum.
+    softmax, which the loss's gradient needs anyway, also gives the sum.
     """
     logits = ops.stop_gradient(logits)
     likeliest = ops.max(ops.softmax(logits), axis=-1, keepdims=True, initial=0.0)  # (N, 1)
     return largest_logit(logits) - ops.log(likeliest)
 
 
-def label_logits(logits, labels):
-    """Each label's logit: (N, V), (N,) -> (N, 1), without gradient."""
+def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns each label's logit: (N, V), (N,) -> (N, 1), without gradient."""
     return ops.take_along_axis(ops.stop_gradient(logits), labels[:, None], axis=-1)
 
 
-def weighted_sum(values, weights):
-    """Sum of values (N,) times weights (N,). A value of weight 0 may be infinite or NaN."""
+def weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
+    """Sums values (N,) times weights (N,). A value of weight 0 may be infinite or NaN."""
     return ops.sum(ops.where(weights != 0, values * weights, 0.0))
 
 
-def token_crossentropy(logits, labels, label_smoothing=0.0):
-    """Cross-entropy of each token against its smoothed label, with its gradient in closed form.
+def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Computes the cross-entropy of each token, with its gradient in closed form.
 
-    The target distribution is q = (1 - ε) onehot + ε / V, so that with z the logits and
-    n = log Σ exp z the loss is n - (1 - ε) z[label] - ε mean(z) and its gradient softmax(z) - q.
-    Automatic differentiation would keep several (N, V) tensors for the backward pass; this keeps
+    The target distribution is q = (1 - ε) onehot + ε / V. With logits z and n = log Σ exp z, the
+    loss is n - (1 - ε) z[label] - ε mean(z), and its gradient is softmax(z) - q. Automatic
+    differentiation would keep several (N, V) tensors for the backward pass; this function keeps
     one, the softmax. It is also faster than TensorFlow's fused kernel, which has no smoothing.
-    Where the loss of a token has no gradient, as for padding, the gradient is 0 whatever the
-    logits are.
+    Tokens of weight 0, such as padding, have the gradient 0, whatever their logits are.
 
     Args:
         logits: float32 tensor (N, V).
@@ -122,11 +129,11 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
     Returns:
         Float32 tensor (N,).
     """
-    # Positions of a row are classes too, and their number is known while training only.
+    # The classes may be positions of a row, whose number is known only during training.
     vocabulary = logits.shape[-1] or ops.cast(ops.shape(logits)[-1], "float32")
     constant = ops.stop_gradient(logits)
     loss = log_normalizer(constant) - (1.0 - label_smoothing) * label_logits(constant, labels)
-    if label_smoothing:  # else a logit of -inf, a class that is masked out, would give 0 * inf
+    if label_smoothing:  # without it, a logit of -inf (a class masked out) would give 0 * inf
         loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
     probabilities = ops.softmax(constant)  # (N, V)
     positions = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=-1)
@@ -135,10 +142,12 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
     )  # (N, 1)
 
     @ops.custom_gradient
-    def crossentropy(z):
+    def crossentropy(z: Tensor) -> tuple[Tensor, Any]:
         del z  # the loss is computed above; only its gradient is defined here
 
-        def gradient(*args, upstream=None):  # the backends differ in how they call it
+        def gradient(
+            *args: Tensor, upstream: Tensor = None
+        ) -> Tensor:  # backends call it differently
             upstream = args[0] if upstream is None else upstream  # (N, 1)
             result = probabilities - label_smoothing / vocabulary  # (N, V)
             result = ops.scatter_update(result, positions, at_label[:, 0])
@@ -153,15 +162,15 @@ def token_crossentropy(logits, labels, label_smoothing=0.0):
 class SequenceCrossentropy(keras.losses.Loss):
     """Cross-entropy with label smoothing: the mean over all target tokens of the global batch.
 
-    For padded rows with different numbers of tokens. Padding counts neither in
-    the sum nor in the divisor. With `pad_id=-1` it is the loss of classes and tags whose labels are
-    -1 where there is nothing to learn, as `classification_batches` and `tagging_batches` give them.
-    Under `tf.distribute` the divisor is the number of target tokens
-    on *all* replicas, so that the summed gradient is that of one device with the whole batch; and
-    each replica reports the same value, so that Keras' own average over replicas is exact.
+    For padded rows with different numbers of tokens. Padding counts neither in the sum nor in the
+    divisor. Use `pad_id=-1` for classes and tags: `classification_batches` and `tagging_batches`
+    write the label -1 where there is nothing to learn. Under `tf.distribute` the divisor is the
+    number of target tokens on *all* replicas. The summed gradient then equals the gradient of one
+    device with the whole batch. Each replica reports the same value, so that Keras' average over
+    replicas is exact.
 
-    Section 5.4, label smoothing ε_ls = `label_smoothing`. ε is spread over the whole vocabulary,
-    label included: each token gets ε / V, the label 1 - ε + ε / V, as in Keras'
+    Section 5.4 of the paper: label smoothing ε_ls = `label_smoothing`. ε is spread over the whole
+    vocabulary, including the label: each token gets ε / V, the label 1 - ε + ε / V, as in Keras'
     `CategoricalCrossentropy`. Other toolkits leave out the label, or padding.
 
     Args:
@@ -176,13 +185,13 @@ class SequenceCrossentropy(keras.losses.Loss):
             float32. A logit may be -inf (a class that is masked out) if the label is another one
             and there is no smoothing. Logits of padding may be anything.
         sample_weight: float tensor (B,) or (B, T), or `None`. The mean is weighted then:
-            sum of weight times loss, over the sum of weights. Negative weights count in both sums;
-            if the weights sum to 0, the loss is 0.
+            sum of weight times loss, divided by the sum of weights. Negative weights count in both
+            sums; if the weights sum to 0, the loss is 0.
 
     Returns:
-        Float32 scalar. A batch of padding alone gives 0, and zero gradients.
+        Float32 scalar. A batch of only padding gives 0, and zero gradients.
 
-    Masking: a Keras mask on `y_pred` is ignored, `y_true != pad_id` alone decides.
+    Masking: only `y_true != pad_id` counts; a Keras mask on `y_pred` is ignored.
 
     Raises:
         ValueError: `label_smoothing` outside [0, 1), or shapes that do not fit together.
@@ -195,48 +204,109 @@ class SequenceCrossentropy(keras.losses.Loss):
     1.3863
     """
 
-    def __init__(self, label_smoothing=0.0, pad_id=0, name="sequence_crossentropy"):
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        pad_id: int = 0,
+        name: str = "sequence_crossentropy",
+    ) -> None:
         super().__init__(name=name, dtype="float32")
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(
                 f"label_smoothing must be in [0, 1), but it is {label_smoothing}. "
-                "The paper takes 0.1; 0 turns it off."
+                "The paper uses 0.1; 0 turns it off."
             )
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        # Not `call`: Keras would divide what that returns by the local batch's size.
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        # Not `call`: Keras would divide its result by the local batch's size.
         labels, logits, weights = flat_tokens(y_true, y_pred, sample_weight, self.pad_id)
         losses = token_crossentropy(logits, labels, self.label_smoothing)  # (N,)
-        total, count = weighted_sum(losses, weights), ops.sum(weights)
-        replicas = replica_count()
-        if replicas == 1:
-            return ops.divide_no_nan(total, count)
-        global_total, global_count = sum_over_replicas([ops.stop_gradient(total), count])
-        loss = ops.divide_no_nan(total, global_count)
-        # Keras multiplies what it reports by the number of replicas and averages over them. So
-        # each replica's value is 1/R of the global mean; its gradient is that of its own tokens.
-        reported = ops.divide_no_nan(global_total, global_count * replicas)
-        return loss + ops.stop_gradient(reported - loss)
+        return mean_over_replicas(weighted_sum(losses, weights), ops.sum(weights))
 
-    def call(self, y_true, y_pred):
-        """Loss of each token, (B, T) or (B,), padding included."""
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """Returns the loss of each token, (B, T) or (B,), including padding."""
         labels, logits, _ = flat_tokens(y_true, y_pred, pad_id=self.pad_id)
         losses = token_crossentropy(logits, labels, self.label_smoothing)  # (N,)
         return ops.reshape(losses, ops.shape(y_true))  # (B, T)
 
-    def batch_weight(self, y_true, sample_weight=None):
-        """The divisor of this batch's mean: its number (or weight) of target tokens, float32.
+    def batch_weight(self, y_true: Tensor, sample_weight: Tensor = None) -> Tensor:
+        """Returns the divisor of this batch's mean: its number (or weight) of target tokens.
 
         Gradient accumulation weights micro-batches by it.
         """
         labels = ops.cast(y_true, "int32")
         return ops.sum(token_weights(labels, sample_weight, self.pad_id))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "label_smoothing": self.label_smoothing,
             "pad_id": self.pad_id,
             "name": self.name,
         }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class PairCrossentropy(keras.losses.Loss):
+    """In-batch softmax in both directions, for pairs of texts (or of anything).
+
+    For a model that scores every first text of a batch against every second one, as two towers do.
+    The scores of the pairs are on the diagonal; the other B - 1 scores of a row or column belong to
+    wrong answers. The loss is the mean of two cross-entropies: of the second texts given the first
+    (rows), and of the first texts given the second (columns), as in CLIP (Radford et al., arXiv
+    2103.00020, figure 3).
+
+    Pairs with the label -1 are padding: they count in no sum, and are no wrong answers. Other
+    labels are ignored.
+
+    Under `tf.distribute` a replica has its part of the batch, and B is the size of that part: only
+    texts of the same replica are wrong answers. The divisor is the number of pairs on all replicas.
+    So two replicas with batches of B learn like one with two batches of B, not like one with a
+    batch of 2 B, which has more wrong answers.
+
+    Args:
+        name: defaults to "pair_crossentropy".
+
+    Call arguments:
+        y_true: integers (B,), as `pair_batches` makes them without labels; -1 marks padding.
+        y_pred: float tensor (B, B), scores before the softmax: row i belongs to first text i.
+        sample_weight: float tensor (B,), or `None`.
+
+    Returns:
+        Float32 scalar. A batch of only padding gives 0, and zero gradients.
+
+    Raises:
+        ValueError: `y_pred` is not (B, B).
+
+    Example:
+
+    >>> loss = PairCrossentropy()
+    >>> round(float(loss([0, 1], [[9.0, 0.0], [0.0, 9.0]])), 4)
+    0.0001
+    """
+
+    def __init__(self, name: str = "pair_crossentropy") -> None:
+        super().__init__(name=name, dtype="float32")
+        self._crossentropy = SequenceCrossentropy(pad_id=-1)
+
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        scores = ops.cast(y_pred, "float32")
+        if len(scores.shape) != 2 or None not in scores.shape and len(set(scores.shape)) > 1:
+            raise ValueError(
+                "PairCrossentropy needs the scores of each first text against each second one, "
+                f"shape (B, B), but the shape is {tuple(scores.shape)}."
+            )
+        real = ops.reshape(ops.cast(y_true, "int32"), (-1,)) >= 0  # (B,)
+        partner = ops.where(real, ops.arange(ops.shape(scores)[0], dtype="int32"), -1)
+        directions = (
+            ops.where(real, across, _NO_TEXT) for across in (scores, ops.transpose(scores))
+        )
+        return sum(self._crossentropy(partner, each, sample_weight) for each in directions) / 2
+
+    def batch_weight(self, y_true: Tensor, sample_weight: Tensor = None) -> Tensor:
+        """Returns the divisor of this batch's mean: its number (or weight) of pairs."""
+        return self._crossentropy.batch_weight(y_true, sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name}

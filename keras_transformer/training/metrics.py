@@ -3,22 +3,25 @@
 Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_transformer.training.distribution import sum_over_replicas
 from keras_transformer.training.losses import (
     flat_tokens,
     label_logits,
     log_normalizer,
     weighted_sum,
 )
-from keras_transformer.training.replicas import sum_over_replicas
+from keras_transformer.types import Tensor
 
 
 class _TokenMean(keras.metrics.Metric):
-    """Sum over tokens of a quantity, over the number of tokens."""
+    """Sum over tokens of a quantity, divided by the number of tokens."""
 
-    def __init__(self, pad_id=0, name=None, dtype=None):
+    def __init__(self, pad_id: int, name: str, dtype: str | None) -> None:
         super().__init__(name=name, dtype=dtype)
         self.pad_id = pad_id
         # Float32 counts tokens up to 16.7 million, less than an epoch of WMT. JAX has no float64.
@@ -26,32 +29,36 @@ class _TokenMean(keras.metrics.Metric):
         self.total = self.add_variable((), "zeros", dtype=exact, name="total")
         self.count = self.add_variable((), "zeros", dtype=exact, name="count")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> None:
         labels, logits, weights = flat_tokens(y_true, y_pred, sample_weight, self.pad_id)
-        total = weighted_sum(self.token_values(logits, labels), weights)
+        total = weighted_sum(self._token_values(logits, labels), weights)
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.count.assign_add(ops.cast(ops.sum(weights), self.count.dtype))
 
-    def mean(self):
-        # Inside a step each replica sees its own part: Keras would average the replicas' ratios,
-        # wrong where they hold different numbers of tokens.
+    def _token_values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Computes the quantity of each token: (N, V), (N,) -> (N,)."""
+        raise NotImplementedError
+
+    def result(self) -> Tensor:
+        # Inside a step each replica sees its own part. Keras would average the replicas' ratios,
+        # which is wrong if they have different numbers of tokens.
         total, count = sum_over_replicas([self.total.value, self.count.value])
         return ops.cast(ops.divide_no_nan(total, count), "float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"pad_id": self.pad_id, "name": self.name, "dtype": self.dtype}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Share of target tokens that have the highest logit; padding does not count.
+    """Proportion of target tokens that have the highest logit; padding does not count.
 
-    The mean is over all tokens since the last reset, not over batches or replicas: it does not
-    depend on how sentences were batched or spread. No token at all gives 0. Of several tokens that
-    share the highest logit, the first one is the guess, as in Keras' `SparseCategoricalAccuracy`.
+    The mean is over all tokens since the last reset. It does not depend on how sentences were
+    batched or distributed over replicas. Without any token the result is 0. If several tokens share
+    the highest logit, the first one is the guess, as in Keras' `SparseCategoricalAccuracy`.
 
     Args:
-        pad_id: the label that marks padding. Defaults to 0; classes and tags have -1.
+        pad_id: the label that marks padding. Defaults to 0; use -1 for classes and tags.
         name: defaults to "token_accuracy".
         dtype: Keras' metric dtype; counts are float64 where the backend has it.
 
@@ -60,7 +67,7 @@ class TokenAccuracy(_TokenMean):
         y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,) or (B, T), or `None`.
 
-    Masking: `y_true != pad_id` alone decides; a Keras mask is ignored.
+    Masking: only `y_true != pad_id` counts; a Keras mask is ignored.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -73,20 +80,19 @@ class TokenAccuracy(_TokenMean):
     0.5
     """
 
-    _direction = "up"  # Keras' callbacks ask for it: which of two epochs is better
+    _direction = "up"  # Keras' callbacks read it: a higher value is better
 
-    def __init__(self, pad_id=0, name="token_accuracy", dtype=None):
+    def __init__(
+        self, pad_id: int = 0, name: str = "token_accuracy", dtype: str | None = None
+    ) -> None:
         super().__init__(pad_id, name, dtype)
 
-    def token_values(self, logits, labels):
+    def _token_values(self, logits: Tensor, labels: Tensor) -> Tensor:
         # `argmax` gives the same and takes several times as long on a CPU.
         of_label = label_logits(logits, labels)  # (N, 1)
         before = ops.arange(ops.shape(logits)[-1], dtype="int32") < labels[:, None]  # (N, V)
         is_guess = ops.where(before, logits < of_label, logits <= of_label)
         return ops.cast(ops.all(is_guess, axis=-1), "float32")
-
-    def result(self):
-        return self.mean()
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -94,11 +100,11 @@ class Perplexity(_TokenMean):
     """exp of the mean cross-entropy of the target tokens, without label smoothing.
 
     The mean is over all tokens since the last reset, as in `TokenAccuracy`. Inside a compiled
-    training step it shares the pass over the vocabulary with `SequenceCrossentropy`.
-    No token at all gives 1.
+    training step it shares the pass over the vocabulary with `SequenceCrossentropy`. Without any
+    token the result is 1.
 
     Args:
-        pad_id: the label that marks padding. Defaults to 0; classes and tags have -1.
+        pad_id: the label that marks padding. Defaults to 0; use -1 for classes and tags.
         name: defaults to "perplexity".
         dtype: Keras' metric dtype; sums are float64 where the backend has it.
 
@@ -107,7 +113,7 @@ class Perplexity(_TokenMean):
         y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,) or (B, T), or `None`.
 
-    Masking: `y_true != pad_id` alone decides; a Keras mask is ignored.
+    Masking: only `y_true != pad_id` counts; a Keras mask is ignored.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -122,11 +128,11 @@ class Perplexity(_TokenMean):
 
     _direction = "down"
 
-    def __init__(self, pad_id=0, name="perplexity", dtype=None):
+    def __init__(self, pad_id: int = 0, name: str = "perplexity", dtype: str | None = None) -> None:
         super().__init__(pad_id, name, dtype)
 
-    def token_values(self, logits, labels):
+    def _token_values(self, logits: Tensor, labels: Tensor) -> Tensor:
         return (log_normalizer(logits) - label_logits(logits, labels))[:, 0]  # (N,)
 
-    def result(self):
-        return ops.exp(self.mean())
+    def result(self) -> Tensor:
+        return ops.exp(super().result())

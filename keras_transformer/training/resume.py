@@ -1,15 +1,14 @@
 """Training that continues exactly where it stopped."""
 
 import logging
-import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.files import checked_path
-from keras_transformer.training.callback_state import attributes, progress, restore
 from keras_transformer.training.checkpoints import (
     arrays_of,
     assign,
@@ -24,14 +23,17 @@ from keras_transformer.training.checkpoints import (
     write_weights,
 )
 from keras_transformer.training.distribution import build_optimizer
-from keras_transformer.training.interrupt import Interrupt
-from keras_transformer.training.position import FirstEpoch, PassedOver
-from keras_transformer.training.settings import (
+from keras_transformer.training.fit_call import FirstEpoch, Interrupt, PassedOver
+from keras_transformer.training.run_state import (
+    attributes,
     configured_settings,
     note_rate,
+    progress,
     rate_changes,
     refuse_other_data,
+    restore,
 )
+from keras_transformer.types import Array, StrPath
 
 _log = logging.getLogger(__name__)
 
@@ -41,39 +43,39 @@ _NOTE = {"epoch", "batch", "epochs", "finished", "callbacks", "settings", "data"
 class TrainingCheckpoint(keras.callbacks.Callback):
     """Saves the whole state of training; the same call of `fit` continues from it.
 
-    However the process ended, start the script again: `fit` goes on from the newest whole
+    Start the script again after any end of the process: `fit` goes on from the newest undamaged
     checkpoint, and the final weights equal those of a run without interruption. The checkpoint
-    holds the weights, the optimizer state (moments, averages, number of updates, loss scale), the
+    has the weights, the optimizer state (moments, averages, number of updates, loss scale), the
     seeds of dropout, the position in the data and, within an epoch, the metrics.
 
     One line of output says where `fit` continues. A run that is finished, by its last epoch or by
     an early stop, is not trained any further: the model gets the weights that it had at the end,
-    and the line says so. Ask for more epochs to go on after that; patience then begins anew. A
-    run that a callback stops within an epoch goes on at the next batch.
+    and the line says so. Pass more epochs to go on after that; patience then begins anew. A run
+    that a callback stops within an epoch goes on at the next batch.
 
     The model, the optimizer and the loss must be configured as before. Only the learning rate may
     change: `fit` then goes on with the new one, and the line names both.
 
-    The order of the data must depend on the epoch alone. That is so for this package's datasets,
-    such as `translation_batches` makes: pass it as `data`, and `fit` starts in the middle of an
-    epoch at no cost. Other datasets are read up to the position; one that shuffles must give the
-    same order in the same epoch. Other data is refused within an epoch.
+    The order of the data must depend only on the epoch. This holds for datasets of this package,
+    such as those of `translation_batches`: pass the dataset as `data`, and `fit` starts in the
+    middle of an epoch at no cost. Other datasets are read up to the position; one that shuffles
+    must give the same order in the same epoch. Within an epoch, changed data is an error.
 
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
 
-    Put it last in the list of callbacks, so that it saves the others' decisions. On several
-    machines only the first one writes, and all of them read: share the folder. Only the TensorFlow
-    backend can resume exactly.
+    Put it last in the list of callbacks, so that it saves the state of the others. On several
+    machines only the first one writes, and all of them read: share the folder. It needs the
+    TensorFlow backend.
 
     Args:
-        folder: str or path of the folder to write. It holds one run.
+        folder: str or path of the folder to write, one for each run.
         every: number of batches between checkpoints within an epoch. Defaults to `None`: at the end
             of each epoch only.
-        data: the dataset that `fit` gets, if it is one of this package's, with `batches`.
+        data: the dataset that `fit` gets, if it is a dataset of this package, with `batches`.
         keep: number of checkpoints to keep. Defaults to 2: if the newest is damaged on the disk,
             the one before it is used.
-        stateful: callbacks whose progress is saved too: attributes that are numbers, strings,
+        stateful: callbacks whose progress is also saved: attributes that are numbers, strings,
             booleans or lists of arrays, if training has changed them. List `EarlyStopping` (its
             patience and its best weights) and `BleuCallback` (its best score) here.
 
@@ -91,12 +93,12 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: StrPath,
         every: int | None = None,
-        data: object = None,
+        data: Any = None,
         keep: int = 2,
         stateful: Sequence[keras.callbacks.Callback] = (),
-    ):
+    ) -> None:
         super().__init__()
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
@@ -110,12 +112,12 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     # Continuing
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        # Before `fit` builds its step: TensorFlow can lose a KeyboardInterrupt in making variables.
+        # Before `fit` builds its step: TensorFlow can lose a KeyboardInterrupt meanwhile.
         self._interrupt.catch(model)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         if (backend := keras.backend.backend()) != "tensorflow":
             raise ValueError(
@@ -128,12 +130,12 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 "it once on a batch before fit, or begin it with a keras.Input."
             )
         self._settings = configured_settings(model)
-        # What tells one dataset from another.
+        # What identifies the dataset.
         self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
         self._passed = None  # the first steps of the epoch, if it was begun before
-        self._epochs = 0  # that are done
+        self._epochs = 0  # finished ones
         model._initial_epoch = None
         build_optimizer(model)
         newest = self.newest()
@@ -144,8 +146,8 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 path.unlink()  # of an earlier run
         note_rate(model)
 
-    def newest(self) -> tuple[pathlib.Path, dict[str, np.ndarray], dict] | None:
-        """Path, arrays and note of the newest whole checkpoint, or `None`."""
+    def newest(self) -> tuple[pathlib.Path, dict[str, Array], dict[str, Any]] | None:
+        """Returns path, arrays and note of the newest undamaged checkpoint, or `None`."""
         for partial in self.folder.glob("*.partial"):
             _log.info("%s was not finished and is not used", partial)
         for path in sorted(self.folder.glob("checkpoint-*.npz"), reverse=True):
@@ -153,12 +155,12 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 arrays, info = read_checkpoint(path)
                 if isinstance(info, dict) and info.keys() >= _NOTE:
                     return path, arrays, info
-                raise ValueError(f"{path} is no checkpoint of TrainingCheckpoint.")
+                raise ValueError(f"{path} is not a checkpoint of TrainingCheckpoint.")
             except ValueError as error:
                 _log.warning("%s The checkpoint before it is used.", error)
         return None
 
-    def _continue(self, path, arrays, info):
+    def _continue(self, path: pathlib.Path, arrays: dict[str, Array], info: dict[str, Any]) -> None:
         changed = rate_changes(info["settings"], self._settings, path)
         if info["batch"]:
             refuse_other_data(info["data"], self._data, path)
@@ -195,7 +197,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         # Keras reads this after `on_train_begin`, for callbacks like this one.
         self.model._initial_epoch = FirstEpoch(asked if done else self._epochs, self.model)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch, self._batch, self._saved_at = epoch, 0, 0
         self.model._initial_epoch = None  # `fit` has read it
         note_rate(self.model)
@@ -211,13 +213,13 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         if self._batches is not None:
             self._batches.seek(epoch)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._passed is not None:
             self._passed.before_batch()
 
     # Saving
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         note_rate(self.model)
         self._batch = batch + 1  # counted from 0
         due = self.every is not None and self._batch - self._saved_at >= self.every
@@ -225,7 +227,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             self._save_within_epoch()
         self._stop_if_asked()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         note_rate(self.model)
         self._passed = None
         if self._stops_within_epoch():
@@ -235,7 +237,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             self._save(self._epochs, 0)
         self._stop_if_asked()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._interrupt.release()
         model = self.model
         trained = model._initial_epoch is None
@@ -254,12 +256,12 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         steps = self.params["steps"]  # `None` if unknown
         return self.model.stop_training and steps is not None and self._batch < steps
 
-    def _save_within_epoch(self):
+    def _save_within_epoch(self) -> None:
         if self._batch > self._saved_at:
             self._save(self._epoch, self._batch)
             self._saved_at = self._batch
 
-    def _save(self, epoch, batch):
+    def _save(self, epoch: int, batch: int) -> None:
         model = self.model
         variables = state_of(model)
         if batch:
@@ -295,6 +297,6 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         write_checkpoint(path, arrays | lists, info)
         keep_newest(path, self.keep)
 
-    def _stop_if_asked(self):
+    def _stop_if_asked(self) -> None:
         if self._interrupt.caught:
             raise KeyboardInterrupt(f"interrupted; start again to continue from {self.folder}")

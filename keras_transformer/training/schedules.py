@@ -1,7 +1,11 @@
 """Learning rates that rise linearly and then fall with the square root of the step."""
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_transformer.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -12,15 +16,15 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
-    Other toolkits name the rate at the end of the warm-up instead, and the rate before the first
-    step. That is the second way of construction: with `peak` given, and w = step / warmup_steps,
+    Other toolkits take the rate at the end of the warm-up instead, and the rate before the first
+    step. Pass `peak` for that. With w = step / warmup_steps,
 
         rate = initial + (peak - initial) * w    up to step = warmup_steps,
         rate = peak * w^-0.5                     after it.
 
     Both are the same curve when peak = scale * (d_model * warmup_steps)^-0.5 and initial = 0.
-    Keras counts optimizer iterations from 0: the first update has step 1 here. Updates count, not
-    batches: under gradient accumulation the rate moves once an update.
+    Keras counts optimizer iterations from 0: the first update has step 1 here. Only updates count:
+    under gradient accumulation the rate changes once per update, not once per batch.
 
     Args:
         d_model: model width. Needed unless `peak` is given.
@@ -46,7 +50,15 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
     0.0006988
     """
 
-    def __init__(self, d_model=None, warmup_steps=4000, scale=1.0, *, peak=None, initial=0.0):
+    def __init__(
+        self,
+        d_model: int | None = None,
+        warmup_steps: int = 4000,
+        scale: float = 1.0,
+        *,
+        peak: float | None = None,
+        initial: float = 0.0,
+    ) -> None:
         super().__init__()
         if (d_model is None) == (peak is None):
             raise ValueError(
@@ -56,7 +68,7 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
         if warmup_steps < 1:
             raise ValueError(f"warmup_steps must be at least 1, but it is {warmup_steps}.")
         if peak is None and initial:
-            raise ValueError(f"initial={initial} has a meaning with peak only; give peak, too.")
+            raise ValueError(f"initial={initial} works with peak only; pass peak, too.")
         if peak is not None and scale != 1.0:
             raise ValueError(f"scale={scale} belongs to d_model; with peak, scale the peak itself.")
         self.d_model = d_model
@@ -65,7 +77,7 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
         self.peak = peak
         self.initial = initial
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         peak = self.peak
         if peak is None:
             peak = self.scale * (self.d_model * self.warmup_steps) ** -0.5
@@ -73,7 +85,7 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
         rising = self.initial + (peak - self.initial) * progress
         return ops.where(progress < 1.0, rising, peak * ops.rsqrt(progress))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "d_model": self.d_model,
             "warmup_steps": self.warmup_steps,

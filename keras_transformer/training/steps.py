@@ -1,50 +1,52 @@
 """Functions that `fit` and `evaluate` call, exact on any number of replicas (TensorFlow).
 
-On R replicas, replica r returns the loss l_r, so scaled that the batch's loss and gradient are the
-sums of the l_r and of their gradients. The gradient of k batches is the sum of n_i grad_i over the
-sum of n_i, where n_i is the weight of batch i: its number of target tokens, or of rows.
+`distribution` explains the scale of losses. With gradient accumulation, the gradient of k batches
+is the sum of n_i grad_i over the sum of n_i, where n_i is the weight of batch i: its number of
+target tokens, or of rows.
 
 No private module of Keras is imported: `fit` asks the model for these functions by the public
 names `train_function` and `test_function`.
 """
 
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.gradients import (
-    GradientSums,
-    clip,
-    inner_optimizer,
-    needs_whole_gradient,
-)
-from keras_transformer.training.replicas import sum_over_replicas
+from keras_transformer.training.distribution import share_of_mean, sum_over_replicas
+from keras_transformer.types import Tensor
 
 
-def train_function(model, accumulate=1):
-    """What `fit` calls with an iterator for each execution, in place of Keras' own function.
+def train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], dict[str, Any]]:
+    """Makes the function that `fit` calls with an iterator for each execution.
 
     Args:
         model: compiled `keras.Model`.
-        accumulate: number of batches for one update. More than 1 must be
-            `model.steps_per_execution`, too.
+        accumulate: number of batches for one update. If it is more than 1,
+            `model.steps_per_execution` must be the same number.
 
     Returns:
-        Function of an iterator over batches. It returns the metrics since the epoch's begin,
+        Function of an iterator over batches. It returns the metrics since the begin of the epoch,
         summed over all replicas.
 
     Raises:
         ValueError: see `prepare`.
     """
-    _refuse_accumulation(model.optimizer)
+    steps = _inner_optimizer(model.optimizer).gradient_accumulation_steps
+    if steps:
+        raise ValueError(
+            f"The optimizer has gradient_accumulation_steps={steps}. Leave that out and call "
+            f"keras_transformer.training.prepare(model, accumulate={steps}) after compile instead."
+        )
     strategy = model.distribute_strategy
     with strategy.scope():
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         sums = GradientSums(model.trainable_variables) if accumulate > 1 else None
 
-    def step(data):
+    def step(data: Any) -> None:
         loss, weight, rows, gradients = _backward(model, data)
         if sums is None:
             _update(model, loss, rows, gradients)
@@ -55,7 +57,7 @@ def train_function(model, accumulate=1):
     logs = _compiled(model, model.get_metrics_result)
     update = _compiled(model, lambda: strategy.run(lambda: _update(model, *sums.take_mean())))
 
-    def train(iterator):
+    def train(iterator: Iterator[Any]) -> dict[str, Any]:
         run(iterator)
         if sums is not None:
             update()
@@ -64,63 +66,56 @@ def train_function(model, accumulate=1):
     return train
 
 
-def test_function(model):
-    """What `evaluate` calls with an iterator for each execution; see `train_function`."""
+def test_function(model: keras.Model) -> Callable[[Any], dict[str, Any]]:
+    """Makes the function that `evaluate` calls with an iterator; see `train_function`."""
     run = _on_batches(model, lambda data: _evaluate(model, data))
     logs = _compiled(model, model.get_metrics_result)
 
-    def test(iterator):
+    def test(iterator: Iterator[Any]) -> dict[str, Any]:
         run(iterator)
         return logs()
 
     return test
 
 
-def first_part(model, batch):
-    """The first local replica's part of a batch that a strategy has distributed."""
+def first_part(model: keras.Model, batch: Any) -> Any:
+    """Returns the first local replica's part of a batch that a strategy has distributed."""
     strategy = model.distribute_strategy
     return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], batch)
 
 
-def _refuse_accumulation(optimizer):
-    steps = inner_optimizer(optimizer).gradient_accumulation_steps
-    if steps:
-        raise ValueError(
-            f"The optimizer has gradient_accumulation_steps={steps}. Leave that out and call "
-            f"keras_transformer.training.prepare(model, accumulate={steps}) after compile instead."
-        )
-
-
-def _compiled(model, function, jit_compile=False):
+def _compiled(
+    model: keras.Model, function: Callable[..., Any], jit_compile: bool = False
+) -> Callable[..., Any]:
     if model.run_eagerly:
         return function
     return tf.function(function, reduce_retracing=True, autograph=False, jit_compile=jit_compile)
 
 
-def _on_batches(model, step):
-    """A function of an iterator: runs the step in all replicas, on each batch of an execution.
+def _on_batches(model: keras.Model, step: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Makes a function of an iterator: it runs the step in all replicas, on each batch.
 
-    It raises `StopIteration` if there is no batch at all.
+    The function takes the batches of one execution, and raises `StopIteration` if there is none.
     """
     strategy = model.distribute_strategy
-    if model.jit_compile and model.distribute_strategy.num_replicas_in_sync > 1:
+    if model.jit_compile and strategy.num_replicas_in_sync > 1:
         raise ValueError(
             "jit_compile=True does not work on several replicas: XLA cannot compile a step that "
             'uses the variables of several devices. Leave jit_compile at "auto".'
         )
 
-    def run(data):
-        # Keras passes an empty `Optional` where a generator's batch has no sample weight.
+    def run(data: Any) -> None:
+        # Keras passes an empty `Optional` if a generator's batch has no sample weight.
         data = tf.nest.map_structure(
             lambda v: None if isinstance(v, tf.experimental.Optional) else v, data
         )
         strategy.run(step, args=(data,))
 
     run = _compiled(model, run, jit_compile=model.jit_compile)
-    # Taking the batch is a part of the graph: batches of many shapes then share one trace.
+    # The graph takes the batch, so that batches of many shapes share one trace.
     run_next = _compiled(model, lambda iterator: run(iterator.get_next()))
 
-    def run_all(iterator):
+    def run_all(iterator: Iterator[Any]) -> None:
         for number in range(model.steps_per_execution):
             try:
                 if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
@@ -135,46 +130,46 @@ def _on_batches(model, step):
     return run_all
 
 
-# What follows runs in each replica.
+# Everything below runs in each replica.
 
 
-def _backward(model, data):
-    """One batch: updates the metrics; returns its loss, this replica's weight, rows, gradients."""
+def _forward(model: keras.Model, data: Any, training: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Updates the metrics; returns the loss l_r, the weight and the number of rows of a replica."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    rows = _count_rows(x)
+    first = next(value for value in tf.nest.flatten(x) if value is not None)
+    rows = tf.cast(tf.shape(first)[0], "float32")
+    y_pred = model(x, training=training)
+    loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
+    loss, weight = _loss_and_weight(model.loss, loss, rows, y, y_pred, sample_weight)
+    model.compute_metrics(x, y, y_pred, sample_weight)
+    return loss, weight, rows
+
+
+def _backward(model: keras.Model, data: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """Returns the loss of the batch, and weight, rows and gradients of this replica."""
     with tf.GradientTape() as tape:
-        y_pred = model(x, training=True)
-        loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
-        loss, weight = _share(model.loss, loss, rows, y, y_pred, sample_weight)
+        loss, weight, rows = _forward(model, data, training=True)
         scaled = model.optimizer.scale_loss(loss)
     variables = [v.value for v in model.trainable_variables]
     if not variables:
         warnings.warn("The model has no trainable weights.", stacklevel=2)
     gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
-    model.compute_metrics(x, y, y_pred, sample_weight)
     (loss,) = sum_over_replicas([loss])
     return loss, weight, rows, [tf.convert_to_tensor(g) for g in gradients]
 
 
-def _evaluate(model, data):
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    rows = _count_rows(x)
-    y_pred = model(x, training=False)
-    loss = model.compute_loss(x, y, y_pred, sample_weight, training=False)
-    loss, _ = _share(model.loss, loss, rows, y, y_pred, sample_weight)
-    model.compute_metrics(x, y, y_pred, sample_weight)
+def _evaluate(model: keras.Model, data: Any) -> None:
+    loss, _, rows = _forward(model, data, training=False)
     _report(model, sum_over_replicas([loss])[0], rows)
 
 
-def _share(function, loss, rows, y, y_pred, sample_weight):
-    """This replica's share of the batch's loss, and its weight among the replicas.
-
-    Keras returns 1/R of the mean over the replica's own rows. Exact is the mean over all rows, in
-    which a replica counts by its rows. Losses with `batch_weight` see to that themselves.
-    """
-    of_loss = getattr(function, "batch_weight", None)
-    if of_loss is not None:
-        return loss, of_loss(y, sample_weight)
+def _loss_and_weight(
+    function: Any, loss: Tensor, rows: Tensor, y: Any, y_pred: Any, sample_weight: Any
+) -> tuple[Tensor, Tensor]:
+    """Returns l_r, and this replica's weight among the replicas."""
+    batch_weight = getattr(function, "batch_weight", None)  # a loss of this package
+    if batch_weight is not None:
+        return loss, batch_weight(y, sample_weight)
     weight = rows
     mask = getattr(y_pred, "_keras_mask", None)  # Keras' losses are means over its True positions
     if mask is not None:
@@ -185,29 +180,93 @@ def _share(function, loss, rows, y, y_pred, sample_weight):
     ours = any(hasattr(part, "batch_weight") for part in tf.nest.flatten(function))
     if ours or getattr(function, "reduction", None) == "sum":
         return loss, weight
-    (total,) = sum_over_replicas([weight])
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    share = tf.math.divide_no_nan(weight * replicas, total)
-    return loss * tf.cast(share, loss.dtype), weight
+    return share_of_mean(loss, weight), weight
 
 
-def _count_rows(x):
-    first = next(value for value in tf.nest.flatten(x) if value is not None)
-    return tf.cast(tf.shape(first)[0], "float32")
-
-
-def _report(model, loss, rows):
+def _report(model: keras.Model, loss: Tensor, rows: Tensor) -> None:
     tracker = next((m for m in model.metrics if m.name == "loss"), None)
     if tracker is not None:
         tracker.update_state(loss, sample_weight=rows)
 
 
-def _update(model, loss, rows, gradients):
+def _update(model: keras.Model, loss: Tensor, rows: Tensor, gradients: list[Tensor]) -> None:
     _report(model, loss, rows)
     optimizer, replicas = model.optimizer, tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas > 1 and needs_whole_gradient(optimizer):
-        # The optimizer will clip, or look for overflow, and then sum over the replicas. So it
-        # gets from each of them 1/R of the gradient that is whole and clipped already.
+    inner = _inner_optimizer(optimizer)
+    clips = (inner.clipvalue, inner.clipnorm, inner.global_clipnorm) != (None, None, None)
+    if replicas > 1 and (clips or inner is not optimizer):
+        # The optimizer clips, or looks for overflow, and sums over the replicas afterwards. So each
+        # replica gives it 1/R of the gradient of the batch, clipped already.
         gradients = [g / replicas for g in clip(sum_over_replicas(gradients), optimizer)]
     if gradients:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+
+class GradientSums:
+    """Sums over the batches of one update. Each replica has its own until the update."""
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        self.gradients = [self._zero(v.shape, v.dtype) for v in variables]
+        self.loss, self.weight, self.rows = (self._zero((), "float32") for _ in range(3))
+
+    @staticmethod
+    def _zero(shape: Any, dtype: str) -> Any:
+        return tf.Variable(
+            tf.zeros(shape, dtype),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+
+    def add(self, loss: Tensor, weight: Tensor, rows: Tensor, gradients: list[Tensor]) -> None:
+        """Adds one batch: its loss, its weight and number of rows in this replica, gradients."""
+        (weight,) = sum_over_replicas([weight])
+        self.loss.assign_add(loss * weight)
+        self.weight.assign_add(weight)
+        self.rows.assign_add(rows)
+        # After the backward pass: a loss that is weighted before it would overflow in float16.
+        for total, gradient in zip(self.gradients, gradients, strict=True):
+            total.assign_add(gradient * tf.cast(weight, gradient.dtype))
+
+    def take_mean(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Returns mean loss, number of rows and mean gradients; sets all sums to 0."""
+        weight = tf.math.reciprocal_no_nan(self.weight)
+        gradients = [g * tf.cast(weight, g.dtype) for g in self.gradients]
+        loss, rows = self.loss * weight, tf.identity(self.rows)
+        for total in [self.loss, self.weight, self.rows, *self.gradients]:
+            total.assign(tf.zeros_like(total))
+        return loss, rows, gradients
+
+
+def clip(gradients: list[Tensor], optimizer: keras.optimizers.Optimizer) -> list[Tensor]:
+    """Clips gradients by the optimizer's `clipvalue`, `clipnorm` or `global_clipnorm`.
+
+    The optimizer clips again, which changes nothing: clipped gradients are within the limit.
+
+    Args:
+        gradients: list of tensors, scaled by the optimizer's loss scale, if it has one.
+        optimizer: `keras.optimizers.Optimizer`.
+
+    Returns:
+        List of tensors.
+    """
+    inner = _inner_optimizer(optimizer)
+    scale = optimizer.scale_loss(tf.constant(1.0))
+    # Unscaled: the squares in the norm of a scaled gradient may be too large for float32.
+    gradients = [g / tf.cast(scale, g.dtype) for g in gradients]
+    if inner.clipvalue is not None:
+        limit = inner.clipvalue
+        # Infinity and NaN must stay: the optimizer then skips the update.
+        gradients = [
+            tf.where(tf.math.is_finite(g), tf.clip_by_value(g, -limit, limit), g) for g in gradients
+        ]
+    elif inner.clipnorm is not None:
+        gradients = [tf.clip_by_norm(g, inner.clipnorm) for g in gradients]
+    elif inner.global_clipnorm is not None:
+        gradients, _ = tf.clip_by_global_norm(gradients, inner.global_clipnorm)
+    return [g * tf.cast(scale, g.dtype) for g in gradients]
+
+
+def _inner_optimizer(optimizer: Any) -> Any:
+    """Returns the optimizer within one that scales the loss, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

@@ -97,7 +97,10 @@ def test_characters_are_ids_of_their_own(characters):
         ({"window": 0}, "window must be an int of at least 1, got 0"),
         ({"window": 5, "stride": 0}, "stride must be an int of at least 1, got 0"),
         ({"window": 50, "tokens_per_batch": 49}, "A window of 50 tokens does not fit"),
-        ({"window": 5, "max_length": 9}, "max_length and bucket_boundaries do not work with a window"),
+        (
+            {"window": 5, "max_length": 9},
+            "max_length and bucket_boundaries do not work with a window",
+        ),
         ({"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* do not work with a window"),
     ],
 )

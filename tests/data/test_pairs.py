@@ -1,20 +1,22 @@
-"""Pairs of texts, in one row or two."""
+"""Pairs of texts in one row or two, and answers that are parts of the second one."""
 
 import pytest
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
-from keras_transformer.data.pairs import pair_batches  # noqa: E402
+from keras_transformer import Tokenizer, answer_batches, pair_batches  # noqa: E402
+from keras_transformer.data.pairs import piece_span  # noqa: E402
 from keras_transformer.special_ids import END_ID  # noqa: E402
-from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
 FIRST, SECOND = ["a red hat", "x"], ["ein roter Hut", "a b"]
+PASSAGE = "über 😀 the red hat, a hat"
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(FIRST + SECOND, 320, hard_vocab_limit=False)
+@pytest.fixture(scope="module", params=["unigram", "bpe", "char"])
+def tokenizer(request):
+    limit = {} if request.param == "char" else {"hard_vocab_limit": request.param == "bpe"}
+    return Tokenizer.train([PASSAGE.replace("😀", "")] * 3, 282, model_type=request.param, **limit)
 
 
 def test_two_rows_and_the_row_that_belongs_to_each(tokenizer):
@@ -28,15 +30,14 @@ def test_one_row_has_two_segments(tokenizer):
     data = pair_batches(FIRST, SECOND, tokenizer, labels=["no", "yes"], one_row=True, shuffle=False)
     ((inputs, labels),) = data
     a, b = tokenizer.encode(["x", "a b"])  # the shorter pair comes first
-    row = [*a, END_ID, *b, END_ID]
-    assert inputs["source_ids"].numpy()[0, : len(row)].tolist() == row
-    segments = [1] * (len(a) + 1) + [2] * (len(b) + 1)
-    assert inputs["segment_ids"].numpy()[0, : len(row)].tolist() == segments
-    assert not inputs["segment_ids"].numpy()[0, len(row) :].any()
+    source, segments = (inputs[name].numpy()[0].tolist() for name in ("source_ids", "segment_ids"))
+    row, numbers = [*a, END_ID, *b, END_ID], [1] * (len(a) + 1) + [2] * (len(b) + 1)
+    padding = [0] * (len(source) - len(row))
+    assert source == row + padding and segments == numbers + padding
     assert labels.numpy().tolist() == [1, 0] and data.batches.labels == ["no", "yes"]
 
 
-def test_the_limit_is_that_of_the_row(tokenizer):
+def test_the_limit_is_the_limit_of_the_row(tokenizer):
     lengths = [len(tokenizer.encode(side[1])) + 1 for side in (FIRST, SECOND)]
     options = {"max_length": sum(lengths) - 1}
     assert pair_batches(["x"], ["a b"], tokenizer, **options).batches.report.kept == 1
@@ -44,14 +45,43 @@ def test_the_limit_is_that_of_the_row(tokenizer):
         pair_batches(["x"], ["a b"], tokenizer, one_row=True, **options)
 
 
-@pytest.mark.parametrize("options", [{"static_shapes": True}, {"batch_multiple": 2}])
-def test_rows_of_padding_are_no_second_text_to_choose(tokenizer, options):
-    with pytest.raises(ValueError, match="leave out static_shapes and batch_multiple"):
-        pair_batches(FIRST, SECOND, tokenizer, **options)
+def test_pairs_that_do_not_fit_together_are_refused(tokenizer):
+    for second, options, message in (
+        (SECOND[:1], {}, "line counts differ"),
+        (SECOND, {"labels": [1]}, "there are 2 texts, 1 labels"),
+        (SECOND, {"static_shapes": True}, "leave out static_shapes and batch_multiple"),
+        (SECOND, {"batch_multiple": 2}, "leave out static_shapes and batch_multiple"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pair_batches(FIRST, second, tokenizer, **options)
 
 
-def test_numbers_must_agree(tokenizer):
-    with pytest.raises(ValueError, match="line counts differ"):
-        pair_batches(FIRST, SECOND[:1], tokenizer)
-    with pytest.raises(ValueError, match="there are 2 texts, 1 labels"):
-        pair_batches(FIRST, SECOND, tokenizer, labels=[1])
+@pytest.mark.parametrize("answer", ["über", "ber", "😀", "the red", "hat,", "ed h", "a hat", "t"])
+def test_the_pieces_of_an_answer_hold_it_and_no_further_one(tokenizer, answer):
+    begin = PASSAGE.rindex(answer)
+    first, last = piece_span(tokenizer, PASSAGE, (begin, begin + len(answer)))
+    spans = tokenizer.encode_with_spans(PASSAGE)[1]
+    assert answer in PASSAGE[spans[first][0] : spans[last][1]]
+    assert spans[first][1] > begin and spans[last][0] < begin + len(answer)
+    assert all(end <= begin for _, end in spans[:first])
+    assert all(start >= begin + len(answer) for start, _ in spans[last + 1 :])
+
+
+@pytest.mark.parametrize(("one_row", "name"), [(True, "source_ids"), (False, "second_ids")])
+def test_positions_are_positions_in_the_row(tokenizer, one_row, name):
+    questions, passages = ["who?", "a longer question?"], [PASSAGE, "the hat"]
+    answers = [(11, 14), (4, 7)]
+    data = answer_batches(questions, passages, answers, tokenizer, one_row=one_row)
+    ((inputs, labels),) = data
+    texts = set()
+    for i, row in enumerate(inputs[name].numpy()):
+        start, end = (int(labels[side][i]) for side in ("start", "end"))
+        assert not one_row or (inputs["segment_ids"].numpy()[i, start : end + 1] == 2).all()
+        texts.add(tokenizer.decode(row[start : end + 1]).strip())
+    assert texts == {"red", "hat"}
+
+
+@pytest.mark.parametrize("answer", [(3, 3), (-1, 2), (5, 1000), (4, 2)])
+def test_an_answer_outside_is_named(tokenizer, answer):
+    with pytest.raises(ValueError, match=rf"answer 1 is \({answer[0]}, {answer[1]}\), which is no"):
+        answer_batches(["q", "q"], [PASSAGE] * 2, [(0, 1), answer], tokenizer)

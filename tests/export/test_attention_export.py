@@ -39,7 +39,7 @@ def test_padding_of_the_source_is_not_attended_to(folder):
 
 @pytest.mark.full
 def test_the_package_for_browsers_gives_it_too(folder, node_folder):
-    request = {"translator": str(exports.shared_artefact()), "attention": str(folder)}
+    request = {"translator": str(exports.artefact()), "attention": str(folder)}
     found = node.run(node_folder, "attention.js", {**request, "line": exports.LINES[0]})
     ids = [2, *found["ids"][:-1]]
     cross = attention_maps(exports.shared_model(), found["sourceIds"], ids)["cross"]

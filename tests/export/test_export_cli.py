@@ -1,13 +1,15 @@
 """`python -m keras_transformer.export`: the exporters from the shell."""
 
+import datetime
 import json
 import signal
 import sys
 import time
 
 import pytest
-from support import exports, processes
+from support import artefacts, exports, processes, runtime_process
 from support.exports import tiny
+from support.tiers import quick
 
 from keras_transformer import export
 from keras_transformer.export import __main__ as cli
@@ -58,7 +60,7 @@ def test_arguments_choose_the_search():
     assert cli.chosen_search(sampling, model) == Sampling(0.5, 5, 0.9, num_samples=3)
 
 
-def test_exports_a_translator_in_integers_and_tells_progress(saved, tmp_path, capfd):
+def test_exports_a_translator_in_integers_and_writes_progress(saved, tmp_path, capfd):
     status = cli.main(
         [str(saved / "translator.keras"), str(tmp_path / "out"), "--format", "onnx"]
         + ["--precision", "int8", "--beam-width", "2", "--max-length", "5"]
@@ -69,6 +71,10 @@ def test_exports_a_translator_in_integers_and_tells_progress(saved, tmp_path, ca
     manifest = json.loads((tmp_path / "out" / "artefact.json").read_text())
     assert manifest["precision"] == "int8" and manifest["search"]["config"]["beam_width"] == 2
     assert manifest["limits"]["source_length"] == 61 and manifest["limits"]["target_length"] == 5
+    proof = manifest["proof"]
+    assert 0 < proof["largest_difference"] < 0.15 and proof["relative_to"] == "spread"
+    assert proof["date"] == datetime.date.today().isoformat() and proof["cases"] == 3
+    assert f"the same tokens in {proof['same_tokens'][0]} of {proof['lines']} lines" in printed.err
     assert "tokenizer.model" in manifest["files"]
     assert "converting to ONNX ... " in printed.err and printed.out == ""
 
@@ -78,6 +84,15 @@ def test_exports_a_saved_model_quietly(saved, tmp_path, capfd):
     assert cli.main([*command, "--quiet"]) == 0
     assert (tmp_path / "out" / "saved_model.pb").is_file()
     assert "tracing" not in capfd.readouterr().err
+
+
+def test_writes_an_artefact_for_triton_without_a_framework(tmp_path):
+    folder = artefacts.write(tmp_path / "onnx", artefacts.tokenizer())
+    code = "from keras_transformer.export.__main__ import main; import sys; sys.exit(main())"
+    options = ["--format", "triton", "--name", "m", "--threads", 2]
+    repository = tmp_path / "repository"
+    assert runtime_process.run(code, folder, repository, *options) == f"{repository / 'm'}\n"
+    assert 'string_value: "2"' in (repository / "m" / "config.pbtxt").read_text()
 
 
 def test_exports_for_other_engines(saved, tmp_path):
@@ -100,10 +115,13 @@ def test_exports_for_other_engines(saved, tmp_path):
         (["--tokenizer", "nowhere.model"], "nowhere.model"),
         (["--keep-float", "no/such/weight", "--precision", "int8"], "no/such/weight"),
         (["--beam-width", "3"], "has no decode_step"),
+        (["--length-penalty", "3"], "has no decode_step"),
+        (["--max-length", "3"], "pass a search"),
+        (["--format", "triton"], "is not an artefact"),
     ],
 )
-def test_what_is_wrong_is_told_and_the_status_is_one(saved, tmp_path, capfd, given, told):
-    status = cli.main([str(saved / "encoder.keras"), str(tmp_path / "out"), "--quiet", *given])
+def test_errors_are_printed_and_the_status_is_one(saved, tmp_path, capfd, given, told):
+    status = cli.main([str(saved / "encoder.keras"), str(tmp_path / "out"), *given])
     assert status == 1
     assert told in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -112,35 +130,30 @@ def test_what_is_wrong_is_told_and_the_status_is_one(saved, tmp_path, capfd, giv
 @pytest.mark.parametrize(
     "given, told",
     [
-        (["--format", "saved_model", "--text", "--no-fuse", "--keep-float", "x"],
-         "--text, --no-fuse, --keep-float: only with --format onnx"),
-        (["--format", "saved_model", "--precision", "int8"], "--precision: only with --form"),
-        (["--format", "marian", "--greedy"], "--greedy: only with --format onnx or saved_model"),
-        (["--format", "marian", "--tolerance", "1"], "--tolerance: only with another --format"),
-        (["--format", "ctranslate2", "--layout", "steps"], "--layout: only with --format onnx"),
-        (["--format", "saved_model", "--max-source-length", "5"], "--max-source-length: only with"),
-        (["--greedy", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
-        (["--greedy", "--temperature", "0.5"], "--temperature: only with --sampling"),
-        (["--top-k", "5", "--top-p", "0.5"], "--top-k, --top-p: only with --sampling"),
-        (["--sampling", "--length-penalty", "3"], "--length-penalty: only with a beam search"),
-        (["--forward", "--max-length", "3"], "--max-length: only with a search"),
+        ("--format saved_model --text", "--text: only with --format onnx or triton"),
+        ("--format marian --no-fuse", "--no-fuse: only with --format onnx"),
+        ("--format saved_model --precision int8", "--precision: only with --format onnx or ctr"),
+        ("--format marian --greedy", "--greedy: only with --format onnx or saved_model"),
+        ("--format marian --tolerance 1", "--tolerance: only with --format onnx or saved_model or"),
+        ("--format ctranslate2 --layout steps", "--layout: only with --format onnx"),
+        ("--format triton --max-length 5", "--max-length: only with --format onnx or saved"),
+        ("--threads 5", "--threads: only with --format triton"),
+        ("--greedy --length-penalty 3", "--length-penalty: only with a beam search"),
+        ("--greedy --temperature 0.5", "--temperature: only with --sampling"),
+        ("--top-k 5 --top-p 0.5", "--top-k, --top-p: only with --sampling"),
+        ("--sampling --length-penalty 3", "--length-penalty: only with a beam search"),
+        ("--forward --max-length 3", "--max-length: only with a search"),
+        ("--greedy --beam-width 3", "not allowed with"),
     ],
-)  # fmt: skip
-def test_arguments_that_do_not_apply_are_refused(capfd, given, told):
+)
+def test_options_that_do_not_apply_are_refused(capfd, given, told):
     with pytest.raises(SystemExit) as stopped:
-        arguments(*given)
+        arguments(*given.split())
     assert stopped.value.code == 2
     assert told in capfd.readouterr().err
 
 
-def test_search_of_a_model_that_cannot_generate_is_refused(saved, tmp_path, capfd):
-    for given, told in (("--length-penalty", "no decode_step"), ("--max-length", "pass a search")):
-        path = [str(saved / "encoder.keras"), str(tmp_path / "out"), given, "3"]
-        assert cli.main(path) == 1
-        assert told in capfd.readouterr().err
-
-
-def test_target_that_cannot_be_written_is_told(saved, tmp_path, capfd):
+def test_a_target_that_cannot_be_written_is_refused(saved, tmp_path, capfd):
     (tmp_path / "file").write_text("mine")
     for out, told in (("file", "it is a file"), ("file/out", "Nothing can be written beside")):
         assert cli.main([str(saved / "encoder.keras"), str(tmp_path / out)]) == 1
@@ -149,7 +162,9 @@ def test_target_that_cannot_be_written_is_told(saved, tmp_path, capfd):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize(
+    "name, status", quick([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)], ("SIGINT", 130))
+)
 def test_stopped_export_leaves_nothing_behind(saved, tmp_path, name, status):
     process = started(saved / "encoder.keras", tmp_path / "out")
     while "tracing ..." not in process.stderr.read_text():
@@ -190,7 +205,7 @@ def test_signal_that_became_another_error_is_told_as_a_signal(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-@pytest.mark.parametrize("given", [[], ["--format", "saved_model"]])
+@pytest.mark.parametrize("given", quick([[], ["--format", "saved_model"]], []))
 def test_full_disk_is_told_and_leaves_nothing_behind(saved, tmp_path, given):
     code = """
 import resource, runpy
@@ -203,6 +218,7 @@ runpy.run_module("keras_transformer.export", run_name="__main__", alter_sys=True
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_two_exports_to_one_folder_leave_one_of_them_whole(saved, tmp_path):
     line = saved / "encoder.keras", tmp_path / "out", "--quiet"
     both = [process.wait() for process in [started(*line), started(*line)]]
@@ -211,10 +227,3 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(saved, tmp_path):
     assert all(done.returncode == 0 or "another export" in done.stderr for done in both), told
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert read_artefact(tmp_path / "out").manifest["task"] == "forward"
-
-
-def test_two_searches_at_once_are_refused(capfd):
-    with pytest.raises(SystemExit) as stopped:
-        arguments("--greedy", "--beam-width", "3")
-    assert stopped.value.code == 2
-    assert "not allowed with" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Exports of searches over an encoder of the caller's: its inputs by name, the same tokens."""
+"""Exports of your own encoders and of recurrent decoders: inputs by name, the same tokens."""
 
 import keras
 import numpy as np
@@ -8,6 +8,8 @@ from support import encoders, exports
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.runtime.session import open_session
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
 pytestmark = pytest.mark.usefixtures("forked_proofs")
@@ -29,9 +31,13 @@ def viewer():
 def test_onnx_holds_the_search_over_frames(listener, tmp_path):
     search = kt.BeamSearch(3)
     manifest = export_onnx(
-        listener, tmp_path / "onnx", exports.tokenizer(), search, max_length=MAX_LENGTH,
+        listener,
+        tmp_path / "onnx",
+        exports.tokenizer(),
+        search,
+        max_length=MAX_LENGTH,
         verbose=False,
-    )  # fmt: skip
+    )
     assert manifest["task"] == "transcribe" and manifest["vocab_size"]["source"] is None
     axes = ["batch", "frames_length", encoders.FEATURES]
     assert manifest["inputs"] == [{"name": "frames", "dtype": "float32", "axes": axes}]
@@ -110,3 +116,52 @@ def test_what_reads_no_text_has_no_text_model(viewer, tmp_path):
     with pytest.raises(ValueError, match="must be a dict with an array for each of"):
         export_onnx(viewer, tmp_path / "x", None, kt.GreedySearch(), samples=[{"image": [1.0]}])
     assert not (tmp_path / "x").exists()
+
+
+# Recurrent decoders
+
+
+V = 23
+
+
+@pytest.fixture(scope="module")
+def recurrent():
+    return exports.tiny(vocab_size=V, num_layers=(1, 2), recurrent_decoder=True)
+
+
+@pytest.fixture(scope="module")
+def expected(recurrent):
+    return exports.BEAM(recurrent, exports.source(vocab_size=V), MAX_LENGTH)
+
+
+@pytest.mark.parametrize("layout", ["loop", "steps"])
+def test_onnx_gives_the_tokens_of_a_recurrent_decoder(recurrent, expected, layout, tmp_path):
+    options = {"max_length": MAX_LENGTH, "layout": layout, "verbose": False}
+    export_onnx(recurrent, tmp_path / "out", search=exports.BEAM, **options)
+    session = open_session(read_artefact(tmp_path / "out"))
+    ids, scores = session.run(["token_ids", "scores"], {"source_ids": exports.source(vocab_size=V)})
+    assert len({tuple(row) for row in ids[:, 0].tolist()}) > 2
+    np.testing.assert_array_equal(ids[:, :, : expected.ids.shape[2]], expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+
+
+@pytest.mark.full
+def test_the_saved_model_gives_the_tokens_of_a_recurrent_decoder(recurrent, expected, tmp_path):
+    export_saved_model(
+        recurrent, tmp_path / "out", search=exports.BEAM, max_length=MAX_LENGTH, verbose=False
+    )
+    signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
+    found = signatures["search"](source_ids=tf.constant(exports.source(vocab_size=V)))
+    np.testing.assert_array_equal(found["token_ids"], expected.ids)
+    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
+
+
+@pytest.mark.full
+def test_the_forward_pass_of_a_recurrent_decoder_is_exported(recurrent, tmp_path):
+    export_onnx(recurrent, tmp_path / "out", verbose=False)
+    feed = {
+        "source_ids": exports.source(vocab_size=V),
+        "target_ids": exports.source(5, 9, vocab_size=V, seed=1),
+    }
+    (logits,) = exports.session(tmp_path / "out").run(None, feed)
+    np.testing.assert_allclose(logits, recurrent(feed), rtol=1e-4, atol=1e-5)

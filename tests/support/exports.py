@@ -129,7 +129,7 @@ def artefact(search=BEAM, kind="translate", **options):
     themselves.
 
     Args:
-        search: the search, with `MAX_LENGTH`. Defaults to `BEAM`.
+        search: the search, with `MAX_LENGTH`; `None` for the forward pass. Defaults to `BEAM`.
         kind: key of `MODELS`. Defaults to "translate".
         **options: as in `export_onnx`. Defaults to `text=True` for `BEAM`, else to none.
     """
@@ -138,8 +138,8 @@ def artefact(search=BEAM, kind="translate", **options):
 
     def write(path):
         model = shared_model(kind)
-        options.update(max_length=MAX_LENGTH, verbose=False)
-        export_onnx(model, path, tokenizer(), search, **options)
+        length = MAX_LENGTH if search else None
+        export_onnx(model, path, tokenizer(), search, max_length=length, verbose=False, **options)
 
     arguments = repr((search, kind, sorted(options.items())))
     return shared.once(f"{kind}-{hashlib.sha256(arguments.encode()).hexdigest()[:16]}", write)

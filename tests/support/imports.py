@@ -37,9 +37,15 @@ def runs_later(node):
     return script or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
+def checks_types(node):
+    """Whether the statement is `if TYPE_CHECKING:`."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def parse(source, path=None):
-    """The `Module` of a source text."""
+    """The `Module` of a source text. Imports for annotations only do not count."""
     tree = ast.parse(source, str(path))
+    tree.body = [node for node in tree.body if not checks_types(node)]
     later = {
         id(inner)
         for node in ast.walk(tree)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import processes
 
-from keras_transformer.training.pair_loss import PairCrossentropy
+from keras_transformer.training.losses import PairCrossentropy
 
 
 def scores(size=4):

@@ -65,7 +65,7 @@ EMPTY = (
         (
             cpu_machine(driver=DRIVER, onnxruntime="1.31.1"),
             "NVIDIA's driver finds a GPU, and this onnxruntime 1.31.1 is built without CUDA. "
-            "Install 'keras-transformer-onnx[serve-gpu]' in an environment of its own",
+            "Install 'keras-transformer-onnx[serve-gpu]' in a separate environment",
         ),
         (cpu_machine(packages=BOTH), SIDE_BY_SIDE.format("one without")),
         (cuda_machine(packages=BOTH), SIDE_BY_SIDE.format("a build with")),

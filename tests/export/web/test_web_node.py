@@ -32,7 +32,7 @@ def load(node_folder, folders, lines=()):
 
 @pytest.mark.full
 def test_sentences_are_translated_as_in_python_and_again_without_a_network(node_folder, tmp_path):
-    artefact, lines = exports.shared_artefact(), web.sentences(500)
+    artefact, lines = exports.artefact(), web.sentences(500)
     site = web.site(tmp_path, node_folder, artefact)
     request = {"site": str(site), "cache": str(tmp_path / "cache"), "lines": lines, "again": 20}
     found = node.run(node_folder, "translate.js", request)

@@ -42,7 +42,7 @@ def visit(node_folder, plain_server, tmp_path_factory):
     chromium, folder = node.chromium(), tmp_path_factory.mktemp("page")
     (folder / "site").mkdir()
     export_attention(exports.shared_model(), folder / "attention", verbose=False)
-    site = web.site(folder / "site", node_folder, exports.shared_artefact(), folder / "attention")
+    site = web.site(folder / "site", node_folder, exports.artefact(), folder / "attention")
     request = {
         "site": str(site),
         "plain": plain_server(site),
@@ -57,7 +57,7 @@ def visit(node_folder, plain_server, tmp_path_factory):
 
 
 def test_sentences_are_translated_as_in_python(visit):
-    web.assert_as_in_python(visit["results"], exports.shared_artefact(), LINES)
+    web.assert_as_in_python(visit["results"], exports.artefact(), LINES)
     assert visit["isolated"] and visit["errors_online"] == []
 
 

@@ -1,0 +1,147 @@
+"""Texts with a label each, words with a tag each, and the ids of labels."""
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("sentencepiece")
+
+from keras_transformer import Tokenizer, classification_batches, tagging_batches  # noqa: E402
+from keras_transformer.data.examples import label_ids  # noqa: E402
+from keras_transformer.special_ids import END_ID  # noqa: E402
+from keras_transformer.text.corpora import encode_words  # noqa: E402
+
+TEXTS = ["a good hat", "bad", "  ", "a good hat", "very very bad hat"]
+LABELS = ["pos", "neg", "neg", "pos", "neg"]
+SENTENCES = [["a", "unbelievable", "hat"], ["hat"], [], ["", "a"]]
+TAGS = [["D", "A", "N"], ["N"], [], ["A", "D"]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(TEXTS, 300, hard_vocab_limit=False)
+
+
+def test_texts_end_with_the_end_token_and_labels_are_ids(tokenizer):
+    data = classification_batches(TEXTS, LABELS, tokenizer, shuffle=False)
+    ((source_ids, labels),) = data
+    rows = [row[row != 0] for row in source_ids.numpy()]
+    assert all(row[-1] == END_ID for row in rows)
+    found = zip(tokenizer.decode(rows), labels.numpy().tolist(), strict=True)
+    pairs = zip(TEXTS, LABELS, strict=True)
+    assert sorted(found) == sorted((t, int(label == "pos")) for t, label in pairs if t.strip())
+    report = data.batches.report
+    assert (report.read, report.kept, report.empty, report.duplicates) == (5, 4, 1, 1)
+
+
+def test_validation_has_the_labels_of_training(tokenizer):
+    names = classification_batches(TEXTS, LABELS, tokenizer).batches.labels
+    valid = classification_batches(["bad"], ["neg"], tokenizer, label_names=names)
+    assert valid.batches.labels == names == ["neg", "pos"]
+    with pytest.raises(ValueError, match="label 0 is 'neutral', but the labels are"):
+        classification_batches(["hat"], ["neutral"], tokenizer, label_names=names)
+
+
+@pytest.mark.parametrize("alpha", [None, 0.1])
+def test_long_texts_are_left_out_or_cut(tokenizer, alpha, caplog):
+    length = len(tokenizer.encode("a good hat")) + 1
+    texts = ["a good hat" * 9, "a good hat"], [0, 1]
+    options = {"max_length": length, "sampling_alpha": alpha}
+    left_out = classification_batches(*texts, tokenizer, **options).batches.report
+    assert (left_out.overlong, left_out.cut) == (1, 0)
+    with caplog.at_level(logging.INFO):
+        cut = classification_batches(*texts, tokenizer, truncate=True, **options)
+    assert (cut.batches.report.overlong, cut.batches.report.cut) == (0, 1)
+    assert caplog.records[-1].levelno == logging.WARNING
+    assert f"1 cut at {length} tokens" in caplog.text
+    rows = [row for ids, _ in cut for row in ids.numpy()]
+    assert len(rows) == 2 and all(END_ID in row and len(row) <= length for row in rows)
+
+
+def test_texts_and_labels_that_do_not_fit_together_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="there are 2 texts, 1 labels"):
+        classification_batches(["a", "b"], ["x"], tokenizer)
+    with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
+        classification_batches("good", ["x"], tokenizer)
+    with pytest.raises(ValueError, match="no text is left of 1: 1 empty"):
+        classification_batches([""], ["x"], tokenizer)
+
+
+def test_the_first_piece_of_a_word_has_its_tag(tokenizer):
+    data = tagging_batches(SENTENCES, TAGS, tokenizer)
+    ((source_ids, labels),) = data
+    assert data.batches.labels == ["A", "D", "N"] and data.batches.report.empty == 1
+    found = set()
+    for row, marks in zip(source_ids.numpy(), labels.numpy(), strict=True):
+        at = np.flatnonzero(marks != -1)
+        found.add((*row[row != 0].tolist(), *at.tolist(), "".join("ADN"[i] for i in marks[at])))
+    expected = set()
+    for words, tags in zip(SENTENCES, TAGS, strict=True):
+        ids, first = encode_words(tokenizer, words)
+        expected |= {(*ids, END_ID, *first, "".join(tags))} if words else set()
+    assert found == expected
+
+
+def test_words_and_tags_must_agree(tokenizer):
+    for sentences, tags, error, message in (
+        ([["a"], ["a", "b"]], [["X"], ["X"]], ValueError, "sentence 1 has 2 words and 1 tags"),
+        ([["a"]], [["X"], ["X"]], ValueError, "there are 1 sentences, 2 tags"),
+        (["a hat"], [["X"] * 2], TypeError, r"`sentences\[0\]` must be an iterable of strings"),
+        ([["a", "b"]], [["X", "Y"]], ValueError, "label 1 is 'Y'"),
+        ([], [], ValueError, "no sentence is left of 0"),
+    ):
+        with pytest.raises(error, match=message):
+            tagging_batches(sentences, tags, tokenizer, label_names=["X"])
+
+
+def test_drawn_pieces_keep_tags_at_their_words_and_fit():
+    lines = ["unbelievable table hat", "believe able hats", "a stable label"] * 9
+    tokenizer = Tokenizer.train(lines, 320, hard_vocab_limit=False)
+    best = len(encode_words(tokenizer, ["unbelievable", "hat"])[0])
+    for limit, drawn in ((32, True), (best + 1, False)):
+        options = {"sampling_alpha": 0.1, "seed": 3, "bucket_boundaries": [limit]}
+        data = tagging_batches([["unbelievable", "hat"]], [["A", "N"]], tokenizer, **options)
+        seen = set()
+        for _ in range(20):
+            ((source_ids, labels),) = data
+            row, marks = source_ids.numpy()[0].tolist(), labels.numpy()[0]
+            first = np.flatnonzero(marks != -1).tolist()
+            assert marks[first].tolist() == [0, 1] and first[0] == 0 and len(row) <= limit
+            assert tokenizer.decode(row[: first[1]]) == "unbelievable"
+            assert tokenizer.decode(row[first[1] :]) == "hat"
+            seen.add(tuple(row))
+        assert len(seen) > 1 or not drawn
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "ids", "names"),
+    [
+        (["b", "a", "b"], None, [1, 0, 1], ["a", "b"]),
+        (np.array([2, 0]), None, [2, 0], ["0", "1", "2"]),
+        (["b", "a"], ["b", "a", "c"], [0, 1], ["b", "a", "c"]),
+        ([1, 0], ["b", "a"], [1, 0], ["b", "a"]),
+    ],
+)
+def test_names_are_sorted_unless_they_are_given(labels, given, ids, names):
+    found, found_names = label_ids(labels, given)
+    assert (found.tolist(), found_names, found.dtype) == (ids, names, np.int32)
+
+
+@pytest.mark.parametrize("labels", [["a", "z"], [0, 5], [0, -1]])
+def test_an_unknown_label_is_named(labels):
+    message = rf"label 1 is {labels[1]!r}, but the labels are \['a', 'b'\]"
+    with pytest.raises(ValueError, match=message):
+        label_ids(labels, ["a", "b"])
+
+
+@pytest.mark.parametrize("labels", [["a", 1], [1, "a"], [0, 0.5], ["a", None]])
+def test_labels_of_several_kinds_are_refused(labels):
+    with pytest.raises(TypeError, match=f"got {labels[1]!r} of type .* as label 1"):
+        label_ids(labels)
+
+
+def test_a_name_that_occurs_twice_is_refused():
+    with pytest.raises(ValueError, match="label_names must differ"):
+        label_ids(["a"], ["a", "a"])

@@ -1,0 +1,316 @@
+"""Parallel text: every pair once an epoch, exact resumption, reports, clear refusals."""
+
+import gzip
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import processes
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("sentencepiece")
+
+import keras  # noqa: E402
+
+import keras_transformer as kt  # noqa: E402
+from keras_transformer.data.plan import BatchPlan  # noqa: E402
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID  # noqa: E402
+
+RNG = np.random.default_rng(20170612)
+SOURCE = [f"{i} " + "a hat " * int(RNG.integers(1, 8)) for i in range(211)]
+TARGET = [f"{i} " + "ein hut " * int(RNG.integers(1, 8)) for i in range(211)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return kt.Tokenizer.train(SOURCE + TARGET, 307, hard_vocab_limit=False)
+
+
+class Numbers:
+    """A tokenizer of lines of numbers, which are the ids."""
+
+    def encode(self, lines):
+        return [[int(number) for number in line.split()] for line in lines]
+
+
+def unpadded(rows):
+    return [[int(i) for i in row if i != PAD_ID] for row in np.asarray(rows)]
+
+
+def pairs_of(batches):
+    """The (source, target) ids of batches, marks taken off; rows of padding left out."""
+    pairs = []
+    for inputs, labels in batches:
+        sides = map(unpadded, (inputs["source_ids"], inputs["target_ids"], labels))
+        for source, shifted, label in zip(*sides, strict=True):
+            if not source:
+                assert not shifted and not label
+                continue
+            assert source[-1] == label[-1] == END_ID and shifted[0] == BEGIN_ID
+            assert shifted[1:] == label[:-1]
+            pairs.append((tuple(source[:-1]), tuple(label[:-1])))
+    return pairs
+
+
+def equal(left, right):
+    left, right = (tf.nest.flatten(list(side)) for side in (left, right))
+    return len(left) == len(right) and all(map(np.array_equal, left, right))
+
+
+def test_one_pair_literally(tokenizer):
+    (inputs, labels), *rest = kt.translation_batches(["7 a hat"], ["7 ein hut hut"], tokenizer)
+    source, target = tokenizer.encode(["7 a hat", "7 ein hut hut"])
+    assert not rest
+    assert inputs["source_ids"].numpy().tolist() == [[*source, END_ID]]
+    assert inputs["target_ids"].numpy().tolist() == [[BEGIN_ID, *target]]
+    assert labels.numpy().tolist() == [[*target, END_ID]]
+    assert {t.dtype for t in (*inputs.values(), labels)} == {tf.int32}
+
+
+def test_files_give_what_sequences_give(tokenizer, tmp_path):
+    (tmp_path / "train.en").write_text("\n".join(SOURCE) + "\n")
+    (tmp_path / "train.de.gz").write_bytes(gzip.compress("\n".join(TARGET).encode()))
+    files = str(tmp_path / "train.en"), tmp_path / "train.de.gz"
+    from_files = kt.translation_batches(*files, tokenizer, 97)
+    assert equal(from_files, kt.translation_batches(SOURCE, TARGET, tokenizer, 97))
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=97),
+    tokens=st.integers(126, 500),  # a batch of 3 holds a number, 40 ids and the end token
+    multiple=st.sampled_from([1, 2, 3]),
+    static=st.booleans(),
+    boundaries=st.sampled_from([None, [5, 11, 42], [42], [3, 1009]]),
+    shuffle=st.booleans(),
+    epoch=st.integers(0, 5),
+)
+def test_every_pair_comes_once_an_epoch_within_the_limit(
+    lengths, tokens, multiple, static, boundaries, shuffle, epoch
+):
+    source = [f"{4 + n} " + "500 " * s for n, (s, _) in enumerate(lengths)]  # 4 + n tells pairs
+    target = [f"{4 + n} " + "600 " * t for n, (_, t) in enumerate(lengths)]
+    batches = kt.translation_batches(
+        source,
+        target,
+        Numbers(),
+        tokens,
+        max_length=None,
+        batch_multiple=multiple,
+        static_shapes=static,
+        bucket_boundaries=boundaries,
+        shuffle=shuffle,
+    ).batches
+    found = list(batches.iterate(epoch))
+    sides = (map(tuple, Numbers().encode(side)) for side in (source, target))
+    assert sorted(pairs_of(found)) == sorted(zip(*sides, strict=True))
+    assert len(found) == batches.batches_per_epoch
+    for inputs, labels in found:
+        rows, width = inputs["source_ids"].shape
+        assert rows % multiple == 0
+        assert rows * max(width, labels.shape[1]) <= tokens
+        assert inputs["target_ids"].shape == labels.shape
+    if static:
+        assert all(inputs["source_ids"].shape == labels.shape for inputs, labels in found)
+        widths = {labels.shape[1] for _, labels in found}
+        assert len({labels.shape for _, labels in found}) == len(widths)
+        assert boundaries is None or len(widths) <= len(boundaries)
+
+
+def test_similar_lengths_come_together(tokenizer):
+    # Against batches in the order of the file, as the paper's grouping is meant.
+    train = kt.translation_batches(SOURCE * 11, TARGET * 11, tokenizer, 397)
+    tokens = train.batches.report.tokens["target"]
+    padded = sum(labels.shape[0] * labels.shape[1] for _, labels in train)
+    lengths = [len(ids) + 1 for ids in tokenizer.encode(TARGET * 11)]
+    unsorted = sum(13 * max(lengths[i : i + 13]) for i in range(0, len(lengths), 13))
+    assert tokens == sum(lengths)
+    assert padded < 1.35 * tokens < unsorted
+    valid = kt.translation_batches(SOURCE, TARGET, tokenizer, 97, shuffle=False)
+    widths = [max(i["source_ids"].shape[1], labels.shape[1]) for i, labels in valid]
+    assert widths == sorted(widths) and widths[0] < widths[-1]
+
+
+def test_no_shape_but_the_buckets_with_static_shapes(tokenizer):
+    options = {"static_shapes": True, "bucket_boundaries": [13, 29]}
+    train = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, **options)
+    shapes = {tuple(labels.shape) for _, labels in train}
+    assert shapes == {(211 // 13, 13), (211 // 29, 29)}
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling_alpha": 0.2, "seed": 7}, {"batch_multiple": 3}])
+def test_every_epoch_has_all_pairs_in_the_same_number_of_batches(tokenizer, options):
+    train = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, **options)
+    count = int(train.cardinality())
+    assert count == train.batches.batches_per_epoch == train.batches.report.batches
+    epochs = [list(train) for _ in range(3)]
+    assert [len(epoch) for epoch in epochs] == [count] * 3
+    pairs = [sorted(pairs_of(epoch)) for epoch in epochs]
+    assert (pairs[0] == pairs[1]) == ("sampling_alpha" not in options)
+    text = sorted(zip(SOURCE, TARGET, strict=True))
+    for epoch in pairs:
+        assert sorted((tokenizer.decode(s), tokenizer.decode(t)) for s, t in epoch) == text
+    resumed = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, initial_epoch=1, **options)
+    rest = resumed.batches.rest(1, 7)
+    assert int(rest.cardinality()) == count - 7
+    assert equal(rest, epochs[1][7:]) and equal(rest, epochs[1][7:])
+    assert equal(resumed, epochs[1]) and resumed.batches.epoch == 2
+
+
+def test_a_pass_broken_off_does_not_count(tokenizer):
+    train = kt.translation_batches(SOURCE, TARGET, tokenizer, 97)
+    batches = iter(train)
+    for _ in range(3):
+        next(batches)
+    assert train.batches.epoch == 0
+    train.batches.seek(4)
+    assert len(list(batches)) == train.batches.batches_per_epoch - 3
+    assert train.batches.epoch == 4  # chosen meanwhile, so the old pass no longer moves it
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="passes of tf.data")
+def test_fit_walks_through_the_epochs_without_a_warning(tokenizer):
+    ids = keras.Input([None], dtype="int32", name="target_ids")
+    logits = keras.layers.Embedding(tokenizer.vocab_size, tokenizer.vocab_size)(ids)
+    model = keras.Model({"target_ids": ids}, logits)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    train = kt.translation_batches(SOURCE, TARGET, tokenizer, 397)
+    begun = []
+    iterate = train.batches.iterate
+
+    def noted(epoch, batch=0):
+        begun.append(epoch)
+        return iterate(epoch, batch)
+
+    train.batches.iterate = noted
+    data = train.map(lambda inputs, labels: ({"target_ids": inputs["target_ids"]}, labels))
+    seek = keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: train.batches.seek(e))
+    model.fit(data, epochs=5, initial_epoch=2, callbacks=[seek], verbose=0)  # shuffle=True
+    assert sorted(set(begun)) in ([2, 3, 4], [0, 2, 3, 4])  # fit may peek before it begins
+    assert begun[-3:] == [2, 3, 4]
+    assert train.batches.epoch == 5
+
+
+def test_a_sample_too_long_gives_way_to_the_best(tokenizer):
+    longest = max(len(ids) for ids in tokenizer.encode(SOURCE + TARGET)) + 1
+    options = {"max_length": longest, "sampling_alpha": 0.01}
+    train = kt.translation_batches(SOURCE, TARGET, tokenizer, 10 * longest, **options)
+    assert train.batches.report.overlong == 0
+    for _ in range(3):
+        pairs = pairs_of(train)
+        assert len(pairs) == len(SOURCE)
+        assert max(len(ids) for pair in pairs for ids in pair) < longest
+
+
+def test_the_report_counts_all_pairs(tokenizer, caplog):
+    source = ["a hat", "", "a hat", "  ", "a hat", "a", "a " * 97, "hat"]
+    target = ["ein hut", "x", "ein hut", "", "hut", "", "ein", "hut " * 53]
+    with caplog.at_level(logging.INFO):
+        report = kt.translation_batches(source, target, tokenizer, max_length=41).batches.report
+        kt.translation_batches(SOURCE, TARGET, tokenizer)  # complete, so no warning
+    assert (report.read, report.kept, report.empty, report.overlong) == (8, 3, 3, 2)
+    assert report.duplicates == 1
+    kept = {"source": ["a hat"] * 3, "target": ["ein hut", "ein hut", "hut"]}
+    tokens = {side: sum(len(tokenizer.encode(s)) + 1 for s in kept[side]) for side in kept}
+    assert report.tokens == tokens
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]
+    assert caplog.records[0].message == str(report)
+    assert "3 with an empty side, 2 longer than 41 tokens" in str(report)
+
+
+def test_limits_count_the_mark_and_include_batch_and_bucket(tokenizer):
+    pair = ["7 a hat"], ["7 ein hut"]
+    length = max(len(tokenizer.encode(side[0])) for side in pair)
+    fits = kt.translation_batches(*pair, tokenizer, max_length=length + 1)
+    assert fits.batches.report.kept == 1
+    with pytest.raises(ValueError, match=f"1 longer than {length} tokens"):
+        kt.translation_batches(*pair, tokenizer, max_length=length)
+    for options in (
+        {"tokens_per_batch": 101, "max_length": None},
+        {"tokens_per_batch": 8192, "max_length": None, "batch_multiple": 97},
+        {"tokens_per_batch": 8192, "bucket_boundaries": [11, 23]},
+    ):
+        train = kt.translation_batches(["a", "hut " * 1009], ["a", "a"], tokenizer, **options)
+        assert train.batches.report.overlong == 1
+
+
+def test_empty_files_are_named(tokenizer, tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(ValueError, match="no pair is left of 0"):
+        kt.translation_batches(tmp_path / "empty", tmp_path / "empty", tokenizer)
+    with pytest.raises(ValueError, match="no pair is left of 2: 2 with an empty side"):
+        kt.translation_batches(["", "a"], ["a", " "], tokenizer)
+
+
+def test_odd_and_long_text_passes_unharmed(tokenizer):
+    lines = ["\x00", "a\x00b", "مرحبا שלום", "😀 👨‍👩‍👧", "\ufeff", "a\u2028b", "日" * 3400]
+    train = kt.translation_batches(lines, lines[::-1], tokenizer, 16_384, max_length=None)
+    decoded = {(tokenizer.decode(s), tokenizer.decode(t)) for s, t in pairs_of(train)}
+    assert decoded == set(zip(lines, lines[::-1], strict=True))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"tokens_per_batch": 0}, "tokens_per_batch must be an int of at least 1, got 0"),
+        ({"tokens_per_batch": 8.5}, "tokens_per_batch must be an int of at least 1, got 8.5"),
+        ({"batch_multiple": -2}, "batch_multiple must be .* got -2"),
+        ({"bucket_boundaries": []}, r"must be increasing positive ints .* got \[\]"),
+        ({"bucket_boundaries": [9, 9]}, r"must be increasing positive ints .* got \[9, 9\]"),
+        ({"initial_epoch": -1}, "epochs are counted from 0, got -1"),
+    ],
+)
+def test_options_out_of_their_range_are_named(tokenizer, options, message):
+    with pytest.raises(ValueError, match=message):
+        kt.translation_batches(SOURCE, TARGET, tokenizer, **options)
+
+
+def test_places_that_do_not_exist_are_named(tokenizer):
+    batches = kt.translation_batches(SOURCE, TARGET, tokenizer, 97).batches
+    count = batches.batches_per_epoch
+    assert list(batches.rest(0, count)) == []
+    with pytest.raises(ValueError, match=f"an epoch has {count} batches, .* go on at {count + 1}"):
+        batches.rest(0, count + 1)
+    with pytest.raises(ValueError, match="example .* has .* tokens, .* takes 7 at most"):
+        BatchPlan(batches._plan.examples, kt.BatchOptions(7))
+
+
+def test_replicas_together_see_every_pair_once():
+    # Two logical CPUs have to be set up before TensorFlow starts, so in another process.
+    code = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+import keras_transformer as kt
+lines = [f"{i} " + "hut " * (i % 7) for i in range(101)]
+tokenizer = kt.Tokenizer.train(lines, 300, hard_vocab_limit=False)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+for multiple in (1, 2):
+    train = kt.translation_batches(lines, lines, tokenizer, 97, batch_multiple=multiple)
+    seen, rows = [], []
+    for _, labels in strategy.experimental_distribute_dataset(train):
+        parts = [part.numpy() for part in strategy.experimental_local_results(labels)]
+        seen += [text for part in parts for text in tokenizer.decode(part)]
+        rows.append([len(part) for part in parts])
+    assert sorted(text for text in seen if text) == sorted(lines), (multiple, seen)
+assert all(left == right for left, right in rows), rows
+print("once each")
+"""
+    done = processes.run("-c", code)
+    assert done.stdout.strip().endswith("once each"), done.stderr[-2000:]
+
+
+@pytest.mark.data
+def test_an_epoch_of_multi30k_takes_less_than_three_seconds(data_set):
+    import time
+
+    folder = data_set("multi30k-bpe")
+    files = folder / "train.en.gz", folder / "train.de.gz"
+    tokenizer = kt.Tokenizer.train([line for file in files for line in kt.read_lines(file)], 2003)
+    train = kt.translation_batches(*files, tokenizer, 4096, undo_bpe=True)
+    assert train.batches.report.kept == 29_000
+    begin = time.process_time()  # of this process: other load does not count
+    assert sum(labels.shape[0] for _, labels in train) == 29_000
+    assert time.process_time() - begin < 3
