@@ -1,24 +1,24 @@
-"""Passes over an ONNX graph: what becomes of a traced model between TensorFlow and the file.
+"""Passes over an ONNX graph, between the traced TensorFlow function and the written file.
 
-What lives here, in the order of an export; in brackets the nodes of a beam search with two layers:
+What lives here, in the order of an export, with the nodes of a beam search of two layers:
 
-- `conversion`: a Keras function to a graph of ONNX's operators [1,006]; `operators` and
-  `integer_operators` write those that tf2onnx converts wrongly or not at all, with `lowering`;
+- `conversion`: from a Keras function to a graph of ONNX's operators [1,026]. `operators` and
+  `integer_operators` write those that tf2onnx converts wrongly or not at all, by `lowering`.
 - `simplify`: writes sums as products of matrices (`einsums`), then repeats the passes that change
-  no number, which are `folding` (constants), `no_ops` (reshapes and nodes that do nothing) and
-  `loops` (what a step need not do) [588];
-- `fuse`: blocks into single operators, by the rules of `fuse_attention`, `fuse_norms`,
-  `fuse_projections` and `fuse_selections` [322]; where there are convolutions, `channels_first` and
-  `fuse_convolutions`;
-- `fuse_self_attention` and `flat_rows`, in float32: attention that projects its own inputs, and
-  feed-forward networks on matrices, which are faster on CPUs;
+  no number: `folding` (constants), `no_ops` (reshapes, nodes that do nothing) and `loops` (what a
+  step carries and computes) [581].
+- `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
+  `fuse_selections` [310]; models with convolutions also pass `channels_first` and
+  `fuse_convolutions`.
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
+- `empty_batches`: rewrites for batches of no rows.
 
-All of them ask `shapes` what is known of sizes, which stands on `sizes` (products of unknowns),
-`shape_rules`, `layout_rules` and `window_rules` (a rule for each operator) and `contents` (shapes
-as data). `nodes` has the helpers. Each pass takes an `onnx_ir` model and changes it in place.
+All of them read `shapes`, symbolic shape inference. It uses `sizes` (products of symbols),
+`shape_rules` and `layout_rules` (a rule per operator) and `shape_data` (values of small integer
+tensors). `nodes` has the helpers. Each pass takes an `onnx_ir` model or graph and changes it in
+place.
 
 What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
-new fusion is a rule in the file of its subject, a new precision a function in `quantize`; a new
-rewrite of another kind is one file here and one line in `export.onnx_model`.
+new fusion is a function or rule in the file of its subject, a new precision a function in
+`quantize`. Another kind of rewrite is one file here and one line in `export.onnx_model`.
 """

@@ -1,127 +1,127 @@
-"""Channels stay first between convolutions, as ONNX has them, though Keras has them last.
+"""Channels stay first between convolutions, as in ONNX, though Keras has them last.
 
 tf2onnx writes a Transpose before and after every convolution and pooling. Those between two of them
-cancel, once all that stands between reads numbers with the channels first.
-
-Why not a library: the optimizer of tf2onnx 1.17 works on the whole graph, attention included,
-before the rules of `fuse` have seen it. ONNX Runtime moves them when it loads a file, but does not
-always find the norms behind convolutions then.
+cancel if all operators between read numbers with the channels first. `docs/library.md` says what
+ONNX Runtime's own passes leave.
 
 Shapes: B batch, S all axes of space, C channels.
 """
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import add_initializer, attribute
+from keras_transformer.export.graph.shapes import InferredShapes
+from keras_transformer.export.graph.sizes import Dims
 
-# They treat each number alone.
-ELEMENTWISE = {
-    "Abs", "Add", "Cast", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish",
-    "LeakyRelu", "Log", "Max", "Min", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid",
-    "Softplus", "Softsign", "Sqrt", "Sub", "Tanh", "Where",
-}  # fmt: skip
-# What a mean or maximum over all of space is called.
+# Operators that compute each number from one number of each input.
+ELEMENTWISE = set(
+    """
+    Abs Add Cast Clip Div Elu Erf Exp HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Pow
+    Reciprocal Relu Selu Sigmoid Softplus Softsign Sqrt Sub Tanh Where
+    """.split()
+)
+# The pooling that is a mean or maximum over all of space.
 GLOBAL = {"ReduceMax": "GlobalMaxPool", "ReduceMean": "GlobalAveragePool"}
 
 
-def keep_channels_first(graph, known):
-    """Takes away each Transpose that only undoes an earlier one.
+def keep_channels_first(graph: ir.Graph, shapes: InferredShapes) -> None:
+    """Removes each Transpose that only undoes an earlier one.
 
     before   y = Conv(Transpose(Relu(Add(Transpose(Conv(x)), bias))))          bias (C,)
     after    y = Conv(Relu(Add(Conv(x), Reshape(bias, [C, 1, 1]))))
 
-    A mean over space becomes a GlobalAveragePool. What else reads numbers with the channels last
-    gets them from a Transpose behind the last node.
+    A mean over space becomes a GlobalAveragePool. Other readers of numbers with the channels last
+    read them from a Transpose behind the last node.
 
     Args:
-        graph: the outer `onnx_ir.Graph` of a model.
-        known: `shapes.Known` of it as it is now.
+        graph: the outer graph of a model.
+        shapes: its shapes.
     """
-    found = _ChannelsFirst(graph, known)
+    layout = _ChannelsFirst(graph, shapes)
     for node in list(graph):
         if node.op_type == "Transpose" and _order(node) == _first(len(_order(node))):
-            twin = found.twin(node.inputs[0])
-            if twin is not None and not node.outputs[0].is_graph_output():
-                node.outputs[0].replace_all_uses_with(twin)
+            value = layout.find(node.inputs[0])
+            if value is not None and not node.outputs[0].is_graph_output():
+                node.outputs[0].replace_all_uses_with(value)
         elif node.op_type in GLOBAL:
-            found.pool(node)
+            layout.pool(node)
 
 
 class _ChannelsFirst:
     """Finds for values (B, S, C) the same numbers as (B, C, S).
 
     Args:
-        graph, known: as for `keep_channels_first`.
+        graph, shapes: as for `keep_channels_first`.
     """
 
-    def __init__(self, graph, known):
-        self._graph, self._known, self._failed = graph, known, set()
+    def __init__(self, graph: ir.Graph, shapes: InferredShapes) -> None:
+        self._graph, self._shapes, self._failed = graph, shapes, set()
 
-    def twin(self, value):
-        """The same numbers with the channels first, or `None` where they are not to be had."""
-        node, dims = value.producer(), self._known.dims.get(value)
+    def find(self, value: ir.Value) -> ir.Value | None:
+        """The same numbers with the channels first, or `None` if that is not possible."""
+        node, dims = value.producer(), self._shapes.dims.get(value)
         if node is None or node.graph is not self._graph or value in self._failed:
             return None
         if node.op_type == "Transpose":
             return node.inputs[0] if _order(node) == _last(len(_order(node))) else None
-        turned = dims is not None and len(dims) > 2 and not value.is_graph_output()
-        if turned and node.op_type in ELEMENTWISE:
-            turned = self._turn_inputs(node, len(dims))
-        elif turned and node.op_type == "Concat":
-            turned = self._turn_concat(node, len(dims))
-        elif turned and node.op_type == "Pad":
-            turned = self._turn_pad(node, len(dims))
+        if dims is None or len(dims) < 3 or value.is_graph_output():
+            changed = False
+        elif node.op_type in ELEMENTWISE:
+            changed = self._change_inputs(node, len(dims), self._operand)
+        elif node.op_type == "Concat":
+            changed = self._change_concat(node, len(dims))
         else:
-            turned = False
-        if not turned:
+            changed = node.op_type == "Pad" and self._change_pad(node, len(dims))
+        if not changed:
             self._failed.add(value)
             return None
-        self._give_back(value, dims)
+        self._restore(value, dims)
         return value
 
-    def pool(self, node):
+    def pool(self, node: ir.Node) -> None:
         """Writes a mean or maximum over all of space, (B, S, C) to (B, C), as a pooling."""
-        dims, axes = self._known.dims.get(node.inputs[0]), attribute(node, "axes", None)
-        if dims is None or axes is None or node.outputs[0].is_graph_output():
-            return
+        dims, axes = self._shapes.dims.get(node.inputs[0]) or (), attribute(node, "axes", ())
         space = list(range(1, len(dims) - 1))
-        twin = None
-        if space and sorted(axis % len(dims) for axis in axes) == space:
-            twin = self.twin(node.inputs[0])
-        if twin is None:
+        if not space or sorted(axis % len(dims) for axis in axes) != space:
             return
-        make = ir.tape.Tape()
-        pooled = make.op(GLOBAL[node.op_type], [twin])  # (B, C, 1)
+        if node.outputs[0].is_graph_output() or (value := self.find(node.inputs[0])) is None:
+            return
+        tape = ir.tape.Tape()
+        pooled = tape.op(GLOBAL[node.op_type], [value])  # (B, C, 1)
         if attribute(node, "keepdims", 1):
-            pooled = make.op("Transpose", [pooled], {"perm": _last(len(dims))})
+            pooled = tape.op("Transpose", [pooled], {"perm": _last(len(dims))})
         else:
             axes = add_initializer(self._graph, f"{node.name}/space", np.array(space) + 1)
-            pooled = make.op("Squeeze", [pooled, axes])
-        self._known.dims[pooled] = self._known.dims.get(node.outputs[0])
-        node.append(list(make.nodes))
+            pooled = tape.op("Squeeze", [pooled, axes])
+        self._shapes.dims[pooled] = self._shapes.dims.get(node.outputs[0])
+        node.append(list(tape.nodes))
         node.outputs[0].replace_all_uses_with(pooled)
 
-    def _give_back(self, value, dims):
-        """Puts a Transpose behind a value that has the channels first now, for who reads it."""
-        make = ir.tape.Tape()
-        last = make.op("Transpose", [value], {"perm": _last(len(dims))})
-        last.type, self._known.dims[last] = value.type, dims
+    def _restore(self, value: ir.Value, dims: Dims) -> None:
+        """Puts a Transpose behind a value that now has the channels first, for other readers."""
+        transpose = ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", _last(len(dims)))])
+        (last,) = transpose.outputs
+        last.type, self._shapes.dims[last] = value.type, dims
         value.shape = None
         value.replace_all_uses_with(last)
-        make.nodes[0].replace_input_with(0, value)
-        value.producer().append(list(make.nodes))
+        transpose.replace_input_with(0, value)
+        value.producer().append(transpose)
 
-    def _turn_inputs(self, node, rank, find=None):
+    def _change_inputs(
+        self, node: ir.Node, rank: int, find: Callable[[ir.Value, int], ir.Value | None]
+    ) -> bool:
         """Lets a node read all of its inputs with the channels first; whether it can.
 
         Args:
-            node, rank: the node, and how many axes its output has.
-            find: function that gives an input so, or `None`. Defaults to `None`: `_operand`.
+            node, rank: the node, and the number of axes of its output.
+            find: function that gives an input in this layout, or `None`.
         """
-        inputs, find = [], find or self._operand
+        inputs = []
         for index in range(len(node.inputs)):
-            # To turn one input may change another, so each is looked up in its turn.
+            # A change of one input may change another, so the node is asked for each.
             value = node.inputs[index]
             inputs.append(None if value is None else find(value, rank))
             if value is not None and inputs[-1] is None:
@@ -130,66 +130,64 @@ class _ChannelsFirst:
             node.replace_input_with(index, value)
         return True
 
-    def _operand(self, value, rank):
-        """An input of a node of this rank, to be read where the channels are first; or `None`.
+    def _operand(self, value: ir.Value, rank: int) -> ir.Value | None:
+        """An input of an element-wise node of this rank with the channels first, or `None`.
 
-        It may be stretched: a scalar, a number a channel (C,) or (B, 1, C).
+        It may be broadcast: a scalar, a number per channel (C,) or (B, 1, C).
         """
-        dims = self._known.dims.get(value)
+        dims = self._shapes.dims.get(value)
         if dims is None or all(size == 1 for size in dims):
             return None if dims is None else value
         if all(size == 1 for size in dims[:-1]):
             return self._reshape(value, [dims[-1]] + [1] * (rank - 2))
         if len(dims) != rank:
             return None
-        twin = self.twin(value)
-        if twin is None and all(size == 1 for size in dims[1:-1]) and isinstance(dims[-1], int):
-            twin = self._reshape(value, [0, dims[-1]] + [1] * (rank - 2))
-        return twin
+        found = self.find(value)
+        if found is None and all(size == 1 for size in dims[1:-1]):
+            found = self._reshape(value, [0, dims[-1]] + [1] * (rank - 2))
+        return found
 
-    def _reshape(self, value, target):
-        """A Reshape behind a value, or before all nodes for what none of them gives."""
+    def _reshape(self, value: ir.Value, target: Sequence) -> ir.Value | None:
+        """A Reshape behind a value, or before all nodes if none of them computes it."""
         if not all(isinstance(size, int) for size in target):
             return None
-        make = ir.tape.Tape()
         shape = add_initializer(self._graph, f"{value.name}/channels_first", np.array(target))
-        turned = make.op("Reshape", [value, shape])
-        turned.type = value.type
-        node = value.producer()
-        (self._graph[0].prepend if node is None else node.append)(list(make.nodes))
-        return turned
+        reshape, source = ir.Node("", "Reshape", [value, shape]), value.producer()
+        reshape.outputs[0].type = value.type
+        (self._graph[0].prepend if source is None else source.append)(reshape)
+        return reshape.outputs[0]
 
-    def _turn_concat(self, node, rank):
-        """The axis of the channels is the second one now, those of space come behind it."""
-        turned = self._turn_inputs(node, rank, lambda value, _: self.twin(value))
-        if turned:
+    def _change_concat(self, node: ir.Node, rank: int) -> bool:
+        """Moves the axis of a Concat: channels are the second axis now, space comes behind."""
+        changed = self._change_inputs(node, rank, lambda value, _: self.find(value))
+        if changed:
             axis = _first(rank).index(attribute(node, "axis", 0) % rank)
             node.attributes["axis"] = ir.AttrInt64("axis", axis)
-        return turned
+        return changed
 
-    def _turn_pad(self, node, rank):
-        """The widths of a Pad come in the new order of the axes."""
-        pads = self._known.constant(node.inputs[1])
-        twin = None if pads is None or len(pads) != 2 * rank else self.twin(node.inputs[0])
-        if twin is not None:
-            order = [*_first(rank), *(axis + rank for axis in _first(rank))]
-            turned = np.array([pads[axis] for axis in order])
-            node.replace_input_with(0, twin)
-            name = f"{node.name}/channels_first"
-            node.replace_input_with(1, add_initializer(self._graph, name, turned))
-        return twin is not None
+    def _change_pad(self, node: ir.Node, rank: int) -> bool:
+        """Puts the widths of a Pad in the new order of the axes."""
+        pads = self._shapes.constant(node.inputs[1])
+        value = None if pads is None or len(pads) != 2 * rank else self.find(node.inputs[0])
+        if value is None:
+            return False
+        pads = np.reshape(pads, (2, rank))[:, _first(rank)].reshape(-1)
+        name = f"{node.name}/channels_first"
+        node.replace_input_with(0, value)
+        node.replace_input_with(1, add_initializer(self._graph, name, pads))
+        return True
 
 
-def _order(node):
-    """The axes of a Transpose as a list."""
+def _order(node: ir.Node) -> list[int]:
+    """The axes of a Transpose."""
     return list(attribute(node, "perm", ()))
 
 
-def _last(rank):
+def _last(rank: int) -> list[int]:
     """The order that puts the channels last: (B, C, S) -> (B, S, C)."""
     return [0, *range(2, rank), 1]
 
 
-def _first(rank):
+def _first(rank: int) -> list[int]:
     """The order that puts the channels first: (B, S, C) -> (B, C, S)."""
     return [0, rank - 1, *range(1, rank - 1)]

@@ -1,19 +1,19 @@
-"""From a Keras function to an ONNX graph, before any rewriting of it.
+"""Conversion of a Keras function to an ONNX graph, before any rewriting.
 
-The function is traced with the model's weights as *arguments* (`keras.StatelessScope` puts them in
-the place of the variables) and not as captured variables. So the graph that the converter sees
-holds no large constants, whatever the model's size; afterwards each weight becomes an initializer
-that bears its Keras path.
+The function is traced with the model's weights as *arguments*: `keras.StatelessScope` puts them in
+the place of the variables. So the graph that the converter reads holds no large constants. After
+the conversion each weight becomes an initializer with its Keras path as its name.
 
-Two kinds of tensors are constants from the start. The weights of recurrent layers are, because
-tf2onnx writes `LSTM` only where it can read them; and tensors that a layer made eagerly and keeps,
-which TensorFlow captures.
+Two kinds of tensors are constants from the start: weights of recurrent layers, because tf2onnx
+writes `LSTM` only if it can read them, and eager tensors of a layer, which TensorFlow captures.
 """
 
 import contextlib
 import logging
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -31,17 +31,21 @@ from keras_transformer.export.graph.operators import HANDLERS
 from keras_transformer.export.staging import ExportError
 
 
-def trace(function, variables, specs):
+def trace(
+    function: Callable[..., dict[str, Any]],
+    variables: Sequence[keras.Variable],
+    specs: dict[str, tf.TensorSpec],
+) -> Any:
     """The concrete function of `function(**inputs)` with `variables` as its first inputs.
 
     Args:
-        function: takes tensors by keyword, one for each of `specs`; returns a dict of tensors.
+        function: takes tensors by keyword, one per item of `specs`; returns a dict of tensors.
         variables: Keras variables that it reads.
         specs: dict from input names to `tf.TensorSpec`.
 
     Returns:
-        A concrete function whose inputs are the variables' values, then the inputs, then the eager
-        tensors that it captured.
+        A concrete function whose inputs are the variables' values, then the inputs, then captured
+        eager tensors.
 
     Raises:
         ExportError: the function reads a TensorFlow resource, such as a lookup table.
@@ -71,8 +75,8 @@ def trace(function, variables, specs):
 
 
 @contextlib.contextmanager
-def _valid_scopes():
-    """Lets layers have any name. Keras opens a scope of each, and a graph takes few characters."""
+def _valid_scopes() -> Iterator[None]:
+    """Lets layers have any name. Keras opens a scope for each; graphs allow few characters."""
     scope = tf.name_scope
     tf.name_scope = lambda name: scope(re.sub(r"[^\w.\\/>-]|^_", "x", name, flags=re.ASCII))
     try:
@@ -81,11 +85,11 @@ def _valid_scopes():
         tf.name_scope = scope
 
 
-def check_layers(model):
-    """Raises `ExportError` for a layer that computes otherwise while sizes are not known.
+def check_layers(model: keras.Model) -> None:
+    """Raises `ExportError` for a layer that computes something else while sizes are unknown.
 
-    `CenterCrop` enlarges a picture that is smaller than the crop. It asks for that in Python, and
-    while it is traced with free sizes the answer is no.
+    `CenterCrop` enlarges a picture that is smaller than the crop. A Python condition decides that,
+    which is false while the layer is traced with free sizes.
     """
     for layer in model._flatten_layers():
         nodes = layer._inbound_nodes if isinstance(layer, keras.layers.CenterCrop) else ()
@@ -98,20 +102,25 @@ def check_layers(model):
             )
 
 
-def recurrent_variables(model):
-    """The variables that recurrent layers own, such as those of `keras.layers.LSTM`."""
+def recurrent_variables(model: keras.Model) -> list[keras.Variable]:
+    """The variables of recurrent layers, such as `keras.layers.LSTM`."""
     recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
     return [variable for layer in recurrent for variable in layer.variables]
 
 
-def convert(traced, variables, opset, constants=()):
+def convert(
+    traced: Any,
+    variables: Sequence[keras.Variable],
+    opset: int,
+    constants: Iterable[keras.Variable] = (),
+) -> tuple[ir.Model, dict[str, keras.Variable]]:
     """An ONNX model of a concrete function from `trace`, weights not yet filled in.
 
     Args:
         traced: result of `trace`.
-        variables: those that were traced.
+        variables: the variables that were traced.
         opset: version of ONNX's own operators.
-        constants: those of `variables` that the converter has to see the values of.
+        constants: the `variables` whose values the converter has to read.
 
     Returns:
         A pair: `onnx_ir.Model` whose graph inputs are the weights, named by their paths and made
@@ -159,13 +168,15 @@ def convert(traced, variables, opset, constants=()):
     return ir.from_proto(converted), dict(zip(names, variables, strict=True))
 
 
-def _frozen(traced, inputs, outputs, arrays):
+def _frozen(
+    traced: Any, inputs: list[str], outputs: list[str], arrays: dict[str, Any]
+) -> tf.compat.v1.GraphDef:
     """The function's graph for tf2onnx, with constants in the place of some of its inputs.
 
     Args:
         traced: result of `trace`.
         inputs, outputs: names of its tensors.
-        arrays: dict from names of inputs to the values that they get.
+        arrays: dict from names of inputs to their values.
     """
     frozen = tf_loader.from_function(traced, inputs, outputs)
     compiled = _allow_inlining(frozen)
@@ -183,25 +194,25 @@ def _frozen(traced, inputs, outputs, arrays):
         return tf_loader.tf_optimize(left, outputs, frozen)
 
 
-def _allow_inlining(graph):
-    """Lets TensorFlow inline functions that were to be compiled; returns whether there are any.
+def _allow_inlining(graph: tf.compat.v1.GraphDef) -> bool:
+    """Lets TensorFlow inline functions that XLA would compile; returns whether there are any.
 
     A grouped convolution is a `tf.function(jit_compile=True)` in Keras; ONNX has no such calls.
     """
     functions = graph.library.function
     nodes = [node for function in functions for node in function.node_def]
-    found = False
+    compiled = False
     for item in [*graph.node, *functions, *nodes]:
-        found |= "_XlaMustCompile" in item.attr
+        compiled |= "_XlaMustCompile" in item.attr
         for name in ("_XlaMustCompile", "_noinline"):
             item.attr.pop(name, None)
-    return found
+    return compiled
 
 
-def _drop_element_shapes(graph):
-    """Takes the second input from each Identity that was a list of a loop's inputs.
+def _drop_element_shapes(graph: onnx.GraphProto) -> None:
+    """Removes the second input of each Identity that was a list of a loop's inputs.
 
-    tf2onnx leaves the list's element shape there, which only its own optimizer would take away.
+    tf2onnx leaves the list's element shape there, which only its own optimizer would remove.
     """
     for node in graph.node:
         if node.op_type == "Identity":
@@ -211,8 +222,8 @@ def _drop_element_shapes(graph):
                 _drop_element_shapes(attribute.g)
 
 
-def _unique(paths):
-    """Paths made unique: a shared model may hold two weights of one path."""
+def _unique(paths: Iterable[str]) -> list[str]:
+    """Unique names for paths: a shared model may have two weights of one path."""
     seen, names = {}, []
     for path in paths:
         seen[path] = seen.get(path, 0) + 1
@@ -221,33 +232,33 @@ def _unique(paths):
 
 
 class _Problems(logging.Handler):
-    """Keeps what tf2onnx logs as errors, and keeps all its lines off the terminal."""
+    """Collects the errors that tf2onnx logs, and keeps all its lines off the terminal."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.lines = []
         self._logger = logging.getLogger("tf2onnx")
 
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage().partition("\n")[0])
 
-    def __enter__(self):
+    def __enter__(self) -> "_Problems":
         self._before = self._logger.handlers, self._logger.propagate, self._logger.level
         self._logger.handlers, self._logger.propagate = [self], False
         self._logger.setLevel(logging.ERROR)
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         self._logger.handlers, self._logger.propagate = self._before[:2]
         self._logger.setLevel(self._before[2])
 
 
-def _check_operators(model):
-    """Raises `ExportError` that names every operator that is not ONNX's."""
+def _check_operators(model: onnx.ModelProto) -> None:
+    """Raises `ExportError` that names every operator that ONNX does not have."""
     versions = {item.domain: item.version for item in model.opset_import}
     unmapped = {}
 
-    def visit(graph):
+    def visit(graph: onnx.GraphProto) -> None:
         for node in graph.node:
             try:
                 onnx.defs.get_schema(node.op_type, versions[""], node.domain)
@@ -259,17 +270,17 @@ def _check_operators(model):
 
     visit(model.graph)
     if unmapped:
-        found = ", ".join(f"{name} (at {place})" for name, place in sorted(unmapped.items()))
+        names = ", ".join(f"{name} (at {place})" for name, place in sorted(unmapped.items()))
         raise ExportError(
-            f"Operators without a counterpart in ONNX opset {versions['']}: {found}. Replace "
-            "them in the model by others, or export a SavedModel, which holds them as they are."
+            f"Operators without a counterpart in ONNX opset {versions['']}: {names}. Replace "
+            "them in the model by others, or export a SavedModel, which supports them."
         )
 
 
-def fill_weights(model, variables):
+def fill_weights(model: ir.Model, variables: dict[str, keras.Variable]) -> None:
     """Turns the weights among the graph's inputs into initializers with their values.
 
-    Weights that the graph never reads, such as the state of dropout's random numbers, go.
+    Weights that the graph never reads, such as the seeds of dropout, are removed.
     """
     graph = model.graph
     for value in graph.initializers.values():

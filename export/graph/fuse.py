@@ -1,46 +1,43 @@
-"""Fusion of our own subgraphs into ONNX's and ONNX Runtime's operators, by pattern rewriting.
+"""Fusion of blocks into single operators of ONNX and ONNX Runtime.
 
-What Keras and tf2onnx write for a layer norm is twelve nodes, for an attention about fifteen. A
-decoding step is bound by the number of nodes wherever the model is small, so each pattern of ours
-becomes the one operator that does the same: `LayerNormalization` of ONNX, and of the domain
-`com.microsoft` `MultiHeadAttention` (with the decoder's growing cache where there is one),
-`FusedMatMul` (products with a transposed matrix) and, for GPUs, `SkipLayerNormalization` (residual
-+ norm).
+Keras and tf2onnx write a layer norm as twelve nodes and an attention as about fifteen. For small
+models the time of a decoding step depends on the number of nodes. So each such subgraph becomes one
+operator: `LayerNormalization` of ONNX, and of the domain `com.microsoft` `MultiHeadAttention` and
+`Attention`, `FusedMatMul` (products with a transposed matrix) and, for GPUs,
+`SkipLayerNormalization` (residual + norm).
 
-The rules stand by subject in `fuse_activations`, `fuse_attention`, `fuse_norms`,
-`fuse_projections` and `fuse_selections`; what a rule is made of is in `fuse_rule`. A new rule is a
-class there and an entry in its list of rules.
-
-Why not rules that exist: onnxscript 0.7's `optimize_for_ort` fuses nothing of a converted model of
-ours, no norm and no attention (449 nodes of a forward pass are left, 180 after these rules), nor
-does ONNX Runtime's transformer optimizer. Both know the graphs that PyTorch's exporters write.
+The fusions stand by subject in `fuse_attention`, `fuse_norms`, `fuse_products` and
+`fuse_selections`. Small ones are patterns (`fuse_rule`); to add one, write a class there and put it
+in `fuse_blocks`. Others are functions of the graph and its shapes. `docs/library.md` says why
+existing rules do not help.
 """
 
 import contextlib
 import warnings
+from collections.abc import Callable, Iterator
 
+import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
+from keras_transformer.export.graph import fuse_attention, fuse_norms, fuse_products
 from keras_transformer.export.graph.channels_first import keep_channels_first
-from keras_transformer.export.graph.fuse_activations import activation_rules
-from keras_transformer.export.graph.fuse_attention import attention_rules, cached_attention_rules
 from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
-from keras_transformer.export.graph.fuse_norms import norm_rules, residual_rules, sum_residuals
-from keras_transformer.export.graph.fuse_projections import (
-    logits_rules,
-    pack_projections,
-    product_rules,
+from keras_transformer.export.graph.fuse_rule import Rule
+from keras_transformer.export.graph.fuse_selections import (
+    Ascending,
+    HardSigmoid,
+    PickedElements,
 )
-from keras_transformer.export.graph.fuse_selections import condition_rules, index_rules
 from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes
+from keras_transformer.export.graph.shapes import InferredShapes
 from keras_transformer.export.graph.simplify import simplify
 
 
 @contextlib.contextmanager
-def optional(model):
-    """Undoes what is done to an `onnx_ir.Model` inside, where that fails, and warns.
+def optional(model: ir.Model) -> Iterator[None]:
+    """Undoes the changes to a model in the context if they raise, and warns.
 
-    Fused or not, the file computes the same, and the proof that follows holds either to Keras.
+    With or without fusion, the file computes the same, and the proof compares either with Keras.
     """
     before = model.clone()
     for name, value in model.graph.initializers.items():
@@ -57,31 +54,49 @@ def optional(model):
         simplify(model)
 
 
-def fuse_blocks(model, skip_norms=False):
-    """Rewrites the blocks of an `onnx_ir.Model` in place; the results stay as they are.
+def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
+    """Rewrites the blocks of a model in place; the results stay the same.
 
     Args:
         model: result of `simplify` with `hoisting=False`.
-        skip_norms: whether residual + norm become one operator, which wins on GPUs only.
+        precision: precision that the model will have. float16 is for GPUs, where residual + norm
+            are faster as one operator. In float32, encoders use operators for large batches on
+            CPUs, which reduced precisions do not have.
     """
-
-    def flat_rules(known):
-        return product_rules(known) + condition_rules(known) + activation_rules(known)
-
-    steps = [index_rules, flat_rules, norm_rules, cached_attention_rules, attention_rules]
-    steps.append(flat_rules)  # attention has left new places for these
-    if skip_norms:
-        steps.append(residual_rules)
-    steps.append(logits_rules)
-    known = simplify(model, hoisting=False)
-    for rules in steps:
-        # Each set of rules sees what the one before has left, with fresh knowledge of shapes.
-        while pattern.RewriteRuleSet(rules(known)).apply_to_model(model):
-            known = simplify(model, hoisting=False)
-    pack_projections(model.graph)
+    if precision == "float16":
+        finish = fuse_norms.fuse_residuals
+    else:
+        finish = fuse_norms.sum_residuals
+    steps = [
+        _patterns(PickedElements, Ascending),
+        fuse_products.multiply_vectors,
+        _patterns(HardSigmoid),
+        _patterns(fuse_norms.LayerNorm, fuse_norms.RootMeanSquareNorm),
+        fuse_attention.fuse_attention,
+        fuse_products.multiply_vectors,  # the output of an attention is flat now
+        _patterns(fuse_products.Logits),
+    ]
+    shapes = simplify(model, hoisting=False)
+    for step in steps:
+        while step(model, shapes):
+            shapes = simplify(model, hoisting=False)
+    fuse_attention.pack_projections(model.graph, shapes, project=precision == "float32")
     if any(node.op_type == "Conv" for node in all_nodes(model.graph)):
         keep_channels_first(model.graph, simplify(model, hoisting=False))
         fuse_convolutions(model, simplify(model, hoisting=False))
-    if not skip_norms:
-        sum_residuals(model.graph)
+    finish(model.graph, simplify(model, hoisting=False))
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
+    shapes = simplify(model)
+    if precision == "float32":
+        fuse_products.flatten_networks(model.graph, shapes)
+        simplify(model)
+
+
+def _patterns(*rules: type[Rule]) -> Callable[[ir.Model, InferredShapes], int]:
+    """A step that applies some rules and returns how often."""
+
+    def apply(model: ir.Model, shapes: InferredShapes) -> int:
+        instances = [rule.rule(shapes) for rule in rules]
+        return pattern.RewriteRuleSet(instances).apply_to_model(model)
+
+    return apply

@@ -1,23 +1,15 @@
-"""Selections, as ONNX has them: by a condition, by one index a row, and of the smallest integers.
+"""Selections and straight lines: single operators for what Keras computes by several.
 
-A beam search is full of them: which hypotheses go on, where each comes from, which rows are left.
+A beam search has many selections: which hypotheses go on, where each comes from, which rows are
+left.
 
 Shapes: B batch, N entries of a row, W chosen ones.
 """
 
+import onnx_ir as ir
+
 from keras_transformer.export.graph.fuse_rule import Rule
-from keras_transformer.export.graph.nodes import attribute, number
-
-
-def index_rules(known):
-    """Choice of one element for each index, and integers put in order."""
-    return [PickedElements.rule(known), Ascending.rule(known)]
-
-
-def condition_rules(known):
-    """Choice by a condition."""
-    # The steps of a recurrent layer choose by one condition several times: its casts are shared.
-    return [Chosen.rule(known, remove_nodes=False)]
+from keras_transformer.export.graph.nodes import attribute, is_number, number
 
 
 class PickedElements(Rule):
@@ -30,15 +22,17 @@ class PickedElements(Rule):
     def pattern(self, op, x, indices, axes):
         return op.GatherND(x, op.Unsqueeze(indices, axes), _outputs=["picked"])
 
-    def check(self, context, x, indices, axes, picked):
-        dims, rows = self.known.dims.get(x), self.known.dims.get(indices)
+    def check(
+        self, context, x: ir.Value, indices: ir.Value, axes: ir.Value, picked: ir.Value
+    ) -> bool:
+        dims, rows = self.shapes.dims.get(x), self.shapes.dims.get(indices)
         batch_dims = attribute(picked.producer(), "batch_dims", 0)
         return bool(dims and rows and len(dims) == len(rows) == batch_dims + 1) and (
             number(axes) in (-1, len(rows))
         )
 
     def rewrite(self, op, x, indices, axes, picked):
-        return op.GatherElements(x, indices, axis=len(self.known.dims[x]) - 1)
+        return op.GatherElements(x, indices, axis=len(self.shapes.dims[x]) - 1)
 
 
 class Ascending(Rule):
@@ -52,26 +46,39 @@ class Ascending(Rule):
         values, _ = op.TopK(op.Neg(x), count, _outputs=["values", "indices"])
         return op.Neg(values)
 
-    def check(self, context, values, indices, **_):
+    def check(
+        self, context, x: ir.Value, count: ir.Value, values: ir.Value, indices: ir.Value
+    ) -> bool:
         return not indices.uses() and attribute(values.producer(), "largest", 1) == 1
 
-    def rewrite(self, op, x, count, values, **_):
+    def rewrite(self, op, x, count, values, indices):
         axis = attribute(values.producer(), "axis", -1)
         return op.TopK(x, count, axis=axis, largest=0, _outputs=2)[0]
 
 
-class Chosen(Rule):
-    """One of two numbers, by a condition.
+class HardSigmoid(Rule):
+    """A straight line between 0 and 1, half of Keras' `hard_silu`, which MobileNetV3 has.
 
-    before   y = Add(Mul(Cast(condition), one), Mul(other, Cast(Not(condition))))
-    after    y = Where(condition, one, other)
+    before   y = Mul(Clip(Add(x, 3), 0, 6), 1/6)
+    after    y = HardSigmoid(x, alpha=1/6, beta=3/6)
     """
 
-    def pattern(self, op, condition, one, other):
-        return op.Add(
-            op.Mul(op.Cast(condition, _outputs=["yes"]), one),
-            op.Mul(other, op.Cast(op.Not(condition), _outputs=["no"])),
-        )
+    def pattern(self, op, x, offset, low, high, slope):
+        return op.Mul(op.Clip(op.Add(x, offset), low, high), slope)
 
-    def rewrite(self, op, condition, one, other, **_):
-        return op.Where(condition, one, other)
+    def check(
+        self,
+        context,
+        x: ir.Value,
+        offset: ir.Value,
+        low: ir.Value,
+        high: ir.Value,
+        slope: ir.Value,
+    ) -> bool:
+        numbers = [number(value) for value in (offset, high, slope)]
+        ends_at_one = None not in numbers and abs(numbers[1] * numbers[2] - 1) < 1e-6
+        return is_number(low, 0) and ends_at_one
+
+    def rewrite(self, op, x, offset, low, high, slope):
+        alpha = number(slope)
+        return op.HardSigmoid(x, alpha=alpha, beta=alpha * number(offset))

@@ -1,29 +1,29 @@
 """float16 for GPUs: weights, products, attention, norms and caches; the rest stays float32.
 
-Every operator of `HALF` gets its numbers through a Cast to float16 and hands its result on through
-a Cast to float32. Then pairs of Casts that undo each other go, and a loop's state that is only read
-through such a Cast is kept in float16 between steps (`half_loops`). What is left in float32 are
-log-probabilities, scores and positions, which need its range or its precision.
+Every operator of `HALF` reads its numbers through a Cast to float16, and others read its result
+through a Cast to float32. Then pairs of Casts that undo each other are removed, and a loop's state
+that is only read through such a Cast is kept in float16 between steps. Log-probabilities, scores
+and positions stay float32, because they need its range or its precision.
 
     before   y = MatMul(Relu(MatMul(x, w)), v)
     Casts    y = float(MatMul(half(Relu(float(MatMul(half(x), half w)))), half v))
     after    y = float(MatMul(Relu(MatMul(half(x), half w)), half v))
 
-Why not a converter that exists: `onnxruntime.transformers.float16` 1.31 and onnxconverter-common
-1.16 both write files that ONNX Runtime refuses as soon as there is a loop, with blocked operators,
-too; and they halve the scores of hypotheses, eight states of a loop where four are caches. On a
-forward pass, without a loop, the first agrees with this module (differences 0.005 and 0.006).
+`docs/library.md` says why existing converters do not help.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_transformer.export.graph.half_loops import halve_state, is_cast, is_half_cast, make_cast
-from keras_transformer.export.graph.nodes import add_initializer, all_nodes
+from keras_transformer.export.graph.fuse_attention import BIAS_INPUT
+from keras_transformer.export.graph.nodes import add_initializer, all_nodes, producer
 from keras_transformer.export.graph.simplify import clean
 
-# Operators that work in float16: those that cost, and those between them.
+FLOAT, FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
+# Expensive operators, which work in float16.
 HALF = {
     "MatMul",
     "FusedMatMul",
@@ -31,44 +31,21 @@ HALF = {
     "SkipLayerNormalization",
     "LayerNormalization",
 }
-# These only move or bend numbers: float16 where their input is float16 already.
-FOLLOW = {
-    "Reshape",
-    "Split",
-    "Transpose",
-    "Relu",
-    "Gather",
-    "Concat",
-    "Slice",
-    "Add",
-    "Mul",
-    "Expand",
-}
+# Cheap operators, in float16 if their input is float16 already.
+FOLLOW = set("Reshape Split Transpose Relu Gather Concat Slice Add Mul Expand".split())
 # Operators that give integers or booleans, whatever they read.
-NO_NUMBERS = {
-    "And",
-    "ArgMax",
-    "ArgMin",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "IsInf",
-    "IsNaN",
-    "Less",
-    "LessOrEqual",
-    "NonZero",
-    "Not",
-    "Or",
-    "Shape",
-    "Size",
-}
+NO_NUMBERS = set(
+    """
+    And ArgMax ArgMin Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual NonZero Not Or Shape
+    Size
+    """.split()
+)
 # The bias of an attention is at least this: float16 ends at 65504, and exp of it is 0 in any case.
 LOWEST = -3e4
-BIAS_INPUT = 5  # of a MultiHeadAttention
 
 
-def halve(model, is_kept):
-    """Rewrites an `onnx_ir.Model` in place.
+def halve(model: ir.Model, is_kept: Callable[[ir.Value], bool]) -> int:
+    """Rewrites a model in place.
 
     Args:
         model: result of `fuse_blocks` and `simplify`.
@@ -77,8 +54,8 @@ def halve(model, is_kept):
     Returns:
         How many weights are float16 now.
     """
-    graph, halves = model.graph, _Halves(model)
-    for node in all_nodes(graph):  # slots that are float16 already; tf2onnx notes no dtype here
+    graph, converter = model.graph, _Converter(model)
+    for node in all_nodes(graph):  # caches that are float16 already; tf2onnx notes no dtype here
         if node.op_type == "ScatterND" and node.outputs[0].dtype is None:
             node.outputs[0].type = node.inputs[0].type
     for node in all_nodes(graph):
@@ -86,127 +63,136 @@ def halve(model, is_kept):
         kept = any(is_kept(weight) for weight in weights)
         embedding = node.op_type == "Gather" and weights and not is_kept(weights[0])
         if embedding or (node.op_type in HALF and not kept):
-            halves.convert(node)
+            converter.convert(node)
     changed = True
     while changed:
-        changed = _drop_pairs(graph)
+        changed = _remove_pairs(graph)
         for node in all_nodes(graph):
-            if node.op_type in FOLLOW and _may_follow(node, halves.is_float):
-                halves.convert(node)
+            if node.op_type in FOLLOW and _may_follow(node, converter.is_float):
+                converter.convert(node)
                 changed = True
-        changed = halve_state(graph) or changed
+        changed = _halve_state(graph) or changed
     clean(model)
     common.NameFixPass()(model)
-    return len(halves.weights)
+    return len(converter.weights)
 
 
-def float_values(model):
-    """Whether a value is float32, as a function, as far as its dtype and the operators tell.
+def _float_values(graph: ir.Graph) -> set[ir.Value]:
+    """The float32 values without a noted dtype, as far as the operators tell.
 
-    tf2onnx notes the dtypes of the values that it writes. Those of fused operators follow from
-    their inputs: an operator gives what it reads, but for those of `NO_NUMBERS`.
+    tf2onnx notes the dtypes of the values that it writes. Dtypes of fused operators follow from
+    their inputs: an operator gives what it reads, except those of `NO_NUMBERS`.
     """
     floats = set()
 
-    def is_float(value):
-        return value is not None and (value.dtype == ir.DataType.FLOAT or value in floats)
+    def is_float(value: ir.Value | None) -> bool:
+        return value is not None and (value.dtype == FLOAT or value in floats)
 
-    for node in all_nodes(model.graph):
+    for node in all_nodes(graph):
         if node.op_type == "Loop":
             body = node.attributes["body"].value
-            pairs = zip(node.inputs[2:], body.inputs[2:], node.outputs, strict=False)
-            for first, state, last in pairs:
-                if is_float(first) or is_float(state):
-                    floats.update((first, state, last))
+            for slot in zip(node.inputs[2:], body.inputs[2:], node.outputs, strict=False):
+                floats.update(slot if any(map(is_float, slot[:2])) else ())
             continue
         if node.op_type == "Cast":
-            chosen = node.attributes["to"].value == ir.DataType.FLOAT
-        elif node.op_type in NO_NUMBERS:
-            chosen = False
+            gives_float = node.attributes["to"].value == FLOAT
         elif node.op_type == "Where":
-            chosen = is_float(node.inputs[1]) or is_float(node.inputs[2])
+            gives_float = any(map(is_float, node.inputs[1:]))
         else:
-            chosen = bool(node.inputs) and is_float(node.inputs[0])
-        if chosen:
+            gives_float = node.op_type not in NO_NUMBERS and any(map(is_float, node.inputs[:1]))
+        if gives_float:
             floats.update(node.outputs[:1] if node.op_type == "TopK" else node.outputs)
-    return is_float
+    return floats
 
 
-def _is_float_weight(value):
+def _is_float_weight(value: ir.Value | None) -> bool:
     """Whether a value is a float32 constant of more than one number."""
-    return (
-        value is not None
-        and value.const_value is not None
-        and value.const_value.dtype == ir.DataType.FLOAT
-        and value.const_value.size > 1
-    )
+    tensor = None if value is None else value.const_value
+    return tensor is not None and tensor.dtype == FLOAT and tensor.size > 1
 
 
-class _Halves:
+class _Converter:
     """Puts nodes into float16, and holds the float16 copies of weights that they share."""
 
-    def __init__(self, model):
-        self.graph = model.graph
-        self.is_float = float_values(model)
+    def __init__(self, model: ir.Model) -> None:
+        self._graph, self._floats = model.graph, _float_values(model.graph)
         self.weights = {}  # float32 weight -> its float16 copy
-        self.lowest = None
 
-    def convert(self, node):
+    def is_float(self, value: ir.Value | None) -> bool:
+        """Whether a value was float32 at the start, or has this dtype now."""
+        return value is not None and (value.dtype == FLOAT or value in self._floats)
+
+    def convert(self, node: ir.Node) -> None:
         """Puts Casts around a node, and float16 copies in the place of its weights."""
         for index, value in enumerate(node.inputs):
-            if not self.is_float(value) or value.dtype == ir.DataType.FLOAT16:
+            if not self.is_float(value) or value.dtype == FLOAT16:
                 continue
             if _is_float_weight(value):
                 node.replace_input_with(index, self._weight(value))
                 continue
             if node.op_type == "MultiHeadAttention" and index == BIAS_INPUT:
-                bounded = ir.Node("", "Max", [value, self._lowest()], num_outputs=1)
+                lowest = add_initializer(self._graph, "lowest", np.array(LOWEST, np.float32))
+                bounded = ir.Node("", "Max", [value, lowest])
                 node.prepend(bounded)
                 value = bounded.outputs[0]
-            cast = make_cast(value, ir.DataType.FLOAT16)
+            cast = _cast(value, FLOAT16)
             node.prepend(cast)
             node.replace_input_with(index, cast.outputs[0])
         for output in node.outputs:
             if output.uses() or output.is_graph_output():
-                self._widen(node, output)
+                _narrow(output)
 
-    @staticmethod
-    def _widen(node, output):
-        """Lets all readers of an output read it through a Cast to float32, under its old name."""
-        cast = make_cast(output, ir.DataType.FLOAT)
-        node.append(cast)
-        output.replace_all_uses_with(cast.outputs[0], replace_graph_outputs=True)
-        cast.replace_input_with(0, output)
-        cast.outputs[0].name, output.name = output.name, f"{output.name}/half"
-        output.type = ir.TensorType(ir.DataType.FLOAT16)
-
-    def _weight(self, value):
+    def _weight(self, value: ir.Value) -> ir.Value:
         """The float16 copy of a weight; numbers that are too large become the largest."""
         if value not in self.weights:
             largest = np.finfo(np.float16).max
             array = np.clip(value.const_value.numpy(), -largest, largest).astype(np.float16)
-            self.weights[value] = add_initializer(self.graph, f"{value.name}/half", array)
+            self.weights[value] = add_initializer(self._graph, f"{value.name}/half", array)
         return self.weights[value]
 
-    def _lowest(self):
-        if self.lowest is None:
-            array = np.array(LOWEST, np.float32)
-            self.lowest = add_initializer(self.graph, f"half/{LOWEST}", array)
-        return self.lowest
+
+def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
+    """A new Cast of `value`, in no graph yet."""
+    node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))])
+    node.outputs[0].dtype, node.outputs[0].shape = dtype, value.shape
+    return node
 
 
-def _drop_pairs(graph):
-    """Steps over Casts to float32 and back; returns whether there were any.
+def _narrow(output: ir.Value) -> None:
+    """Makes a node's output float16; its readers read a Cast to float32 with its old name."""
+    cast = _cast(output, FLOAT)
+    output.producer().append(cast)
+    output.replace_all_uses_with(cast.outputs[0], replace_graph_outputs=True)
+    cast.replace_input_with(0, output)
+    cast.outputs[0].name, output.name = output.name, f"{output.name}/half"
+    output.type = ir.TensorType(FLOAT16)  # a new object: values may share one
+
+
+def _widened(value: ir.Value | None) -> ir.Value | None:
+    """The float16 value behind a Cast to float32, or `None`."""
+    cast = producer(value, "Cast")
+    half = cast.inputs[0] if cast and cast.attributes["to"].value == FLOAT else None
+    return half if half is not None and half.dtype == FLOAT16 else None
+
+
+def _is_half_cast(node: ir.Node) -> bool:
+    """Whether a node is a Cast to float16."""
+    return node.op_type == "Cast" and node.attributes["to"].value == FLOAT16
+
+
+def _remove_pairs(graph: ir.Graph) -> bool:
+    """Removes Casts to float32 and back; returns whether there were any.
 
     before   y = half(float(x))      x of float16
     after    y = x
     """
     changed = False
     for node in all_nodes(graph):
-        if is_half_cast(node) and _is_widened_half(node.inputs[0]):
-            output, half = node.outputs[0], node.inputs[0].producer().inputs[0]
+        half = _widened(node.inputs[0]) if _is_half_cast(node) else None
+        if half is not None:
+            output = node.outputs[0]
             if output.is_graph_output() and half.producer() and not half.is_graph_output():
-                # It takes the output's name, else a copy would be made to bear it.
+                # It takes the output's name, because a copy would be written for it otherwise.
                 half.name, half.shape = output.name, output.shape
                 output.name = f"{half.name}/cast"
             output.replace_all_uses_with(half, replace_graph_outputs=True)
@@ -215,27 +201,64 @@ def _drop_pairs(graph):
     return changed
 
 
-def _is_widened_half(value):
-    """Whether a value is float16 behind a Cast to float32."""
-    return (
-        is_cast(value, ir.DataType.FLOAT)
-        and value.producer().inputs[0].dtype == ir.DataType.FLOAT16
-    )
-
-
-def _may_follow(node, is_float):
+def _may_follow(node: ir.Node, is_float: Callable[[ir.Value | None], bool]) -> bool:
     """Whether all numbers that a node reads are float16 behind a Cast, or weights."""
-    if any(output.dtype == ir.DataType.FLOAT16 for output in node.outputs):
+    if any(output.dtype == FLOAT16 for output in node.outputs):
         return False
     # Weights have no Cast in front of them yet: they get a float16 copy when the node is converted.
     floats = [value for value in node.inputs if is_float(value)]
-    half = [value for value in floats if _is_widened_half(value)]
-    rest = [value for value in floats if value not in half]
-    # Only where a float16 operator reads the result: log-probabilities stay float32.
-    wanted = all(
-        is_half_cast(user) or user.op_type in FOLLOW
-        for output in node.outputs
-        for user, _ in output.uses()
-    )
-    body_outputs = any(output.is_graph_output() for output in node.outputs)
-    return bool(half) and all(map(_is_float_weight, rest)) and (wanted or body_outputs)
+    others = [value for value in floats if _widened(value) is None]
+    # Only if a float16 operator reads the result: log-probabilities stay float32.
+    readers = [user for output in node.outputs for user, _ in output.uses()]
+    wanted = all(_is_half_cast(user) or user.op_type in FOLLOW for user in readers)
+    wanted = wanted or any(output.is_graph_output() for output in node.outputs)
+    return len(others) < len(floats) and all(map(_is_float_weight, others)) and wanted
+
+
+def _halve_state(graph: ir.Graph) -> bool:
+    """Keeps the state of loops in float16 if it is only read through a Cast to it.
+
+    before   Loop(cache) { keys = half(cache); ...; cache_next = float(new_keys) }
+    after    Loop(half(cache)) { keys = cache; ...; cache_next = new_keys }
+
+    Returns:
+        Whether there was any.
+    """
+    changed = False
+    for loop in [node for node in graph if node.op_type == "Loop"]:
+        body = loop.attributes["body"].value
+        changed = _halve_state(body) or changed  # loops in the loop first
+        for index, state in enumerate(body.inputs[2:]):
+            readers = [user for user, _ in state.uses()]
+            half = _widened(body.outputs[1 + index])
+            if state.dtype != FLOAT or not readers or half is None:
+                continue
+            if all(map(_reads_half, readers)):
+                for user in readers:
+                    _read_half(user, state)
+                state.type = ir.TensorType(FLOAT16)
+                body.outputs[1 + index] = half
+                cast = _cast(loop.inputs[2 + index], FLOAT16)
+                loop.prepend(cast)
+                loop.replace_input_with(2 + index, cast.outputs[0])
+                _narrow(loop.outputs[index])
+                changed = True
+    return changed
+
+
+def _reads_half(node: ir.Node) -> bool:
+    """Whether a node is a Cast to float16, or takes rows that are only read by such Casts."""
+    users = [user for output in node.outputs for user, _ in output.uses()]
+    rows = node.op_type == "Gather" and bool(users)
+    return _is_half_cast(node) or (rows and all(map(_is_half_cast, users)))
+
+
+def _read_half(node: ir.Node, state: ir.Value) -> None:
+    """Lets a node for which `_reads_half` holds read `state` as float16."""
+    half, casts = state, [node]
+    if not _is_half_cast(node):
+        half, casts = node.outputs[0], [user for user, _ in node.outputs[0].uses()]
+        half.type = ir.TensorType(FLOAT16)
+    for cast in casts:
+        cast.outputs[0].replace_all_uses_with(half)
+        cast.graph.remove(cast, safe=True)

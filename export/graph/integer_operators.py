@@ -4,12 +4,14 @@ tf2onnx drops the fraction where TensorFlow rounds down, counts ids below 0 from
 compares and sorts integers as float32, which knows 24 bits of them.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import tf2onnx
 from onnx import TensorProto
 from tf2onnx.onnx_opset import reduction
 
-from keras_transformer.export.graph.lowering import lowered
+from keras_transformer.export.graph.lowering import Handler, Writer, lowered
 
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 # Dtypes that ONNX Runtime sorts only as another dtype.
@@ -21,23 +23,20 @@ COMPARED = {
     TensorProto.UINT32: TensorProto.INT64,
 }
 # Dtypes for which ONNX Runtime has no Where kernel.
-NO_WHERE = {TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16}
+NO_WHERE = {TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT64}
 # They pass integers on as they are.
-MOVES = {
-    "Cast", "Gather", "GatherV2", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice",
-    "Unsqueeze",
-}  # fmt: skip
+MOVES = set("Cast Gather GatherV2 Identity Reshape Slice Squeeze StridedSlice Unsqueeze".split())
 # They give sizes and places, which are never below 0.
 COUNTS = {"ArgMax", "ArgMin", "Shape", "Size", "TopK"}
 
 
-def _compare(name):
+def _compare(name: str) -> Handler:
     """A comparison of numbers; tf2onnx compares integers as float32, this one as int64.
 
     tf2onnx changes loops' counters to int64 later, so int32 is not certain to be int32.
     """
 
-    def write(add, *inputs):
+    def write(add: Writer, *inputs: str) -> str:
         if add.dtype(inputs[0]) not in FLOATS:
             inputs = [add("Cast", value, to=TensorProto.INT64) for value in inputs]
         return add(name, *inputs)
@@ -45,7 +44,7 @@ def _compare(name):
     return lowered(write)
 
 
-def _arg_extreme(context, node, name, arguments):
+def _arg_extreme(context, node, name: str, arguments: Sequence) -> None:
     """The place of the largest or smallest number of an axis, which for ONNX is no boolean."""
     dtype = context.get_dtype(node.input[0])
     if dtype in COMPARED:
@@ -54,7 +53,7 @@ def _arg_extreme(context, node, name, arguments):
     reduction.ArgMax.version_12(context, node)
 
 
-def _top_k(add, values, count):
+def _top_k(add: Writer, values: str, count: str) -> tuple[str, str]:
     """The largest of the last axis; integers are compared as they are, not as float32."""
     dtype = add.dtype(values)
     values = add.cast(values, COMPARED.get(dtype, dtype))
@@ -65,7 +64,7 @@ def _top_k(add, values, count):
     return add.cast(best, dtype), add.cast(places, index_type)
 
 
-def _one_hot(add, ids, depth, on, off):
+def _one_hot(add: Writer, ids: str, depth: str, on: str, off: str) -> str:
     """One number in `depth` is `on`; none is where an id is below 0 or too large.
 
     ONNX's own OneHot counts ids below 0 from the end.
@@ -79,13 +78,21 @@ def _one_hot(add, ids, depth, on, off):
     if axis < rank:
         places = add("Unsqueeze", places, list(range(1, rank - axis + 1)))
     hot = add("Equal", add("Unsqueeze", add.cast(ids, TensorProto.INT64), [axis]), places)
-    dtype, narrow = add.dtype(on), add.dtype(on) in NO_WHERE
-    if narrow:
-        on, off = (add.cast(value, TensorProto.INT32) for value in (on, off))
-    return add.cast(add("Where", hot, on, off), dtype)
+    return _select(add, hot, on, off)
 
 
-def _floor_divide(add, x, y):
+def _select(add: Writer, condition: str, x: str, y: str) -> str:
+    """One of two numbers, by a condition.
+
+    tf2onnx writes two products and a sum, which gives NaN if the other number is infinite.
+    """
+    dtype = add.dtype(x)
+    if dtype in NO_WHERE:
+        x, y = (add.cast(value, TensorProto.INT64) for value in (x, y))
+    return add.cast(add("Where", condition, x, y), dtype)
+
+
+def _floor_divide(add: Writer, x: str, y: str) -> str:
     """x / y, rounded down. ONNX's Div of integers drops the fraction, which rounds -1/3 to 0.
 
     before   q = FloorDiv(x, y)
@@ -101,7 +108,7 @@ def _floor_divide(add, x, y):
     return add("Sub", cut, add("Cast", add("Not", exact), to=add.dtype(x)))
 
 
-def _floor_mod(add, x, y):
+def _floor_mod(add: Writer, x: str, y: str) -> str:
     """The remainder of that division, which has the sign of y.
 
     The Mod of ONNX does this for integers. For floats it gives the remainder of a division that
@@ -118,7 +125,7 @@ def _floor_mod(add, x, y):
     return add("Where", apart, add("Add", rest, y), rest)
 
 
-def _not_zero(add, y):
+def _not_zero(add: Writer, y: str) -> str:
     """A divisor. Where it is 0, the run ends with an error, as in TensorFlow, not the process.
 
     before   y
@@ -130,7 +137,7 @@ def _not_zero(add, y):
     return add("Add", y, add("Gather", add.like(y, [0]), is_zero))
 
 
-def _is_count(context, value):
+def _is_count(context, value: str) -> bool:
     """Whether integers are never below 0: sizes, or places."""
     node = context.get_node_by_output(value)
     while node is not None and node.type in MOVES:
@@ -139,7 +146,7 @@ def _is_count(context, value):
     return node is not None and node.type in COUNTS and not values
 
 
-def product(add, x, axes, keepdims=0):
+def product(add: Writer, x: str, axes: Sequence[int], keepdims: int = 0) -> str:
     """The product of all numbers along axes.
 
     ONNX Runtime 1.31 multiplies integers as floats. A Loop multiplies them one after another, and
@@ -160,7 +167,7 @@ def product(add, x, axes, keepdims=0):
     return add("Unsqueeze", x, sorted(axes)) if keepdims else x
 
 
-def _multiply_steps(add, x, axis, steps, start):
+def _multiply_steps(add: Writer, x: str, axis: int, steps: str, start: str) -> str:
     """The Loop of `product` along one axis; `start` is the product of no numbers."""
     sizes = [size for i, size in enumerate(add.shape(x)) if i != axis]
     whole, body = (TensorProto.INT64, sizes), add.body()
@@ -177,17 +184,17 @@ def _multiply_steps(add, x, axis, steps, start):
     return add.context.make_node("Loop", inputs, **shared).output[0]
 
 
-def _product(add, x, axes):
+def _product(add: Writer, x: str, axes: str) -> str:
     """`product` along constant axes."""
     rank, axes = add.rank(x), add.context.get_node_by_output(axes).get_tensor_value()
     axes = [axis % rank for axis in np.ravel(axes).tolist()]
     return product(add, x, axes, keepdims=add.node.get_attr_value("keep_dims", 0))
 
 
-def _sorted_place(op):
+def _sorted_place(op: str) -> Handler:
     """Where a value would stand among sorted ones: how many of them are smaller, or as large."""
 
-    def write(add, ordered, values):  # (B, N), (B, M)
+    def write(add: Writer, ordered: str, values: str) -> str:  # (B, N), (B, M)
         smaller = add(op, add("Unsqueeze", ordered, [1]), add("Unsqueeze", values, [2]))
         dtype = add.node.output_dtypes[0]
         return add("ReduceSum", add("Cast", smaller, to=dtype), [2], keepdims=0)
@@ -195,7 +202,7 @@ def _sorted_place(op):
     return lowered(write)
 
 
-def _bucketize(add, x):
+def _bucketize(add: Writer, x: str) -> str:
     """Number of boundaries that are not larger than a number."""
     x = x if add.dtype(x) == TensorProto.DOUBLE else add.cast(x, TensorProto.FLOAT)
     bounds = add.like(x, add.node.get_attr_value("boundaries"))
@@ -204,7 +211,7 @@ def _bucketize(add, x):
     return add("ReduceSum", reached, [add.rank(x)], keepdims=0)
 
 
-def _bitwise_and(add, x, y):
+def _bitwise_and(add: Writer, x: str, y: str) -> str:
     """The sign of a float32, -0 included, which is how Keras' `signbit` asks; nothing else.
 
     before   y = BitwiseAnd(Bitcast(x), -2^31)
@@ -218,13 +225,13 @@ def _bitwise_and(add, x, y):
     return add("Mul", negative, np.int32(-(2**31)))
 
 
-def is_negative(add, x):
+def is_negative(add: Writer, x: str) -> str:
     """Whether the sign bit of each float is set; -0 has one."""
     zero = add.like(x, 0)
     return add("Or", add("Less", x, zero), add("Less", add("Reciprocal", x), zero))
 
 
-def _shift(direction):
+def _shift(direction: str) -> Handler:
     """All bits of integers moved by a count; those that are moved in are 0, or the sign's.
 
     BitShift takes unsigned integers only. To the right, the bits of a negative number are turned
@@ -234,7 +241,7 @@ def _shift(direction):
     after    m = Max(x, ~x); s = BitShift(m, n); y = Where(x < 0, ~s, s)         ~x = -1 - x
     """
 
-    def write(add, x, count):
+    def write(add: Writer, x: str, count: str) -> str:
         dtype, zero = add.dtype(x), np.int64(0)
         last = 8 * add.like(x, 0).itemsize - 1  # TensorFlow moves at most as far
         count = add("Min", add("Max", add.cast(count, TensorProto.INT64), zero), np.int64(last))
@@ -250,7 +257,7 @@ def _shift(direction):
     return lowered(write)
 
 
-def _invert(add, x):
+def _invert(add: Writer, x: str) -> str:
     """All bits turned around: -1 - x. For unsigned integers -1 is the largest of them."""
     return add("Sub", add.like(x, -1), x)
 
@@ -271,6 +278,7 @@ HANDLERS = {
     "OneHot": lowered(_one_hot),
     "Prod": lowered(_product),
     "RightShift": _shift("RIGHT"),
+    "SelectV2": lowered(_select),
     "TopKV2": lowered(_top_k),
     "UpperBound": _sorted_place("LessOrEqual"),
 }

@@ -1,181 +1,197 @@
-"""Shapes after operators that move, cut and repeat numbers, one rule for each operator.
+"""Shape rules of operators that move, cut or repeat numbers, or slide a window over them.
 
-What a rule is, and the table of all of them, is in `shape_rules`. These here read the *contents* of
-integer tensors (the target of a Reshape, the bounds of a Slice), which `contents` follows.
+`shape_rules` describes what a rule is and lists all of them. The rules here read the values of
+integer tensors, such as the target of a Reshape, which `shape_data` follows.
 
-Shapes in the examples: B batch, T positions, H heads, K size of a head.
+Shapes: B batch, T positions, H heads, K size of a head, C channels, S axis of space.
 """
 
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.sizes import product, quotient, total
+from keras_transformer.export.graph.shape_data import ShapeTable
+from keras_transformer.export.graph.sizes import Dims, Size, product, quotient, total
 
 # No axis is this long: tf2onnx and TensorFlow write this or more for "up to the end".
 ENDLESS = 10**9
 
 
-def reshape(known, node):
-    """The contents of the target, with 0 for the input's own size and -1 for what is left.
+def replace_axes(dims: Dims, axes: Iterable[int], by: Dims) -> Dims:
+    """The shape with other sizes for each of some axes."""
+    axes = {axis % len(dims) for axis in axes} if dims else set()
+    return tuple(
+        item for axis, size in enumerate(dims) for item in (by if axis in axes else (size,))
+    )
+
+
+def reshape(shapes: ShapeTable, node: ir.Node, dims: Dims | None, shape: Dims) -> Dims | None:
+    """The values of the target, with 0 for the input's own size and -1 for the remaining size.
 
     (B, T, H, K) reshaped to [0, 0, -1] is (B, T, H K): the product of all sizes, over B T.
     """
-    dims, target = known.dims.get(node.inputs[0]), known.data.get(node.inputs[1])
+    target, output = shapes.data.get(node.inputs[1]), node.outputs[0]
     if target is None:  # its length is the new rank
-        shape = known.dims.get(node.inputs[1])
-        rank = shape[0] if shape and isinstance(shape[0], int) else None
-        return None if rank is None else known.all_fresh(node.outputs[0], rank)
+        rank = shape[0] if shape else None
+        return shapes.new_symbols(output, rank) if isinstance(rank, int) else None
     target = list(target.flat)
     for axis, size in enumerate(target):
         if size == 0 and not attribute(node, "allowzero", 0):
-            target[axis] = dims[axis] if dims else known.fresh(node.outputs[0], axis)
+            target[axis] = dims[axis] if dims else shapes.new_symbol(output, axis)
     if -1 in target:
         axis = target.index(-1)
-        rest = product(target[:axis] + target[axis + 1 :])
-        size = None if dims is None else quotient(product(dims), rest)
-        target[axis] = known.fresh(node.outputs[0], axis) if size is None else size
+        others = product(target[:axis] + target[axis + 1 :])
+        size = None if dims is None else quotient(product(dims), others)
+        target[axis] = shapes.new_symbol(output, axis) if size is None else size
     return tuple(target)
 
 
-def flatten(known, node):
-    """(B, T, D) becomes (B, T D): the axes before `axis` are one, and so are those from it on."""
-    dims, axis = known.dims.get(node.inputs[0]), attribute(node, "axis", 1)
-    return None if dims is None else (product(dims[:axis]), product(dims[axis:]))
+def flatten(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
+    """(B, T, D) becomes (B, T D): axes before `axis` become one, and so do the others."""
+    axis = attribute(node, "axis", 1)
+    return (product(dims[:axis]), product(dims[axis:]))
 
 
-def transpose(known, node):
-    """The axes in the order of `perm`, or turned around."""
-    dims = known.dims.get(node.inputs[0])
-    if dims is None:
-        return None
+def transpose(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
+    """The axes in the order of `perm`, by default reversed."""
     order = attribute(node, "perm", range(len(dims) - 1, -1, -1))
     return tuple(dims[axis] for axis in order)
 
 
-def unsqueeze(known, node):
+def unsqueeze(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     """(B, T) with axes [1] becomes (B, 1, T)."""
-    dims, axes = known.dims.get(node.inputs[0]), known.constant(node.inputs[1])
-    if dims is None or axes is None:
-        return None
-    rank = len(dims) + len(axes)
-    axes, rest = {axis % rank for axis in axes}, iter(dims)
-    return tuple(1 if axis in axes else next(rest) for axis in range(rank))
-
-
-def squeeze(known, node):
-    """(B, 1, T) with axes [1] becomes (B, T); without axes all of size 1 go."""
-    dims = known.dims.get(node.inputs[0])
-    if dims is None:
-        return None
-    if len(node.inputs) > 1:
-        axes = known.constant(node.inputs[1])
-    else:
-        plain = all(isinstance(size, int) for size in dims)
-        axes = [axis for axis, size in enumerate(dims) if size == 1] if plain else None
+    axes = shapes.constant(node.inputs[1])
     if axes is None:
         return None
-    axes = {axis % len(dims) for axis in axes}
-    return tuple(size for axis, size in enumerate(dims) if axis not in axes)
+    rank = len(dims) + len(axes)
+    axes, remaining = {axis % rank for axis in axes}, iter(dims)
+    return tuple(1 if axis in axes else next(remaining) for axis in range(rank))
 
 
-def concat(known, node):
-    """The inputs' sizes of one axis are added; all other axes are those of the first.
+def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes) -> Dims | None:
+    """(B, 1, T) with axes [1] becomes (B, T); without axes, all of size 1 are removed."""
+    if axes:
+        axes = shapes.constant(node.inputs[1])
+    elif all(isinstance(size, int) for size in dims):
+        axes = [axis for axis, size in enumerate(dims) if size == 1]
+    else:
+        axes = None
+    return None if axes is None else replace_axes(dims, axes, ())
 
-    A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new unknown.
+
+def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
+    """The inputs' sizes of one axis are added; the other axes are those of the first.
+
+    A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new symbol.
     """
-    shapes = [known.dims.get(value) for value in node.inputs]
-    if any(shape is None for shape in shapes):
-        return None
-    axis = attribute(node, "axis", 0) % len(shapes[0])
-    length = shapes[0][axis]
-    for shape in shapes[1:]:
-        length = total(length, shape[axis])
-    return (*shapes[0][:axis], length, *shapes[0][axis + 1 :])
+    axis = attribute(node, "axis", 0) % len(inputs[0])
+    length = inputs[0][axis]
+    for dims in inputs[1:]:
+        length = total(length, dims[axis])
+    return replace_axes(inputs[0], [axis], (length,))
 
 
-def split(known, node):
+def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
     """Parts of an axis, of given sizes or of equal ones: (B, T, 3 D) gives three of (B, T, D)."""
-    dims = known.dims.get(node.inputs[0])
-    sizes = known.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if dims is None:
-        return None
+    sizes = shapes.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     axis = attribute(node, "axis", 0) % len(dims)
     if sizes is None:
-        part = quotient(dims[axis], len(node.outputs))
-        if part is None:
-            return None
-        sizes = [part] * len(node.outputs)
-    return [(*dims[:axis], size, *dims[axis + 1 :]) for size in sizes]
+        sizes = [quotient(dims[axis], len(node.outputs))] * len(node.outputs)
+    return None if None in sizes else [replace_axes(dims, [axis], (size,)) for size in sizes]
 
 
-def slice_(known, node):
-    """An axis from a start to an end: itself where that is all of it, else a number or unknown."""
-    dims = known.dims.get(node.inputs[0])
-    starts, ends, axes, steps = [
-        known.constant(value) for value in [*node.inputs[1:], None, None][:4]
-    ]
-    if dims is None or (len(node.inputs) > 3 and axes is None):
+def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims | None:
+    """An axis from a start to an end: its own size if it is whole, else a number or symbol."""
+    starts, ends, axes, steps = (*map(shapes.constant, node.inputs[1:]), None, None)[:4]
+    if len(node.inputs) > 3 and axes is None:
         return None
     axes = range(len(dims)) if axes is None else [axis % len(dims) for axis in axes]
-    dims = list(dims)
+    output = list(dims)
     for i, axis in enumerate(axes):
         step = 1 if len(node.inputs) < 5 else steps[i] if steps else None
-        whole = starts and ends and starts[i] == 0 and ends[i] >= ENDLESS and step == 1
-        if whole:
+        if starts and ends and starts[i] == 0 and ends[i] >= ENDLESS and step == 1:
             continue
         if starts and ends and step and isinstance(dims[axis], int):
-            dims[axis] = len(range(dims[axis])[starts[i] : ends[i] : step])
+            output[axis] = len(range(dims[axis])[starts[i] : ends[i] : step])
         else:
-            dims[axis] = known.fresh(node.outputs[0], axis)
-    return tuple(dims)
+            output[axis] = shapes.new_symbol(node.outputs[0], axis)
+    return tuple(output)
 
 
-def expand(known, node):
-    """The input stretched to a target: an axis of 1 takes the target's size.
-
-    (B, 1, 1, T) expanded to [1, 1, T, 1] is (B, 1, T, T).
-    """
-    target = known.data.get(node.inputs[1])
-    dims = known.dims.get(node.inputs[0])
-    if target is None or dims is None or len(dims) > target.size:
-        return None
-    dims = (1,) * (target.size - len(dims)) + tuple(dims)
-    expanded = []
-    for axis, (size, new) in enumerate(zip(dims, target.flat, strict=True)):
-        if size == 1 or size == new:
-            expanded.append(new)
-        else:
-            expanded.append(size if new == 1 else known.fresh(node.outputs[0], axis))
-    return tuple(expanded)
-
-
-def tile(known, node):
-    """Each axis as many times as the repeats say: (B, T) by [1, 3] gives (B, 3 T)."""
-    dims, repeats = known.dims.get(node.inputs[0]), known.data.get(node.inputs[1])
-    if dims is None or repeats is None:
+def tile(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
+    """Each axis times its number of repeats: (B, T) by [1, 3] gives (B, 3 T)."""
+    repeats = shapes.data.get(node.inputs[1])
+    if repeats is None:
         return None
     return tuple(product(pair) for pair in zip(dims, repeats.flat, strict=True))
 
 
-def pad(known, node):
-    """Sizes grow by what is put before and behind: (B, T) by [0, 1, 0, 2] gives (B, T + 3)."""
-    dims, widths = known.dims.get(node.inputs[0]), known.constant(node.inputs[1])
-    if dims is None:
-        return None
+def pad(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims:
+    """Sizes grow by the padding on both sides: (B, T) by [0, 1, 0, 2] gives (B, T + 3)."""
+    widths = shapes.constant(node.inputs[1])
     if widths is None or len(widths) != 2 * len(dims):
-        return known.all_fresh(node.outputs[0], len(dims))
+        return shapes.new_symbols(node.outputs[0], len(dims))
     pairs = zip(widths[: len(dims)], widths[len(dims) :], strict=True)
     return tuple(total(size, sum(pair)) for size, pair in zip(dims, pairs, strict=True))
 
 
-def constant_of_shape(known, node):
-    """The contents of the input."""
-    target = known.data.get(node.inputs[0])
+def constant_of_shape(shapes: ShapeTable, node: ir.Node, _) -> Dims | None:
+    """The values of the input."""
+    target = shapes.data.get(node.inputs[0])
     return None if target is None else tuple(target.flat)
 
 
-def range_(known, node):
-    """From 0 in steps of 1 there are as many numbers as the end says."""
-    start, stop, step = (known.data.get(value) for value in node.inputs)
+def range_(shapes: ShapeTable, node: ir.Node, *_) -> Dims:
+    """From 0 in steps of 1 the end is also the count."""
+    start, stop, step = (shapes.data.get(value) for value in node.inputs)
     if start is not None and stop is not None and step is not None:
         if start.flat[0] == 0 and step.flat[0] == 1:
             return (stop.flat[0],)
-    return known.all_fresh(node.outputs[0], 1)
+    return shapes.new_symbols(node.outputs[0], 1)
+
+
+def conv(shapes: ShapeTable, node: ir.Node, dims: Dims, filters: Dims, *_) -> Dims | None:
+    """(B, C, S) by filters (N, C / groups, k): (B, N, S'), S' by strides and padding."""
+    if len(dims) != len(filters):
+        return None
+    return (dims[0], filters[0], *_window_sizes(shapes, node, dims, filters[2:]))
+
+
+def pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims | None:
+    """(B, C, S): (B, C, S'), S' by the window, strides and padding."""
+    window = attribute(node, "kernel_shape", None)
+    if window is None or attribute(node, "ceil_mode", 0):
+        return None
+    return (*dims[:2], *_window_sizes(shapes, node, dims, window))
+
+
+def global_pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
+    """(B, C, S) becomes (B, C, 1)."""
+    return replace_axes(dims, range(2, len(dims)), (1,))
+
+
+def _window_sizes(
+    shapes: ShapeTable, node: ir.Node, dims: Dims, window: Sequence[Size]
+) -> list[Size]:
+    """Sizes of the axes of space after a window went over them."""
+    rank = len(dims) - 2
+    strides = attribute(node, "strides", (1,) * rank)
+    dilations = attribute(node, "dilations", (1,) * rank)
+    pads = attribute(node, "pads", (0,) * (2 * rank))
+    mode = attribute(node, "auto_pad", "NOTSET")
+    same, sizes = mode.startswith("SAME"), []
+    for axis, size in enumerate(dims[2:]):
+        lost = None  # how much shorter the axis gets with a stride of 1
+        if same:
+            lost = 0
+        elif isinstance(window[axis], int):
+            lost = dilations[axis] * (window[axis] - 1)
+            lost -= 0 if mode == "VALID" else pads[axis] + pads[axis + rank]
+        if lost == 0 and strides[axis] == 1:
+            sizes.append(size)
+        elif lost is not None and isinstance(size, int):
+            sizes.append((size - lost - 1) // strides[axis] + 1)
+        else:
+            sizes.append(shapes.new_symbol(node.outputs[0], axis + 2))
+    return sizes

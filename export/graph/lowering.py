@@ -1,7 +1,13 @@
-"""How an operator of TensorFlow is written in ONNX's operators, for `operators`."""
+"""Lowering of TensorFlow's operators to ONNX's, for `operators`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tf2onnx
+
+# A function of tf2onnx's graph, its node, the operator's name and arguments; and the arguments.
+Handler = tuple[Callable[..., None], list[str]]
 
 
 class Writer:
@@ -12,38 +18,38 @@ class Writer:
         node: its node of TensorFlow's operator.
     """
 
-    def __init__(self, context, node):
+    def __init__(self, context: Any, node: Any) -> None:
         self.context, self.node = context, node
 
-    def __call__(self, op: str, *inputs, **attributes) -> str:
+    def __call__(self, op: str, *inputs: Any, **attributes: Any) -> str:
         """Adds an operator and returns the name of its first output.
 
         Args:
             op: the operator's name in ONNX.
             *inputs: names of values, or constants. Python's numbers become int64.
-            **attributes: those of the operator.
+            **attributes: attributes of the operator.
         """
         names = [item if isinstance(item, str) else self.constant(item) for item in inputs]
         return self.context.make_node(op, names, attr=attributes).output[0]
 
-    def constant(self, value) -> str:
+    def constant(self, value: Any) -> str:
         """The name of a constant."""
         array = value if isinstance(value, np.generic | np.ndarray) else np.array(value, np.int64)
         name = tf2onnx.utils.make_name(self.node.name)
         return self.context.make_const(name, np.asarray(array)).output[0]
 
-    def all(self, op: str, *inputs, count: int) -> list[str]:
+    def all(self, op: str, *inputs: str, count: int) -> list[str]:
         """Adds an operator of several outputs and returns their names."""
         return self.context.make_node(op, list(inputs), output_count=count).output
 
-    def body(self):
-        """An empty graph that a node of this graph can hold, such as the body of a Scan."""
+    def body(self) -> Any:
+        """An empty graph that a node of this graph can hold, such as the body of a Loop."""
         graph = self.context.create_new_graph_with_same_config()
         graph.parent_graph = self.context
         return graph
 
-    def like(self, value: str, number):
-        """A number, or several, of the dtype that a value has."""
+    def like(self, value: str, number: Any) -> np.ndarray:
+        """A number, or several, of a value's dtype."""
         kind = tf2onnx.utils.map_onnx_to_numpy_type(self.dtype(value))
         return np.array(number).astype(kind)
 
@@ -51,8 +57,8 @@ class Writer:
         """ONNX's number of a value's dtype."""
         return self.context.get_dtype(value)
 
-    def shape(self, value: str):
-        """A value's sizes, -1 for an unknown one; `None` where not even their number is known."""
+    def shape(self, value: str) -> Sequence[int] | None:
+        """A value's sizes, -1 for an unknown one; `None` if the rank is unknown."""
         return self.context.get_shape(value)
 
     def rank(self, value: str) -> int:
@@ -60,19 +66,19 @@ class Writer:
         return len(self.shape(value))
 
     def cast(self, value: str, dtype: int) -> str:
-        """The value in another dtype, or as it is where that is its own."""
+        """The value in another dtype; itself if it has this dtype."""
         return value if self.dtype(value) == dtype else self("Cast", value, to=dtype)
 
 
-def lowered(write):
+def lowered(write: Callable[..., str | tuple[str, ...]]) -> Handler:
     """A handler for tf2onnx, as `HANDLERS` holds it.
 
     Args:
         write: function of a `Writer` and of the names of the inputs. It returns the name of the
-            result, or a tuple with one for each output.
+            result, or a tuple with one per output.
     """
 
-    def handler(context, node, name, arguments):
+    def handler(context: Any, node: Any, name: str, arguments: Sequence[str]) -> None:
         results = write(Writer(context, node), *node.input)
         results = results if isinstance(results, tuple) else (results,)
         outputs = zip(results, node.output, node.output_dtypes, node.output_shapes, strict=True)

@@ -1,4 +1,4 @@
-"""Nodes that do nothing, or that do in several steps what one can do: they are stepped over."""
+"""Removal of nodes that do nothing, and of several nodes where one is enough."""
 
 import functools
 
@@ -11,15 +11,21 @@ from keras_transformer.export.graph.nodes import (
     attribute,
     constant,
     is_number,
+    producer,
 )
-from keras_transformer.export.graph.sizes import terms, unknown
+from keras_transformer.export.graph.shapes import InferredShapes
+from keras_transformer.export.graph.sizes import Dims, parts, symbol
+
+# Operators that give their input another shape, its numbers in the same order.
+RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 
-def plain_reshapes(graph, known):
-    """Lets every Reshape read what was reshaped before it, and makes its target a constant.
+def plain_reshapes(graph: ir.Graph, shapes: InferredShapes) -> int:
+    """Lets every Reshape read the input of the Reshape before it, with a constant target.
 
-    A constant can say all but one size: 0 stands for the input's own size, -1 for what is left.
-    Both in one would not do: beside an empty axis, ONNX Runtime cannot tell what is left.
+    A constant can specify all but one size: 0 stands for the input's own size, -1 for the remaining
+    one. It cannot contain both, because beside an empty axis ONNX Runtime cannot compute the
+    remaining size.
 
     before   y = Reshape(Reshape(x, [-1, 6]), Concat(Slice(Shape(x), 0, 1), [-1]))
     after    y = Reshape(x, [0, 6])
@@ -32,16 +38,17 @@ def plain_reshapes(graph, known):
     """
     changed = 0
     for node in all_nodes(graph):
-        if not _is_reshape(node):
+        if node.op_type not in RESHAPES or len(node.inputs) != 2:
             continue
-        value, shape = node.inputs[0], known.dims.get(node.outputs[0])
+        value, shape = node.inputs[0], shapes.dims.get(node.outputs[0])
         if shape is None or 0 in shape:
             continue
-        if _is_reshape(value.producer()):
-            value = value.producer().inputs[0]
+        before = producer(value, *RESHAPES)
+        if before and len(before.inputs) == 2:
+            value = before.inputs[0]
         elif node.op_type != "Reshape" or constant(node.inputs[1]) is not None:
             continue
-        dims = known.dims.get(value)
+        dims = shapes.dims.get(value)
         target = [-1, -1] if dims is None else _target(dims, shape)
         if target.count(-1) > 1:
             continue
@@ -57,16 +64,7 @@ def plain_reshapes(graph, known):
     return changed
 
 
-def _is_reshape(node):
-    """Whether a node gives its input another shape, its numbers in the same order."""
-    return (
-        node is not None
-        and node.op_type in ("Reshape", "Squeeze", "Unsqueeze")
-        and len(node.inputs) == 2
-    )
-
-
-def _target(dims, shape):
+def _target(dims: Dims, shape: Dims) -> list[int]:
     """A target that reshapes `dims` to `shape`, with -1 for each open size."""
     target = [size if isinstance(size, int) else -1 for size in shape]
     if target.count(-1) > 1:
@@ -76,28 +74,30 @@ def _target(dims, shape):
     return target
 
 
-def _computed_target(graph, node, value, dims, shape):
+def _computed_target(
+    graph: ir.Graph, node: ir.Node, value: ir.Value, dims: Dims, shape: Dims
+) -> ir.Value | None:
     """A target that is computed from the input's sizes, written before a Reshape, or `None`."""
     if node.op_type != "Reshape" or attribute(node, "allowzero", 0):
         return None
-    make, parts = ir.tape.Tape(), []
+    tape, sizes = ir.tape.Tape(), []
     for size in shape:
-        factor, unknowns = terms(size)
-        axes = [dims.index(unknown(name)) for name in unknowns if unknown(name) in dims]
-        if len(axes) < len(unknowns):
+        factor, symbols = parts(size)
+        axes = [dims.index(symbol(name)) for name in symbols if symbol(name) in dims]
+        if len(axes) < len(symbols):
             return None
-        sizes = [make.op("Shape", [value], {"start": axis, "end": axis + 1}) for axis in axes]
-        if factor != 1 or not sizes:
-            sizes.append(add_initializer(graph, f"{node.name}/factor", np.array([factor])))
-        parts.append(functools.reduce(lambda one, other: make.op("Mul", [one, other]), sizes))
-    target = make.op("Concat", parts, {"axis": 0})
-    node.prepend(list(make.nodes))
+        factors = [tape.op("Shape", [value], {"start": axis, "end": axis + 1}) for axis in axes]
+        if factor != 1 or not factors:
+            factors.append(add_initializer(graph, f"{node.name}/factor", np.array([factor])))
+        sizes.append(functools.reduce(lambda left, right: tape.op("Mul", [left, right]), factors))
+    target = tape.op("Concat", sizes, {"axis": 0})
+    node.prepend(list(tape.nodes))
     node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
     return target
 
 
-def remove_no_ops(graph, known):
-    """Steps over nodes that pass on their input: same type, same shape, same order.
+def remove_no_ops(graph: ir.Graph, shapes: InferredShapes) -> int:
+    """Removes nodes that pass on their input: same type, same shape, same order.
 
     before   y = Neg(Cast(Transpose(x, perm=[0, 1, 2]), to=FLOAT))     x of FLOAT
     after    y = Neg(x)
@@ -110,74 +110,57 @@ def remove_no_ops(graph, known):
         if not node.outputs or node.outputs[0].is_graph_output() or not node.inputs:
             continue
         value, output = node.inputs[0], node.outputs[0]
-        if _is_no_op(node, known):
+        if _is_no_op(node, shapes):
             output.replace_all_uses_with(value)
             node.graph.remove(node, safe=True)
             changed += 1
-        elif node.op_type == "Gather" and _wrapped_index(node.inputs[1]) is not None:
+        elif node.op_type == "Gather" and (index := _wrapped_index(node.inputs[1])) is not None:
             # Indices below 0 count from the end in Gather itself.
-            node.replace_input_with(1, _wrapped_index(node.inputs[1]))
+            node.replace_input_with(1, index)
             changed += 1
     return changed
 
 
-def _is_no_op(node, known):
+def _is_no_op(node: ir.Node, shapes: InferredShapes) -> bool:
     """Whether a node's output is its first input."""
-    value, output = node.inputs[0], node.outputs[0]
-    before, after = known.dims.get(value), known.dims.get(output)
-    if node.op_type == "Cast":
+    value, operator = node.inputs[0], node.op_type
+    dims = shapes.dims.get(value)
+    same = dims is not None and dims == shapes.dims.get(node.outputs[0])
+    if operator == "Cast":
         return _dtype(value) is not None and _dtype(value) == node.attributes["to"].value
-    if node.op_type == "Transpose":
+    if operator == "Transpose":
         order = attribute(node, "perm", None)
         return order is not None and list(order) == sorted(order)
-    if node.op_type in ("Reshape", "Expand", "Unsqueeze", "Squeeze"):
-        return before is not None and before == after
-    if node.op_type == "Slice":
-        starts = known.constant(node.inputs[1])
-        whole = before is not None and before == after and starts is not None and not any(starts)
-        return whole and (
-            len(node.inputs) < 5 or known.constant(node.inputs[4]) == [1] * len(starts)
-        )
-    if node.op_type == "And":
-        return node.inputs[0] is node.inputs[1]
-    if node.op_type == "Concat":
+    if operator in ("Expand", *RESHAPES):
+        return same
+    if operator == "Slice":
+        starts = shapes.constant(node.inputs[1])
+        steps = shapes.constant(node.inputs[4]) if len(node.inputs) > 4 else [1]
+        return same and starts is not None and not any(starts) and set(steps or [0]) == {1}
+    if operator == "And":
+        return value is node.inputs[1]
+    if operator == "Concat":
         return len(node.inputs) == 1
-    if node.op_type in ("Add", "Mul", "Div", "Sub") and before is not None and before == after:
-        return is_number(node.inputs[1], 0 if node.op_type in ("Add", "Sub") else 1)
-    return False
+    if operator in ("Add", "Sub"):
+        return same and is_number(node.inputs[1], 0)
+    return operator in ("Mul", "Div") and same and is_number(node.inputs[1], 1)
 
 
-def _dtype(value):
+def _dtype(value: ir.Value) -> ir.DataType | None:
     """A value's dtype; TopK's indices are int64, whatever tf2onnx notes for them."""
-    producer = value.producer()
-    if producer is not None and producer.op_type == "TopK" and value in producer.outputs[1:]:
-        return ir.DataType.INT64
-    return value.dtype
+    top_k = producer(value, "TopK")
+    return ir.DataType.INT64 if top_k and value in top_k.outputs[1:] else value.dtype
 
 
-def _wrapped_index(value):
-    """`i` where `value` is `where(i < 0, i + size, i)` in tf2onnx's words, else `None`.
-
-    These are `cast(i < 0) * (i + size) + i * cast(not(i < 0))`. In a Gather `i` does the same.
-    """
-    chosen, other = _operands(value, "Add")
-    below, shifted = _operands(chosen, "Mul")
-    index, not_below = _operands(other, "Mul")
-    negative = _operands(below, "Cast")[0]
-    positive = _operands(_operands(not_below, "Cast")[0], "Not")[0]
-    if index is None or negative is None or positive is not negative:
+def _wrapped_index(value: ir.Value) -> ir.Value | None:
+    """`i` if `value` is `where(i < 0, i + size, i)`, which Keras writes before a Gather."""
+    where = producer(value, "Where")
+    if not where:
         return None
-    compared, zero = _operands(negative, "Less")
-    if zero is None or not is_number(zero, 0):
+    below, shifted, index = where.inputs
+    less, add = producer(below, "Less"), producer(shifted, "Add")
+    if not less or not add or add.inputs[0] is not index or not is_number(less.inputs[1], 0):
         return None
-    if compared is not index and _operands(compared, "Cast")[0] is not index:
-        return None
-    return index if _operands(shifted, "Add")[0] is index else None
-
-
-def _operands(value, op_type):
-    """The two inputs of the operator that gives a value; `None`s where it is another operator."""
-    producer = None if value is None else value.producer()
-    if producer is None or producer.op_type != op_type:
-        return None, None
-    return (*producer.inputs, None)[:2]
+    cast = producer(less.inputs[0], "Cast")  # integers are compared as int64
+    compared = cast.inputs[0] if cast else less.inputs[0]
+    return index if compared is index or less.inputs[0] is index else None

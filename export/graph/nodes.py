@@ -1,72 +1,111 @@
 """Small helpers on nodes and values of `onnx_ir` that every pass needs."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 # The domain of ONNX Runtime's own operators.
 MICROSOFT = "com.microsoft"
-# Operators that give something else each time.
+# Operators that give other results at each run.
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
 
 
-def all_nodes(graph):
+def all_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Nodes of a graph and of all graphs inside, in order, as a list that survives changes."""
-    found = []
+    nodes = []
     for node in graph:
-        found.append(node)
+        nodes.append(node)
         for item in node.attributes.values():
             if item.type == ir.AttributeType.GRAPH:
-                found += all_nodes(item.value)
-    return found
+                nodes += all_nodes(item.value)
+    return nodes
 
 
-def attribute(node, name, default):
-    """The value of a node's attribute, or `default` where it is not set."""
-    found = node.attributes.get(name)
-    return default if found is None else found.value
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """The value of a node's attribute, or `default` if it is not set."""
+    item = node.attributes.get(name)
+    return default if item is None else item.value
 
 
-def has_graphs(node):
-    """Whether a node holds graphs of its own, as Loop and If do."""
+def has_graphs(node: ir.Node) -> bool:
+    """Whether a node contains graphs, as Loop and If do."""
     return any(item.type == ir.AttributeType.GRAPH for item in node.attributes.values())
 
 
-def constant(value):
+def constant(value: ir.Value) -> ir.TensorProtocol | None:
     """The tensor of an initializer, or `None` for a value that is computed or fed."""
     return value.const_value if value.is_initializer() else None
 
 
-def number(value):
-    """The one number that a constant holds, or `None`."""
+def number(value: ir.Value | None) -> float | None:
+    """The number in a constant of one element, or `None`."""
     tensor = None if value is None else value.const_value
     return float(tensor.numpy().flat[0]) if tensor is not None and tensor.size == 1 else None
 
 
-def is_number(value, expected):
-    """Whether a value is a constant of one element, and that is `expected`."""
+def is_number(value: ir.Value, expected: float) -> bool:
+    """Whether a value is a constant of one element that equals `expected`."""
     return constant(value) is not None and number(value) == expected
 
 
-def add_initializer(graph, name, array, weight=False):
-    """A new initializer of `graph`; the name gets a number where it is taken.
+def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that computes a value if it is one of some operators, else `None`."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type in operators else None
+
+
+def only_reader(value: ir.Value, *operators: str) -> ir.Node | None:
+    """The only reader of a value if it is one of some operators in the same graph, else `None`."""
+    readers = [node for node, _ in value.uses()]
+    if len(readers) != 1 or value.is_graph_output():
+        return None
+    here = readers[0].graph is value.producer().graph
+    return readers[0] if here and readers[0].op_type in operators else None
+
+
+def other_input(node: ir.Node, value: ir.Value) -> ir.Value:
+    """The input of a node of two inputs that is not `value`; `value` itself if both are."""
+    return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+
+
+def add_initializer(
+    graph: ir.Graph, name: str, array: npt.ArrayLike, weight: bool = False
+) -> ir.Value:
+    """A new initializer of `graph`; the name gets a number if it is taken.
 
     Args:
-        graph: the `onnx_ir.Graph` that will hold it.
+        graph: the graph that will hold it.
         name: wanted name.
-        array: NumPy array, or an `onnx_ir` tensor.
+        array: its content.
         weight: whether it is a weight of the model. Weights are never folded into other constants,
             so that the file holds them as they were trained.
-
-    Returns:
-        The `onnx_ir.Value`.
     """
     base, count = name, 0
     while name in graph.initializers:
         count += 1
         name = f"{base}_{count}"
-    tensor = ir.tensor(np.asarray(array), name=name)
-    value = ir.val(name, const_value=tensor)
+    value = ir.val(name, const_value=ir.tensor(np.asarray(array), name=name))
     if weight:
         value.meta["weight"] = True
     graph.register_initializer(value)
     return value
+
+
+def integers(tape: ir.tape.Tape, *items: int) -> ir.Value:
+    """A constant vector of int64 as a node."""
+    return tape.op("Constant", [], {"value": ir.tensor(np.array(items, np.int64))})
+
+
+def substitute(old: ir.Value, new: ir.Value) -> None:
+    """Lets all readers of a value read another one, which gets the name, type and shape."""
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def replace_node(node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
+    """Puts the nodes of a tape in the place of a node; `result` is its new first output."""
+    node.prepend(list(tape.nodes))
+    substitute(node.outputs[0], result)
+    node.graph.remove(node, safe=True)

@@ -3,6 +3,8 @@
 A new one is a function here and an entry in `HANDLERS`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from onnx import TensorProto
 from tf2onnx.onnx_opset import nn
@@ -17,12 +19,12 @@ KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 WITHOUT_CAST = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64}
 
 
-def _erfc(add, x):
+def _erfc(add: Writer, x: str) -> str:
     """Erfc(x) = 1 - Erf(x), for exact GELU. For tails it is less exact than Erfc, by 1e-7."""
     return add("Sub", add.like(x, 1), add("Erf", x))
 
 
-def _pool(context, node, name, arguments):
+def _pool(context, node, name: str, arguments: Sequence) -> None:
     """Names the kind of padding, as TensorFlow does, and gives short inputs no rows.
 
     ONNX Runtime 1.31 moves a Pad of zeros into the MaxPool behind it. That pads with -inf, so where
@@ -53,7 +55,7 @@ def _pool(context, node, name, arguments):
         context.copy_shape(output, cut.output[0])
 
 
-def _roll(add, x, shifts, axes):
+def _roll(add: Writer, x: str, shifts: str, axes: str) -> str:
     """Moves numbers along axes; those that leave at one end come in at the other.
 
     before   y = Roll(x, 1, 1)                                               x (B, T)
@@ -69,7 +71,7 @@ def _roll(add, x, shifts, axes):
     return x
 
 
-def _arctan2(add, y, x):
+def _arctan2(add: Writer, y: str, x: str) -> str:
     """The angle of a point, computed in the quadrant above 0 and mirrored by the signs.
 
     tf2onnx does not know the sign of -0, which decides between pi and -pi.
@@ -86,7 +88,7 @@ def _arctan2(add, y, x):
     return add("Where", integer_operators.is_negative(add, y), add("Neg", angle), angle)
 
 
-def _pad(context, node, name, arguments):
+def _pad(context, node, name: str, arguments: Sequence) -> None:
     """Casts what a boolean or small number is padded with, as tf2onnx casts what is padded.
 
     before   y = Pad(float(x), pads, True)      no valid graph: Pad has one type
@@ -99,7 +101,7 @@ def _pad(context, node, name, arguments):
     nn.Pad.version_11(context, node)
 
 
-def _update_slice(add, x, update, start):
+def _update_slice(add: Writer, x: str, update: str, start: str) -> str:
     """`keras.ops.slice_update`: new numbers written into a tensor, from a place on.
 
     ScatterND writes them. It takes the indices of the leading axes, up to the last one on which the
@@ -132,19 +134,19 @@ def _update_slice(add, x, update, start):
     return add("ScatterND", x, add("Concat", *parts, axis=axes), update)
 
 
-def _log_of_more(add, x):
+def _log_of_more(add: Writer, x: str) -> str:
     """Log(1 + x), in float64: in float32 a small x would be lost beside the 1."""
     wide = add.cast(x, TensorProto.DOUBLE)
     return add.cast(add("Log", add("Add", wide, np.float64(1))), add.dtype(x))
 
 
-def _exp_without_one(add, x):
+def _exp_without_one(add: Writer, x: str) -> str:
     """Exp(x) - 1, in float64: in float32 a small result would be lost beside the 1."""
     wide = add.cast(x, TensorProto.DOUBLE)
     return add.cast(add("Sub", add("Exp", wide), np.float64(1)), add.dtype(x))
 
 
-def _cumulative_product(add, x, axis):
+def _cumulative_product(add: Writer, x: str, axis: str) -> str:
     """The product of all numbers of an axis up to each; takes memory for the axis' size squared.
 
     before   y = Cumprod(x, 1)                                         x (B, T, D)

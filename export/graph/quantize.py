@@ -1,41 +1,47 @@
 """Reduced precision of an ONNX graph: products of 8-bit integers, small weights, float16.
 
 The weights are constants of the outer graph, and the loop's body reads them from there, so the
-decoder is reduced like the encoder. Only products with weights and tables of embeddings change for
-the integers; softmax, norms, log-probabilities and scores stay float32 in all cases. An embedding
-that gives the logits, too, is there twice: as a table and as the weight of a product.
+decoder is reduced like the encoder. Integers replace only products with weights and tables of
+embeddings; softmax, norms, log-probabilities and scores stay float32. An embedding that also gives
+the logits is written twice: as a table and as the weight of a product.
 
-No product with weights stays float32 by default, because none is worth it: whichever `keep_float`
+By default no product with weights stays float32, because that does not pay: whichever `keep_float`
 keeps, BLEU on Multi30k does not rise and a batch takes 10 to 40 % longer (docs, benchmarks).
 
 Shapes: K rows and N columns of a weight, n blocks of a column; V rows of a table, D numbers each.
 """
 
 import difflib
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from keras_transformer.export.graph.half import halve
 from keras_transformer.export.graph.nodes import (
     MICROSOFT,
     add_initializer,
     all_nodes,
     attribute,
+    only_reader,
+    other_input,
+    substitute,
 )
 from keras_transformer.export.graph.simplify import clean
+from keras_transformer.types import Array
 
 # Rows of a column that share a scale in `MatMulNBits`.
 BLOCK = 32
 # Bits of a number in a table of embeddings.
 ROW_BITS = {"int8": 8, "weight_int8": 8, "weight_int4": 4}
-# Its inputs are rounded to 8 bits, each block by itself. Without that, ONNX Runtime 1.31.1 unpacks
-# the weights at every call: 59 ms a sentence of the README's translator where this takes 9.
+# Its inputs are rounded to 8 bits, each block separately. Otherwise ONNX Runtime 1.31.1 unpacks the
+# weights at every call: 59 ms a sentence of the README's translator instead of 9.
 ACCURACY_LEVEL = 4
 
 
-def check_keep_float(keep_float, precision, paths):
-    """Raises `TypeError` or `ValueError` unless all prefixes fit to one of the `paths`."""
+def check_keep_float(keep_float: Sequence[str], precision: str, paths: Sequence[str]) -> None:
+    """Raises `TypeError` or `ValueError` unless each prefix fits one of the `paths`."""
     if not isinstance(keep_float or (), (list, tuple)):
         raise TypeError(
             f"keep_float must be a list of weights' paths, but {keep_float!r} was passed. For one "
@@ -55,8 +61,8 @@ def check_keep_float(keep_float, precision, paths):
             )
 
 
-def reduce_precision(model, precision, keep_float=()):
-    """Rewrites an `onnx_ir.Model` in place.
+def reduce_precision(model: ir.Model, precision: str, keep_float: Sequence[str] = ()) -> int:
+    """Rewrites a model in place.
 
     Args:
         model: result of `simplify` or `fuse_blocks`.
@@ -64,173 +70,158 @@ def reduce_precision(model, precision, keep_float=()):
         keep_float: prefixes of Keras paths of weights that stay float32.
 
     Returns:
-        How many weights were reduced. Those of convolutions, for one, never are.
+        How many weights were reduced. Weights of convolutions never are.
     """
-    keep = tuple(keep_float or ())
-    if precision == "float16":
-        from keras_transformer.export.graph.half import halve
+    prefixes = tuple(keep_float or ())
 
-        return halve(model, lambda weight: is_kept(weight, keep))
-    write = {
-        "int8": _integer_product,
-        "weight_int8": lambda *arguments: _block_product(*arguments, bits=8),
-        "weight_int4": lambda *arguments: _block_product(*arguments, bits=4),
-    }[precision]
-    made = {}  # name of a weight -> its reduced form, which all products with it share
+    def is_kept(weight: ir.Value) -> bool:  # it, or a weight that was packed into it
+        paths = weight.meta.get("packed", [weight.name])
+        return any(path.startswith(prefixes) for path in paths)
+
+    if precision == "float16":
+        return halve(model, is_kept)
+    bits = ROW_BITS[precision]
+    products = {}  # name of a weight -> its reduced form, which all products with it share
     for node in all_nodes(model.graph):
         weight = _weight(node)
-        if weight is not None and not is_kept(weight, keep):
-            write(model.graph, node, weight, made)
-    clean(model)  # products that are no more read no table
-    tables = {}  # table -> its reduced form, which all who read it share
+        if weight is not None and not is_kept(weight):
+            if precision == "int8":
+                _integer_product(model.graph, node, weight, products)
+            else:
+                _block_product(model.graph, node, weight, products, bits)
+    clean(model)  # removed products read no table
+    tables = {}  # table -> its reduced form, which all its readers share
     for node in all_nodes(model.graph):
-        if _is_lookup(node) and not is_kept(node.inputs[0], keep):
-            _small_rows(model.graph, node, tables, ROW_BITS[precision])
+        if _is_lookup(node) and not is_kept(node.inputs[0]):
+            _small_rows(model.graph, node, tables, bits)
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model)
     common.NameFixPass()(model)
-    return len(made) + len(tables)
+    return len(products) + len(tables)
 
 
-def is_kept(weight, keep):
-    """Whether a weight, or one of those that were packed into it, has a path with such a prefix."""
-    return any(path.startswith(keep) for path in weight.meta.get("packed", [weight.name]))
-
-
-def _weight(node):
+def _weight(node: ir.Node) -> ir.Value | None:
     """The weight (2-D, float32) of a product `x W` or `x W^T`, or `None`."""
-    if node.op_type not in ("MatMul", "FusedMatMul") or len(node.inputs) != 2:
-        return None
-    weight = node.inputs[1]
-    tensor = weight.const_value
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
-        return None
-    return weight
+    product = node.op_type in ("MatMul", "FusedMatMul") and len(node.inputs) == 2
+    return node.inputs[1] if product and _is_float_matrix(node.inputs[1]) else None
 
 
-def _is_lookup(node):
-    """Whether a node picks rows of a table (V, D) of float32 that is only read like that."""
-    table = node.inputs[0].const_value if node.op_type == "Gather" else None
+def _is_lookup(node: ir.Node) -> bool:
+    """Whether a node picks rows of a float32 table (V, D) that is not read in another way."""
     return (
-        table is not None
-        and table.dtype == ir.DataType.FLOAT
-        and len(table.shape) == 2
+        node.op_type == "Gather"
+        and _is_float_matrix(node.inputs[0])
         and attribute(node, "axis", 0) == 0
         and all(user.op_type == "Gather" for user, _ in node.inputs[0].uses())
     )
 
 
-def _matrix(node, weight):
+def _is_float_matrix(value: ir.Value) -> bool:
+    tensor = value.const_value
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT and len(tensor.shape) == 2
+
+
+def _matrix(node: ir.Node, weight: ir.Value) -> Array:
     """The float32 matrix (K, N) that the product's input is multiplied by."""
     array = weight.const_value.numpy()
     return array.T if attribute(node, "transB", 0) else array
 
 
-def _replace(node, new, output):
-    """Puts `new`, which gives what `output` was, in the place of `node`."""
-    node.append(new) if output is node.outputs[0] else output.producer().append(new)
-    result = new.outputs[0]
-    result.type, result.shape = output.type, output.shape
-    name = output.name
-    output.name, result.name = f"{name}/float", name  # the model's outputs keep theirs
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
+def _replace(
+    output: ir.Value, op_type: str, inputs: Sequence[ir.Value], attributes: dict[str, int]
+) -> None:
+    """Puts an operator of ONNX Runtime in the place of the node that gives `output`."""
+    attributes = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
+    node = ir.Node(MICROSOFT, op_type, inputs, attributes)
+    output.producer().append(node)
+    substitute(output, node.outputs[0])
 
 
-def quantize_columns(matrix):
+def quantize_columns(matrix: Array) -> tuple[Array, Array]:
     """int8 (K, N) and a float32 scale for each of the N columns: `matrix` is about q * scale."""
     scale = np.abs(matrix).max(axis=0) / 127.0
     scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
     return np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8), scale
 
 
-def _integer_product(graph, node, weight, made):
+def _integer_product(graph: ir.Graph, node: ir.Node, weight: ir.Value, products: dict) -> None:
     """`DynamicQuantizeMatMul`: rows of the input are rounded to 8 bits when it runs.
 
     before   y = Add(MatMul(x, w), bias)
     after    y = DynamicQuantizeMatMul(x, q, scale, zero, bias)      w about q * scale
     """
-    if weight.name not in made:
+    if weight.name not in products:
         quantized, scale = quantize_columns(_matrix(node, weight))
-        made[weight.name] = (
+        products[weight.name] = (
             add_initializer(graph, f"{weight.name}/int8", quantized),
             add_initializer(graph, f"{weight.name}/scale", scale),
             add_initializer(graph, f"{weight.name}/zero", np.zeros(scale.shape, np.int8)),
         )
-    inputs, output = [node.inputs[0], *made[weight.name]], node.outputs[0]
-    users = [user for user, _ in output.uses()]
-    if len(users) == 1 and users[0].op_type == "Add" and users[0].graph is node.graph:
-        bias = next(value for value in users[0].inputs if value is not output)
-        tensor = bias.const_value
-        if tensor is not None and len(tensor.shape) == 1:
-            inputs, output = [*inputs, bias], users[0].outputs[0]
-    new = ir.Node(MICROSOFT, "DynamicQuantizeMatMul", inputs, num_outputs=1)
-    _replace(node, new, output)
+    inputs, output = [node.inputs[0], *products[weight.name]], node.outputs[0]
+    add = only_reader(output, "Add")
+    bias = other_input(add, output).const_value if add else None
+    if bias is not None and len(bias.shape) == 1:
+        inputs, output = [*inputs, other_input(add, output)], add.outputs[0]
+    _replace(output, "DynamicQuantizeMatMul", inputs, {})
 
 
-def quantize_blocks(matrix, bits):
-    """Unsigned integers (N, n, BLOCK), middle at 2^(bits - 1), and float32 scales (N, n)."""
+def quantize_blocks(matrix: Array, bits: int) -> tuple[Array, Array]:
+    """Unsigned integers (N, n, BLOCK) and float32 scales (N, n); 2^(bits - 1) stands for 0."""
     rows, columns = matrix.shape
     padded = np.zeros((columns, -(-rows // BLOCK) * BLOCK), np.float32)
     padded[:, :rows] = matrix.T
     blocks = padded.reshape(columns, -1, BLOCK)  # (N, n, BLOCK)
     middle = 2 ** (bits - 1)
-    # The entry that is largest in size gets the one integer that has no counterpart.
+    # The largest entry in size maps to -middle, the only integer without a positive counterpart.
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)
     scale = np.where(largest != 0, largest / -middle, 1.0).astype(np.float32)
     integers = np.clip(np.rint(blocks / scale) + middle, 0, 2 * middle - 1).astype(np.uint8)
     return integers, scale[..., 0]
 
 
-def _block_product(graph, node, weight, made, bits):
-    """`MatMulNBits`: weights and inputs are rounded in small blocks of their own scale.
+def _packed(integers: Array, bits: int) -> Array:
+    """Integers of 8 bits as they are; two of 4 bits in a byte, the first in the lower half."""
+    return integers if bits == 8 else integers[..., 0::2] | (integers[..., 1::2] << 4)
+
+
+def _block_product(
+    graph: ir.Graph, node: ir.Node, weight: ir.Value, products: dict, bits: int
+) -> None:
+    """`MatMulNBits`: weights and inputs are rounded in small blocks with a scale each.
 
     before   y = MatMul(x, w)
     after    y = MatMulNBits(x, blocks, scale)
     """
     matrix = _matrix(node, weight)
-    if weight.name not in made:
+    if weight.name not in products:
         integers, scale = quantize_blocks(matrix, bits)
-        made[weight.name] = (
-            add_initializer(graph, f"{weight.name}/int{bits}", _bytes(integers, bits)),
+        products[weight.name] = (
+            add_initializer(graph, f"{weight.name}/int{bits}", _packed(integers, bits)),
             add_initializer(graph, f"{weight.name}/scale", scale),
         )
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": BLOCK}
-    sizes["accuracy_level"] = ACCURACY_LEVEL
-    new = ir.Node(
-        MICROSOFT,
-        "MatMulNBits",
-        [node.inputs[0], *made[weight.name]],
-        [ir.AttrInt64(name, int(size)) for name, size in sizes.items()],
-        num_outputs=1,
-    )
-    _replace(node, new, node.outputs[0])
+    options = {**sizes, "accuracy_level": ACCURACY_LEVEL}
+    inputs = [node.inputs[0], *products[weight.name]]
+    _replace(node.outputs[0], "MatMulNBits", inputs, options)
 
 
-def _small_rows(graph, node, made, bits):
-    """`GatherBlockQuantized`: rows of a table are rounded in small blocks of their own scale.
+def _small_rows(graph: ir.Graph, node: ir.Node, tables: dict, bits: int) -> None:
+    """`GatherBlockQuantized`: rows of a table are rounded in small blocks with a scale each.
 
     before   y = Gather(table, ids)
     after    y = GatherBlockQuantized(rows, ids, scale)
     """
     table, ids = node.inputs
-    if table not in made:
+    if table not in tables:
         array = table.const_value.numpy()
         bits = 8 if array.shape[1] % 2 else bits  # a row is whole bytes
         integers, scale = quantize_blocks(array.T, bits)  # (V, n, BLOCK) and (V, n)
         rows = integers.reshape(len(array), -1)[:, : array.shape[1]]
-        made[table] = (
-            add_initializer(graph, f"{table.name}/rows", _bytes(rows, bits)),
+        tables[table] = (
+            add_initializer(graph, f"{table.name}/rows", _packed(rows, bits)),
             add_initializer(graph, f"{table.name}/rows_scale", scale),
             bits,
         )
-    rows, scale, bits = made[table]
-    sizes = {"gather_axis": 0, "quantize_axis": 1, "bits": bits, "block_size": BLOCK}
-    options = [ir.AttrInt64(name, size) for name, size in sizes.items()]
-    inputs = [rows, ids, scale]
-    new = ir.Node(MICROSOFT, "GatherBlockQuantized", inputs, options, num_outputs=1)
-    _replace(node, new, node.outputs[0])
-
-
-def _bytes(integers, bits):
-    """Integers of 8 bits as they are; two of 4 bits in a byte, the first in the lower half."""
-    return integers if bits == 8 else integers[..., 0::2] | (integers[..., 1::2] << 4)
+    rows, scale, bits = tables[table]
+    options = {"gather_axis": 0, "quantize_axis": 1, "bits": bits, "block_size": BLOCK}
+    _replace(node.outputs[0], "GatherBlockQuantized", [rows, ids, scale], options)

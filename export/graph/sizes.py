@@ -1,89 +1,94 @@
-"""Sizes of axes that are known only as products of unknowns, and how to calculate with them.
+"""Arithmetic on sizes of axes, which are integers or products of symbols.
 
-A size is an `int`, or a `Size`: 12 times `source_ids[0]` times `source_ids[1]`, say. Products and
-quotients are exact, which is all that a Reshape asks for. A sum of unknowns is a new unknown that
-bears the formula as its name, so that equal sums are equal sizes.
+A size is an `int` or a `SymbolicSize`, for example 12 times `source_ids[0]` times `source_ids[1]`.
+Products and quotients are exact, which is what the target of a Reshape needs. A sum of symbols is a
+new symbol that is named after the formula, so that equal sums are equal sizes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Size:
-    """`factor` times the product of `unknowns`, which are sorted names."""
+class SymbolicSize:
+    """`factor` times the product of `symbols`, which are sorted names."""
 
     factor: int
-    unknowns: tuple
+    symbols: tuple[str, ...]
 
 
-def unknown(name):
-    """The size that is known by its name only."""
-    return Size(1, (name,))
+Size = int | SymbolicSize
+Dims = tuple[Size, ...]
 
 
-def terms(size):
-    """The factor and the names of the unknowns of a size."""
-    return (size, ()) if isinstance(size, int) else (size.factor, size.unknowns)
+def symbol(name: str) -> SymbolicSize:
+    """A size of which only the name is known."""
+    return SymbolicSize(1, (name,))
 
 
-def _size(factor, unknowns):
-    return Size(factor, tuple(sorted(unknowns))) if unknowns and factor else factor
+def parts(size: Size) -> tuple[int, tuple[str, ...]]:
+    """The factor and the symbols of a size."""
+    return (size, ()) if isinstance(size, int) else (size.factor, size.symbols)
 
 
-def product(sizes):
+def _size(factor: int, symbols: Iterable[str]) -> Size:
+    symbols = tuple(sorted(symbols))
+    return SymbolicSize(factor, symbols) if symbols and factor else factor
+
+
+def product(sizes: Iterable[Size]) -> Size:
     """The product of any number of sizes."""
-    factor, unknowns = 1, ()
+    factor, symbols = 1, ()
     for size in sizes:
-        one, more = terms(size)
-        factor, unknowns = factor * one, unknowns + more
-    return _size(factor, unknowns)
+        other, others = parts(size)
+        factor, symbols = factor * other, symbols + others
+    return _size(factor, symbols)
 
 
-def quotient(size, divisor):
-    """`size / divisor` where it is exact whatever the unknowns, else `None`."""
-    factor, unknowns = terms(size)
-    other, others = terms(divisor)
-    rest = list(unknowns)
+def quotient(size: Size, divisor: Size) -> Size | None:
+    """`size / divisor` if it is exact for all values of the symbols, else `None`."""
+    factor, symbols = parts(size)
+    other, others = parts(divisor)
+    remaining = list(symbols)
     for name in others:
-        if name not in rest:
+        if name not in remaining:
             return None
-        rest.remove(name)
-    return _size(factor // other, tuple(rest)) if other and factor % other == 0 else None
+        remaining.remove(name)
+    return _size(factor // other, remaining) if other and factor % other == 0 else None
 
 
-def total(left, right):
-    """`left + right`: exact for integers, else an unknown named by the formula."""
+def total(left: Size, right: Size) -> Size:
+    """`left + right`: exact for integers, else a symbol that is named after the formula."""
     if isinstance(left, int) and isinstance(right, int):
         return left + right
     if 0 in (left, right):
         return left if right == 0 else right
-    return unknown(f"({left!r} + {right!r})")
+    return symbol(f"({left!r} + {right!r})")
 
 
-def difference(left, right):
-    """`left - right`: exact for integers, else an unknown named by the formula."""
+def difference(left: Size, right: Size) -> Size:
+    """`left - right`: exact for integers, else a symbol that is named after the formula."""
     if isinstance(left, int) and isinstance(right, int):
         return left - right
-    return left if right == 0 else unknown(f"({left!r} - {right!r})")
+    return left if right == 0 else symbol(f"({left!r} - {right!r})")
 
 
-def mentions(size, name):
-    """Whether a size is made of unknown axes of the value of this name."""
-    unknowns = () if isinstance(size, int) else size.unknowns
-    return any(part.startswith(f"{name}[") for part in unknowns)
+def depends_on(size: Size, name: str) -> bool:
+    """Whether a size contains a symbol of an axis of the value `name`."""
+    return any(part.startswith(f"{name}[") for part in parts(size)[1])
 
 
-def common(sizes, otherwise):
-    """The size of an axis that several inputs of an element-wise operator share.
+def broadcast_size(sizes: Iterable[Size], otherwise: Size) -> Size:
+    """The size of one axis after broadcasting.
 
-    A size of 1 is stretched to the others, and a plain number wins. Two unknowns may be equal, or
-    one of them may be 1 at run time, so that nothing is known but a new unknown.
+    A size of 1 is stretched to the others, and an integer is preferred to a symbol. Two different
+    symbols may be equal at run time, or one of them may be 1, so the result is a new symbol.
 
     Args:
         sizes: the inputs' sizes of this axis.
-        otherwise: the new unknown.
+        otherwise: the new symbol.
     """
     sizes = set(sizes) - {1}
-    numbers = [size for size in sizes if isinstance(size, int)]
-    candidates = numbers or (sizes if len(sizes) < 2 else [otherwise])
+    integers = [size for size in sizes if isinstance(size, int)]
+    candidates = integers or (sizes if len(sizes) < 2 else [otherwise])
     return next(iter(candidates), 1)

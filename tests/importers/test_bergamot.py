@@ -8,10 +8,11 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 from support import bergamot_model
 from support.bergamot_model import CONFIG, LINES, Reference, translated
+from support.marian_writer import write_model
 
 import keras_transformer as kt
 from keras_transformer.importers import bergamot
-from keras_transformer.importers.marian_binary import read_model, read_shortlist, write_model
+from keras_transformer.importers.marian_binary import read_model, read_shortlist
 
 MODEL = "model.pten.intgemm.alphas.bin"
 SEARCH = kt.GreedySearch(allow_unknown=False)

@@ -8,13 +8,11 @@ from keras import layers, ops
 from support.exports import convert, counts, run
 
 from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.simplify import simplify
 
 
 def written(model):
     made = convert(model)
     fuse_blocks(made)
-    simplify(made)
     return made
 
 

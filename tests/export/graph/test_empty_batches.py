@@ -51,7 +51,6 @@ def both():
     made = convert(model)
     simplify(made)
     fuse_blocks(made)
-    simplify(made)
     return model, made
 
 

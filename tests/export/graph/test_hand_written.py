@@ -9,9 +9,8 @@ from keras import layers, ops
 from support.exports import convert, counts, run, session
 
 from keras_transformer.export import export_onnx
-from keras_transformer.export.graph import fuse
+from keras_transformer.export.graph import fuse_attention
 from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.fuse_self_attention import join_projections
 from keras_transformer.export.graph.quantize import reduce_precision
 from keras_transformer.export.graph.simplify import simplify
 
@@ -96,9 +95,6 @@ def model_of(layer, shape=(None, 4), dtype="float32"):
 def fused(made):
     simplify(made)
     fuse_blocks(made)
-    simplify(made)
-    join_projections(made)
-    simplify(made)
     return made
 
 
@@ -145,8 +141,7 @@ def test_projections_of_any_name_are_kept_by_their_own_paths(precision):
     assert path in [variable.path for variable in model.variables]
     for keep in ([], [path]):
         made = convert(model)
-        fuse_blocks(made)
-        simplify(made)
+        fuse_blocks(made, precision)
         reduce_precision(made, precision, keep_float=keep)
         sizes = [
             value.const_value.size
@@ -178,11 +173,11 @@ def test_layers_and_models_may_have_any_name(tmp_path):
 
 
 def test_an_export_is_written_without_a_fusion_that_fails(tmp_path, monkeypatch):
-    def fails(graph):
+    def fails(graph, shapes, project):
         graph.remove(graph[-1])  # half-done work is undone
         raise IndexError("tuple index out of range")
 
-    monkeypatch.setattr(fuse, "pack_projections", fails)
+    monkeypatch.setattr(fuse_attention, "pack_projections", fails)
     model = model_of(Split())
     with pytest.warns(UserWarning, match="Fusing blocks failed.*slower"):
         export_onnx(model, tmp_path / "out", verbose=False)

@@ -19,7 +19,6 @@ from keras_transformer.export.graph.quantize import (
     quantize_columns,
     reduce_precision,
 )
-from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.proof import comparison
 from keras_transformer.search import GreedySearch
 
@@ -32,16 +31,15 @@ OPERATOR = {
 
 
 @functools.cache
-def fused(search=None):
+def fused(search, precision):
     """The shared graph, fused; nobody changes it."""
     model = graph(exports.shared_graph(search))
-    fuse_blocks(model)
-    simplify(model)
+    fuse_blocks(model, precision)
     return model
 
 
 def reduced(search, precision, **arguments):
-    model = graph(fused(search))
+    model = graph(fused(search, precision))
     reduce_precision(model, precision, **arguments)
     return model
 

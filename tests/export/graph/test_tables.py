@@ -9,7 +9,6 @@ from support.exports import convert, counts, graph, run, source, tiny
 
 from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.quantize import quantize_blocks, reduce_precision
-from keras_transformer.export.graph.simplify import simplify
 
 BITS = {"int8": 8, "weight_int8": 8, "weight_int4": 4}
 
@@ -64,8 +63,7 @@ def test_a_table_that_gives_logits_is_reduced_for_both(precision):
 def test_an_encoder_in_four_bits_keeps_no_table_in_float():
     converted = convert(tiny("encode", vocab_size=997, num_layers=1, d_model=64, d_ff=65))
     plain = graph(converted)
-    fuse_blocks(plain)
-    simplify(plain)
+    fuse_blocks(plain, "weight_int4")
     made, kept = graph(plain), graph(plain)
     reduce_precision(made, "weight_int4")
     reduce_precision(kept, "weight_int4", ["token_embedding"])
