@@ -36,6 +36,9 @@ class DistributedModel(keras.Model):
     is Keras' own. So is `predict`, always.
     """
 
+    train_function: Any
+    test_function: Any
+
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """Makes the function that `fit` calls with an iterator for each execution."""
         if not _is_keras_own(self, "train_step"):

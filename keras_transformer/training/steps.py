@@ -206,11 +206,13 @@ class GradientSums:
     """Sums over the batches of one update. Each replica has its own until the update."""
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self.gradients = [self._zero(v.shape, v.dtype) for v in variables]
-        self.loss, self.weight, self.rows = (self._zero((), "float32") for _ in range(3))
+        self.gradients: list[Tensor] = [self._zero(v.shape, v.dtype) for v in variables]
+        self.loss: Tensor = self._zero((), "float32")
+        self.weight: Tensor = self._zero((), "float32")
+        self.rows: Tensor = self._zero((), "float32")
 
     @staticmethod
-    def _zero(shape: Any, dtype: str) -> Any:
+    def _zero(shape: Any, dtype: str) -> Tensor:
         return tf.Variable(
             tf.zeros(shape, dtype),
             trainable=False,

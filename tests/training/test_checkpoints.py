@@ -96,7 +96,7 @@ def test_any_changed_byte_of_an_array_is_noticed(tmp_path):
 
 
 def test_keep_counts_whole_checkpoints_and_leaves_folders(tmp_path):
-    folder = tmp_path / "checkpoint-00000-00000004.npz"
+    folder = tmp_path / "checkpoint-00000-00000003.npz"
     folder.mkdir()
     fit(make_model(), tmp_path, epochs=2, every=2, keep=2)
     older, newest = (path.name for path in sorted(tmp_path.glob("*.npz")) if path.is_file())
