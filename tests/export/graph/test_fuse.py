@@ -7,7 +7,7 @@ import pytest
 from support import exports
 from support.exports import BEAM, convert, counts, fused, graph, operators, run, source, tiny
 
-from keras_transformer.export.graph.fuse_rule import Rule
+from keras_transformer.export.graph.fuse_patterns import Rule
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.onnx_model import export_onnx
 from keras_transformer.search import GreedySearch

@@ -163,11 +163,7 @@ def test_an_axis_shorter_than_the_window_has_no_places():
     array = numbers(3, 11, 4)
     pools = [layers.MaxPooling1D, layers.AveragePooling1D]
     kinds = [(2, 2, "valid"), (2, 3, "valid"), (3, 2, "valid"), (3, 2, "same")]
-    functions = [
-        pool(size, strides, padding)
-        for pool in pools
-        for size, strides, padding in kinds
-    ]
+    functions = [pool(size, strides, padding) for pool in pools for size, strides, padding in kinds]
     made = holds(functions, *(array[:, :length] for length in (11, 7, 6, 3)), free=True)
     shapes = [found.shape for found in run(made, x=array[:, :1])]  # TensorFlow ends the process
     assert shapes == ([(3, 0, 4)] * 3 + [(3, 1, 4)]) * 2

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.exports import numbers, parsed, run
 
+from keras_transformer.export.graph.shape_data import product, quotient, symbol
 from keras_transformer.export.graph.shapes import InferredShapes
 from keras_transformer.export.graph.simplify import simplify
-from keras_transformer.export.graph.sizes import product, quotient, symbol
 
 # A loop whose state `grown` gets one column a step, and whose state `kept` is doubled.
 GROWING_LOOP = """
