@@ -1,6 +1,6 @@
 """Exporters to ONNX, SavedModel and other engines, and the runtime that serves the ONNX files.
 
-What lives here:
+Contents:
 
 - one exporter in each of `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and
   `triton`; `attention` exports the attention of a translator by `onnx_model`;
@@ -14,7 +14,7 @@ What lives here:
 - `artefact`, the manifest of an exported folder and its reader; `runtime`, which answers requests
   with it; `serving`, a service; `archive`, batch jobs; `web`, the browser's side in JavaScript.
 
-What may be imported: everything of this package. `runtime` needs no framework, so the exporters,
+Imports: everything of this package. `runtime` needs no framework, so the exporters,
 which need TensorFlow, are imported on first use. A new exporter is one file and one line in
 `_EXPORTERS`; a new task is one class in `tasks`.
 """
@@ -37,6 +37,8 @@ _EXPORTERS = {
     "export_saved_model": "saved_model",
     "export_triton": "triton",
 }
+# Package that an exporter needs -> extra that installs it. All other packages come with two extras.
+_EXTRAS = {"ctranslate2": "ctranslate2", "safetensors": "import"}
 
 __all__ = sorted(_EXPORTERS)
 
@@ -50,9 +52,10 @@ def __getattr__(name: str) -> object:
         package = (error.name or "").partition(".")[0]
         if package == "keras_transformer":
             raise  # a broken installation, which no extra fixes
+        extra = _EXTRAS.get(package, "tensorflow,export")
         raise ImportError(
             f"keras_transformer.export.{name} needs {package}, which is not installed here. "
-            "Install it with: pip install 'keras-transformer-onnx[tensorflow,export]'",
+            f"Install it with: pip install 'keras-transformer-onnx[{extra}]'",
             name=package,
         ) from error
 

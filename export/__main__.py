@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Collection, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -19,22 +19,25 @@ WITH_SEARCH = (ONNX, SAVED_MODEL)
 OF_MODELS = FORMATS[:-1]  # triton takes an artefact
 # Each option, the formats that have it, and what argparse needs. An option that does not apply is
 # an error: a user who passes --length-penalty with --greedy expects something else.
-SWITCH = {"action": "store_true"}
-NUMBER, REAL = {"type": int, "metavar": "N"}, {"type": float, "metavar": "X"}
-SEARCHES = {
+Settings: TypeAlias = dict[str, Any]
+Options: TypeAlias = dict[str, tuple[tuple[str, ...], str, Settings]]
+SWITCH: Settings = {"action": "store_true"}
+NUMBER: Settings = {"type": int, "metavar": "N"}
+REAL: Settings = {"type": float, "metavar": "X"}
+SEARCHES: Options = {
     "beam_width": (WITH_SEARCH, "beam search of this width (4)", NUMBER),
     "greedy": (WITH_SEARCH, "greedy search", SWITCH),
     "sampling": (WITH_SEARCH, "random sampling", SWITCH),
     "forward": (WITH_SEARCH, "no search: the forward pass", SWITCH),
 }
-SEARCH_OPTIONS = {
+SEARCH_OPTIONS: Options = {
     "length_penalty": (WITH_SEARCH, "of the beam (0.6)", REAL),
     "temperature": (WITH_SEARCH, "of the sampling (1.0)", REAL),
     "top_k": (WITH_SEARCH, "of the sampling (0: no limit)", NUMBER),
     "top_p": (WITH_SEARCH, "of the sampling (1.0: no limit)", REAL),
     "num_samples": (WITH_SEARCH, "of the sampling (1)", NUMBER),
 }
-OPTIONS = {
+OPTIONS: Options = {
     "tokenizer": (OF_MODELS, "tokenizer to put beside the model, NAME.model", {}),
     "target_tokenizer": (OF_MODELS, "tokenizer of the target, if it is another one", {}),
     "max_length": (
@@ -226,9 +229,14 @@ def stop(number: int, frame: FrameType | None) -> None:
     raise Progress.pending
 
 
-if __name__ == "__main__":
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup ignores it
+def handle_signals() -> None:
+    """Lets signals stop the process by `stop`. Windows has no SIGHUP, and nohup ignores it."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
+
+
+if __name__ == "__main__":
+    handle_signals()
     sys.exit(main())

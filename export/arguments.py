@@ -44,7 +44,7 @@ def check_arguments(
 ) -> None:
     """Raises `TypeError` or `ValueError` for arguments that no exporter accepts.
 
-    The arguments are those of `export_onnx`. A tokenizer is anything that can encode and be saved,
+    See `export_onnx` for the arguments. A tokenizer is anything that can encode and be saved,
     so you can pass your own.
     """
     if keras.backend.backend() != "tensorflow":

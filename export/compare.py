@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ from keras_transformer.types import StrPath
 BATCH_SIZE = 50
 SEED = 17
 
-Scores = dict[str, float]
+Scores: TypeAlias = dict[str, float]
 
 
 class Comparison(NamedTuple):

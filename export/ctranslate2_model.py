@@ -11,9 +11,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ctranslate2
 import keras
 import numpy as np
 import sentencepiece
+from ctranslate2 import specs
 
 from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
@@ -92,7 +94,6 @@ def export_ctranslate2(
         The strings that the model writes, list of str in the order of ids.
 
     Raises:
-        ImportError: `ctranslate2` is not installed.
         TypeError, ValueError: a wrong argument, or a model that CTranslate2 cannot hold. Nothing
             has been done.
         ExportError: CTranslate2 gave other tokens. The content of `path` is as before.
@@ -104,7 +105,6 @@ def export_ctranslate2(
     >>> pieces = processor.encode(["A man rides."], out_type=str)  # doctest: +SKIP
     >>> processor.decode(engine.translate_batch(pieces)[0].hypotheses[0])  # doctest: +SKIP
     """
-    specs = _specs()
     check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, but {precision!r} was passed.")
@@ -118,7 +118,7 @@ def export_ctranslate2(
     progress = Progress(verbose)
     with staged(path, why_not_engine(*FILES)) as folder:
         with progress("writing"):
-            spec = _specification(specs, model, max_length)
+            spec = _specification(model, max_length)
             _register(spec, words, model)
             spec.optimize(quantization=None if precision == "float32" else precision)
             spec.save(str(folder))
@@ -147,18 +147,6 @@ def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:
     return pieces + [f"<id {i}>" for i in range(len(pieces), size)]
 
 
-def _specs() -> Any:
-    """CTranslate2's modules of specifications."""
-    try:
-        from ctranslate2 import specs
-    except ImportError as error:
-        raise ImportError(
-            "Exporting to CTranslate2 needs the package ctranslate2. Install it with: "
-            "pip install 'keras-transformer-onnx[ctranslate2]'"
-        ) from error
-    return specs
-
-
 def _length(model: Transformer, max_length: int | None) -> int:
     """The number of positions to write."""
     longest = model.max_length or max_length or POSITIONS
@@ -184,7 +172,7 @@ def _register(spec: Any, words: Sequence[list[str]], model: Transformer) -> None
     spec.validate()
 
 
-def _specification(specs: Any, model: Transformer, max_length: int) -> Any:
+def _specification(model: Transformer, max_length: int) -> Any:
     """The `TransformerSpec` with the weights, found by their paths."""
     weights = weights_of(model)
     activation = ACTIVATIONS[keras.activations.get(model.activation)]
@@ -269,14 +257,12 @@ def _prove(
     precision: str,
     tolerance: float,
 ) -> None:
-    """Raises `ExportError` unless CTranslate2's greedy tokens and scores are those of Keras.
+    """Raises `ExportError` unless CTranslate2 gives Keras' greedy tokens and scores.
 
     Each token must be the likeliest after the tokens before it, except for ties, and a score the
     sum of their log-probabilities. Rounded weights may choose other tokens, but their scores must
     be right within the tolerance.
     """
-    import ctranslate2
-
     random = np.random.default_rng(0)
     longest = min(max_length, 24) - 1
     ids = [random.integers(4, len(words[0]), n).tolist() for n in (1, *range(2, longest, 3))]

@@ -1,4 +1,4 @@
-"""What exporters to other engines share: the paper's model, and refusals of all other models.
+"""Shared by exporters to other engines: the paper's model, and refusals of all other models.
 
 An engine for published translation models holds embeddings, positions that are added, blocks of
 attention and a feed-forward network, and logits. This module reads these parts of a `Transformer`,
@@ -46,7 +46,7 @@ def check_translator(model: Any, **tokenizers: Any) -> None:
 
 
 def differences(model: Transformer, activations: Collection[Callable[..., Any]]) -> list[str]:
-    """What the model has and no engine for published translation models holds, by argument.
+    """Arguments of the model that no engine for published translation models supports.
 
     Args:
         model: `Transformer`.
@@ -92,7 +92,7 @@ def weights_of(model: Transformer) -> dict[str, Array]:
 
 
 def position_tables(model: Transformer, length: int) -> list[Array]:
-    """What encoder and decoder add to the embeddings of the first positions, two arrays (P, D)."""
+    """The first positions' vectors of encoder and decoder, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
     stacks = model.encoder_stack, model.decoder_stack
     return [np.asarray(stack.positions(nothing))[0] for stack in stacks]

@@ -9,11 +9,12 @@ Shapes: D d_model, V vocabulary here, U vocabulary of Marian, P positions.
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from safetensors.numpy import save
 
 from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
@@ -85,7 +86,7 @@ def export_marian(
     is the last id and the first decoder input; with two vocabularies it is 2.
 
     Before the folder appears, `importers.marian` has read it, and its logits and the tokens of
-    texts have been compared with those of the model.
+    texts have been compared with the model's.
 
     Args:
         model: `Transformer`, post-norm with epsilon 1e-5 and sinusoidal positions: the paper's. The
@@ -97,7 +98,6 @@ def export_marian(
         verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Raises:
-        ImportError: `safetensors` is not installed.
         TypeError, ValueError: a wrong argument, or a model that such a folder cannot hold. Nothing
             has been done.
         ExportError: the folder reads back as another model. The content of `path` is as before.
@@ -107,7 +107,6 @@ def export_marian(
     >>> export_marian(model, "out/marian", tokenizer)  # doctest: +SKIP
     >>> theirs = transformers.MarianMTModel.from_pretrained("out/marian")  # doctest: +SKIP
     """
-    serialize = _safetensors()
     check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     if tokenizer is None:
         raise TypeError("A Marian folder has its vocabulary in it: pass tokenizer, a Tokenizer.")
@@ -123,7 +122,7 @@ def export_marian(
         with progress("writing"):
             config = _config(model, max_length)
             tensors = _tensors(model, config, order)
-            (folder / WEIGHTS_FILE).write_bytes(serialize(tensors, metadata={"format": "pt"}))
+            (folder / WEIGHTS_FILE).write_bytes(save(tensors, metadata={"format": "pt"}))
             _write_json(folder / CONFIG_FILE, {**config, **PRODUCER})
             _write_json(folder / GENERATION_CONFIG, _generation(config))
             _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(model, max_length))
@@ -135,20 +134,8 @@ def export_marian(
             _prove(folder, model, tokenizers, max_length)
 
 
-def _safetensors() -> Callable[..., bytes]:
-    """The function that makes the bytes of `model.safetensors`."""
-    try:
-        from safetensors.numpy import save
-    except ImportError as error:
-        raise ImportError(
-            "Writing .safetensors needs the package safetensors. Install it with: "
-            "pip install 'keras-transformer-onnx[import]'"
-        ) from error
-    return save
-
-
 def _more_differences(model: Transformer) -> list[str]:
-    """What CTranslate2 holds and Marian's architecture does not, by argument."""
+    """Arguments that CTranslate2 supports and Marian's architecture does not."""
     wrong = {
         "norm_first=True": model.norm_first,
         "embedding_norm=True": model.embedding_norm,

@@ -32,10 +32,10 @@ from keras_transformer.export.graph.fuse import fuse_blocks, optional
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.proof import comparison, run_exported
-from keras_transformer.export.staging import Progress, staged, why_not_files
-from keras_transformer.export.tasks import ForwardTask, SearchTask, Task, Traceable
+from keras_transformer.export.staging import Progress, WhyNot, staged, why_not_files
+from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
 from keras_transformer.export.tasks.search import Search
-from keras_transformer.export.tasks.stepwise import StepwiseSearch
+from keras_transformer.export.tasks.stepwise import Part, StepwiseSearch
 from keras_transformer.search import Shortlist
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import StrPath
@@ -52,7 +52,7 @@ UNTRACEABLE = (
 LARGEST_FILE = 2**31 - 2**24
 PACKAGES = ("keras-transformer-onnx", "tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
 
-why_not_onnx = why_not_files(
+why_not_onnx: WhyNot = why_not_files(
     {signature.MANIFEST_FILE, *signature.FILES},
     signature.MANIFEST_FILE,
     {"format": signature.FORMAT},
@@ -208,10 +208,11 @@ def export_onnx(
     return json.loads(sealed)
 
 
-def _parts(task: Task, layout: str, precision: str) -> Iterator[tuple[str, Traceable]]:
+def _parts(task: Task, layout: str, precision: str) -> Iterator[tuple[str, Part]]:
     """Yields each file's name and content. A part is traced before the next one is made."""
     if layout == "loop":
-        yield signature.MODEL_FILE, task
+        part = Part(task.model, task.function, task.specs, task.axes)
+        yield signature.MODEL_FILE, part
         return
     stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
     yield signature.FIRST_FILE, stepwise.first
@@ -219,7 +220,7 @@ def _parts(task: Task, layout: str, precision: str) -> Iterator[tuple[str, Trace
 
 
 def _make_graph(
-    part: Traceable,
+    part: Part,
     precision: str,
     fuse: bool,
     keep_float: Sequence[str],
@@ -243,7 +244,7 @@ def _make_graph(
     return model, precision
 
 
-def convert(part: Traceable, progress: Progress) -> ir.Model:
+def convert(part: Part, progress: Progress) -> ir.Model:
     """The `onnx_ir.Model` of a part with its weights, neither simplified nor fused."""
     variables = part.model.variables
     conversion.check_layers(part.model)
@@ -258,7 +259,7 @@ def convert(part: Traceable, progress: Progress) -> ir.Model:
     return model
 
 
-def _arrange(graph: ir.Graph, part: Traceable) -> None:
+def _arrange(graph: ir.Graph, part: Part) -> None:
     """Puts the inputs in their documented order, and names the axes of inputs and outputs.
 
     An axis of fixed size keeps its size, except in outputs with documented names of axes.

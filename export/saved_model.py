@@ -60,8 +60,8 @@ def export_saved_model(
     | --- | --- | --- | --- |
     | `translate` | `search`, `tokenizer` | `text` (B,) | `texts` (B, W), `scores` (B, W) |
     | `search` | `search` | `source_ids` (B, S) | `token_ids` (B, W, T), `scores` (B, W) |
-    | `logits` | a model of logits | those of the model | `logits` |
-    | `forward` | another model | those of the model | the model's own outputs |
+    | `logits` | a model of logits | the model's inputs | `logits` |
+    | `forward` | another model | the model's inputs | the model's outputs |
 
     The first is called `generate` for a `CausalTransformer`. For an encoder that reads no ids it is
     called `transcribe`; this signature and `search` take the encoder's inputs.
@@ -69,7 +69,7 @@ def export_saved_model(
     With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
     end token. For a `CausalTransformer` it becomes the begin token and its pieces, which the search
     continues. Blank text gives one empty hypothesis of score 0. Before the folder appears, a
-    process without Keras has loaded it, and its results have been compared with those of Keras.
+    process without Keras has loaded it, and its results have been compared with Keras' results.
 
     Args:
         model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;

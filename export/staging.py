@@ -1,4 +1,4 @@
-"""What all exporters share: folders that appear whole or not at all, one error, progress."""
+"""Shared by all exporters: folders that appear whole or not at all, one error, progress."""
 
 import contextlib
 import json
@@ -136,8 +136,8 @@ class Progress:
             if isinstance(error, OSError):
                 advice = "Free some disk space, check the folder's permissions, and export again."
             raise ExportError(
-                f"Failed at {stage}: {type(error).__name__}: {error}. What was at the target is as "
-                f"before. {advice}"
+                f"Failed at {stage}: {type(error).__name__}: {error}. The target is as before. "
+                f"{advice}"
             ) from error
         self._write(f"{time.perf_counter() - start:.1f} s\n")
 

@@ -1,6 +1,6 @@
 """The ONNX file from strings to strings: SentencePiece around the model, by onnxruntime-extensions.
 
-`text_graph` has the nodes before and after the model. A process of its own runs the file, and the
+`text_graph` has the nodes before and after the model. A second process runs the file, and the
 results are compared with the tokenizer around the model.
 
 Shapes: B texts, S tokens of the longest, W hypotheses.

@@ -3,8 +3,8 @@
     export_triton("out/onnx", "repository", "translator")
     python -m keras_transformer.export out/onnx repository --format triton --name translator
 
-Needs no framework and no Triton. The fields of the configuration are those of Triton's
-`model_config.proto`. Shapes follow the rules that Triton's ONNX Runtime backend checks when it
+Needs no framework and no Triton. Triton's `model_config.proto` defines the fields of the
+configuration. Shapes follow the rules that Triton's ONNX Runtime backend checks when it
 loads a model.
 """
 

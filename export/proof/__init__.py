@@ -1,7 +1,7 @@
 """The proof of an export: its files run in a second process, and Keras must give the same numbers.
 
-What lives here: `run_exported`, which starts the second process; `script`, which runs there; and
-`comparison`, which compares the results with those of Keras. A new kind of file is one function in
+Contents: `run_exported`, which starts the second process; `script`, which runs there; and
+`comparison`, which compares its results with Keras' results. A new kind of file is one function in
 `script`, and a new kind of result is one function in `comparison`.
 """
 

@@ -1,4 +1,4 @@
-"""Compares the results of exported files with those of Keras.
+"""Compares the results of exported files with Keras' results.
 
 | precision | error of a number | divided by |
 | --- | --- | --- |
@@ -13,6 +13,7 @@ Shapes: B sentences, W hypotheses, T tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.staging import ExportError
 from keras_transformer.types import Array, Ids
 
-Outputs = Mapping[str, Array]
+Outputs: TypeAlias = Mapping[str, Array]
 
 # The largest error allowed. Rounding stayed below on eleven models; damaged weights gave 0.48 or
 # more (docs, benchmarks).

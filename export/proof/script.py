@@ -17,13 +17,13 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 
-Call = Callable[[dict[str, Any]], dict[str, Any]]
+Call: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def run(job: dict[str, Any], report: dict[str, Any]) -> None:

@@ -69,31 +69,33 @@ class ForwardTask:
     def __init__(
         self, model: keras.Model, head: Head | None = None, passed: keras.Model | None = None
     ) -> None:
-        self.head, self.name = head, head.task if head else "forward"
-        self.passed = None if passed is model else passed
+        self.head: Head | None = head
+        self.name: str = head.task if head else "forward"
+        self.passed: keras.Model | None = None if passed is model else passed
         if isinstance(model, keras.Sequential):
             model = keras.Model(model.inputs, model.outputs, name=model.name)
-        self.model = model
-        self.longest = smallest(model, "max_length", "sequence_length")
-        self.specs = {
+        self.model: keras.Model = model
+        self.longest: int | None = smallest(model, "max_length", "sequence_length")
+        self.specs: dict[str, tf.TensorSpec] = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
             for tensor in model.inputs
             for name in [plain_name(tensor.name)]
         }
-        self.ids = id_inputs(
+        self.ids: list[str] = id_inputs(
             {"name": name, "dtype": spec.dtype.name, "axes": spec.shape.as_list()}
             for name, spec in self.specs.items()
         )
         names = list(model.output) if isinstance(model.output, dict) else _output_names(model)
-        self.outputs = [plain_name(name) for name in names]
+        self.outputs: list[str] = [plain_name(name) for name in names]
         outputs, inputs = keras.tree.flatten(model.output), model.inputs
         if len(set(self.outputs) | set(self.specs)) < len(outputs) + len(inputs):
             raise ValueError(
                 f"Inputs {list(self.specs)} and outputs {self.outputs} need different names. Pass "
                 "outputs as a flat dict of other names: keras.Model(inputs, {'name': output})."
             )
-        generates = hasattr(model, "decode_step")
-        self.vocab_size = vocab_sizes(model) if generates else {"source": None, "target": None}
+        self.vocab_size: dict[str, int | None] = {"source": None, "target": None}
+        if hasattr(model, "decode_step"):
+            self.vocab_size = vocab_sizes(model)
 
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Outputs by name for inputs by name; exporters trace this function."""
@@ -281,7 +283,7 @@ def _check_steady(expected: Case, again: Case) -> None:
 
 
 def _output_names(model: keras.Model) -> list[str]:
-    """Names of the layers that give the outputs; "logits" for those of an embedding."""
+    """Names of the layers that give the outputs; "logits" for a `TokenEmbedding`."""
     if hasattr(model, "decode_step"):
         return [signature.LOGITS]
     embeddings = [layer.name for layer in model.layers if isinstance(layer, TokenEmbedding)]

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from keras_transformer.export.staging import ExportError
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, Ids
 
-Specs = Mapping[str, tf.TensorSpec]
+Specs: TypeAlias = Mapping[str, tf.TensorSpec]
 
 # Short texts, an empty one, and one with characters for which a tokenizer may have no piece.
 PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
@@ -168,7 +168,7 @@ def _least(sizes: Sequence[Any]) -> int | None:
 
 
 def most_ids(model: keras.Model) -> int | None:
-    """How many ids the inputs of a functional model may have; `None` if it reads no table.
+    """The number of ids of a functional model's inputs; `None` if it reads no table.
 
     Tables that read something else, such as the numbers of positions, do not count.
     """

@@ -81,25 +81,29 @@ class SearchTask:
         grammar: Any = None,
         passed: keras.Model | None = None,
     ) -> None:
-        self.model, self.search, self.max_length = model, search, max_length
-        self.passed = None if passed is model else passed
-        self.shortlist = shortlist
-        self.searched = model if shortlist is None else Shortlisted(model, shortlist)
+        self.model: keras.Model = model
+        self.search: Search = search
+        self.max_length: int | None = max_length
+        self.passed: keras.Model | None = None if passed is model else passed
+        self.shortlist: Shortlist | None = shortlist
+        self.searched: Any = model if shortlist is None else Shortlisted(model, shortlist)
         if grammar is not None:
             self.searched = Constrained(self.searched, grammar)
-        self.random = isinstance(search, Sampling)
-        self.reads_ids = reads_ids(model)
+        self.random: bool = isinstance(search, Sampling)
+        self.reads_ids: bool = reads_ids(model)
+        self.name: str = "translate" if self.reads_ids else "transcribe"
         if [tensor.name for tensor in model.inputs] == [signature.TARGET_IDS]:
             self.name = "generate"
-        else:
-            self.name = "translate" if self.reads_ids else "transcribe"
-        self.vocab_size = vocab_sizes(model)
-        self.longest = model.max_length
+        self.vocab_size: dict[str, int | None] = vocab_sizes(model)
+        self.longest: int | None = model.max_length
         if model.source_inputs is not None:
             self.longest = smallest(model.encoder, "max_length", "sequence_length")
-        self.search_config = {"class_name": type(search).__name__, "config": search.get_config()}
-        self.sources = source_specs(model)
-        self.specs = dict(self.sources)
+        self.search_config: dict[str, Any] = {
+            "class_name": type(search).__name__,
+            "config": search.get_config(),
+        }
+        self.sources: dict[str, tf.TensorSpec] = source_specs(model)
+        self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
 
@@ -185,8 +189,8 @@ class SearchTask:
     ) -> float:
         """Raises `ExportError` unless the file gave Keras' results.
 
-        Its scores are compared with those of Keras' forward pass for the ids of the file: rounded
-        weights may lead to other tokens, but must not give wrong scores for them.
+        Its scores are compared with the scores of Keras' forward pass for the ids of the file:
+        rounded weights may lead to other tokens, but must not give wrong scores for them.
 
         Args:
             cases: the inputs.

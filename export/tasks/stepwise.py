@@ -29,7 +29,7 @@ from keras_transformer.types import Tensor
 # A tensor, or tuples, lists and dicts of tensors.
 Nest: TypeAlias = Any
 
-# What a step changes; it only reads the rest.
+# A step changes these, and only reads the rest.
 CHANGING = ("position", *Hypotheses._fields, "states")
 CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
 
@@ -62,7 +62,14 @@ class FixedSlots(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One of the two functions of a stepwise search, as a `tasks.Traceable`."""
+    """The source of one graph: a task, or one of the two functions of a stepwise search.
+
+    Attributes:
+        model: the Keras model whose weights the function reads.
+        function: function of inputs by name that returns a dict of outputs; it is traced.
+        specs: the `tf.TensorSpec` of each input, by name.
+        axes: function of the name and the rank of an input or output to the names of its axes.
+    """
 
     model: keras.Model
     function: Callable[..., dict[str, Tensor]]
@@ -79,7 +86,10 @@ class StepwiseSearch:
     """
 
     def __init__(self, task: SearchTask, dtype: str = "float32") -> None:
-        self.task, self.model, self.search, self.dtype = task, task.model, task.search, dtype
+        self.task: SearchTask = task
+        self.model: Any = task.model
+        self.search: Any = task.search
+        self.dtype: str = dtype
         self._state: dict[str, Nest] = {}  # all that is handed from step to step
 
     @property

@@ -1,6 +1,6 @@
 """Functions that `fit` and `evaluate` call, exact on any number of replicas (TensorFlow).
 
-`distribution` explains the scale of losses. With gradient accumulation, the gradient of k batches
+`replicas` explains the scale of losses. With gradient accumulation, the gradient of k batches
 is the sum of n_i grad_i over the sum of n_i, where n_i is the weight of batch i: its number of
 target tokens, or of rows.
 
@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.distribution import share_of_mean, sum_over_replicas
+from keras_transformer.training.replicas import share_of_mean, sum_over_replicas
 from keras_transformer.types import Tensor
 
 

@@ -17,6 +17,7 @@ from support import published
 from support.tiers import quick
 
 import keras_transformer as kt
+from keras_transformer import export
 from keras_transformer.export import ExportError, ctranslate2_model, export_ctranslate2
 from keras_transformer.importers import marian
 from keras_transformer.padding import pad_rows
@@ -235,5 +236,6 @@ def test_what_cannot_be_exported_is_named(tokenizer, tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="does not say .*keras-transformer-onnx"):
         export_ctranslate2(random_model(), tmp_path, verbose=False)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.delitem(sys.modules, ctranslate2_model.__name__)
     with pytest.raises(ImportError, match=r"keras-transformer-onnx\[ctranslate2\]"):
-        export_ctranslate2(random_model(), tmp_path / "out")
+        _ = export.export_ctranslate2

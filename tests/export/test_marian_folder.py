@@ -13,6 +13,7 @@ from support.published import torch, transformers
 from support.tiers import quick
 
 import keras_transformer as kt
+from keras_transformer import export
 from keras_transformer.export import ExportError, export_marian
 from keras_transformer.export import marian_folder as exporter
 from keras_transformer.importers import marian
@@ -212,7 +213,8 @@ def test_nothing_is_left_of_an_export_that_failed(tokenizers, tmp_path, monkeypa
     monkeypatch.setattr(marian, "load", lambda folder: (model, tokenizers[1]))
     with pytest.raises(ExportError, match="tokenizer that was read back gives other ids"):
         export_marian(model, out, tokenizers[0], verbose=False)
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(ImportError, match=r"keras-transformer-onnx\[import\]"):
-        export_marian(model, out, tokenizers[0])
     assert not any(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    monkeypatch.delitem(sys.modules, exporter.__name__)
+    with pytest.raises(ImportError, match=r"keras-transformer-onnx\[import\]"):
+        _ = export.export_marian

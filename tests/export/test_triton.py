@@ -31,44 +31,42 @@ def hand_made(tokenizer, tmp_path):
 
 
 def parsed(path):
-    """A written configuration, as Triton's own protocol buffers read it."""
+    """A written configuration as Triton's protocol buffers read it, as a dict."""
     pb2 = pytest.importorskip("tritonclient.grpc").model_config_pb2
     text_format = pytest.importorskip("google.protobuf.text_format")
+    json_format = pytest.importorskip("google.protobuf.json_format")
     text = (path / triton.CONFIG_FILE).read_text("utf-8")
-    return text_format.Parse(text, pb2.ModelConfig())
-
-
-def type_name(tensor):
-    return (
-        tensor.DESCRIPTOR.fields_by_name["data_type"]
-        .enum_type.values_by_number[tensor.data_type]
-        .name
-    )
+    message = text_format.Parse(text, pb2.ModelConfig())
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
 def session(path):
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
+def dims_of(tensor):
+    dims = tensor["reshape"].get("shape", []) if "reshape" in tensor else tensor["dims"]
+    return [int(dim) for dim in dims]  # JSON has them as strings
+
+
 def backend_problems(config, opened):
     """Why the backend would not load the model with this configuration, a list."""
-    problems = []
+    problems, batched = [], config.get("max_batch_size", 0) > 0
     onnx_types = {"TYPE_INT32": "tensor(int32)", "TYPE_FP32": "tensor(float)"}
     for listed, values, exact in (
-        (config.input, opened.get_inputs(), False),
-        (config.output, opened.get_outputs(), True),
+        (config["input"], opened.get_inputs(), False),
+        (config["output"], opened.get_outputs(), True),
     ):
-        if [value.name for value in values] != [tensor.name for tensor in listed]:
+        if [value.name for value in values] != [tensor["name"] for tensor in listed]:
             problems.append("names")
         for tensor, value in zip(listed, values, strict=True):
-            if onnx_types[type_name(tensor)] != value.type:
+            if onnx_types[tensor["data_type"]] != value.type:
                 problems.append(f"type of {value.name}")
             shape = [axis if isinstance(axis, int) else -1 for axis in value.shape]
-            dims = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
-            full = [-1, *dims] if config.max_batch_size else dims
+            full = [-1, *dims_of(tensor)] if batched else dims_of(tensor)
             if not shape:
-                full = [dim for dim in dims if dim != 1]  # scalars have ones, and are not compared
-            elif config.max_batch_size and shape[0] != -1:
+                full = [dim for dim in full if dim != 1]  # scalars have ones, and are not compared
+            elif batched and shape[0] != -1:
                 problems.append(f"batch axis of {value.name}")
             same = [a == b or (a == -1 and not exact) for a, b in zip(shape, full, strict=False)]
             if len(shape) != len(full) or not all(same):
@@ -85,28 +83,28 @@ def test_the_backend_loads_the_model_with_the_configuration(made, tokenizer, tmp
     path = export_triton(folder, tmp_path / "repository", "some-model_1.0")
     assert path == tmp_path / "repository" / "some-model_1.0"
     config = parsed(path)
-    opened = session(path / "1" / "model.onnx")
-    assert backend_problems(config, opened) == []
-    assert (config.name, config.backend, config.max_batch_size) == (path.name, "onnxruntime", 64)
-    assert config.dynamic_batching.max_queue_delay_microseconds == 2000
-    (group,) = config.instance_group
-    assert (group.count, group.kind) == (1, group.KIND_CPU)
-    assert not config.parameters and not config.HasField("model_operations")
+    assert backend_problems(config, session(path / "1" / "model.onnx")) == []
+    del config["input"], config["output"]
+    assert config == {
+        "name": path.name,
+        "backend": "onnxruntime",
+        "max_batch_size": 64,
+        "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+        "dynamic_batching": {"max_queue_delay_microseconds": "2000"},
+    }
 
 
 def test_every_option_is_in_the_configuration(hand_made, tmp_path):
     options = {"device": "gpu", "instances": 3, "threads": 5, "max_batch_size": 7, "queue_delay": 0}
     config = parsed(export_triton(hand_made, tmp_path / "repository", **options))
-    assert (config.name, config.max_batch_size) == ("hand", 7)
-    (group,) = config.instance_group
-    assert (group.count, group.kind) == (3, group.KIND_GPU)
-    assert config.parameters["intra_op_thread_count"].string_value == "5"
-    assert config.HasField("dynamic_batching")
+    assert (config["name"], config["max_batch_size"]) == ("hand", 7)
+    assert config["instance_group"] == [{"count": 3, "kind": "KIND_GPU"}]
+    assert config["parameters"] == {"intra_op_thread_count": {"string_value": "5"}}
     path = export_triton(hand_made, tmp_path / "repository", max_batch_size=0)
     config = parsed(path)  # in the place of the first
-    assert config.max_batch_size == 0 and not config.HasField("dynamic_batching")
+    assert not {"max_batch_size", "dynamic_batching"} & set(config)
     assert backend_problems(config, session(path / "1" / "model.onnx")) == []
-    assert list(config.input[0].dims) == [-1, -1]
+    assert config["input"][0]["dims"] == ["-1", "-1"]
 
 
 def test_a_seed_holds_for_a_whole_batch_so_triton_makes_none(tokenizer, tmp_path):
@@ -114,8 +112,8 @@ def test_a_seed_holds_for_a_whole_batch_so_triton_makes_none(tokenizer, tmp_path
     path = export_triton(folder, tmp_path / "repository")
     config = parsed(path)
     assert backend_problems(config, session(path / "1" / "model.onnx")) == []
-    assert config.max_batch_size == 0 and not config.HasField("dynamic_batching")
-    assert [list(tensor.dims) for tensor in config.input] == [[-1, -1], [1]]
+    assert not {"max_batch_size", "dynamic_batching"} & set(config)
+    assert [tensor["dims"] for tensor in config["input"]] == [["-1", "-1"], ["1"]]
     with pytest.raises(ExportError, match="no batches for this model: seed"):
         export_triton(folder, tmp_path / "repository", max_batch_size=2)
 
@@ -127,15 +125,12 @@ def test_strings_are_a_batch_of_one_shape(tokenizer, tmp_path):
     path = export_triton(folder, tmp_path / "repository", text=True, op_library=library)
     assert (path / "1" / "model.onnx").read_bytes() == b"a text model"
     config = parsed(path)
-    assert list(config.model_operations.op_library_filename) == [library]
-    (text,) = config.input
-    assert (text.name, type_name(text), list(text.dims)) == ("text", "TYPE_STRING", [1])
-    assert text.HasField("reshape") and not text.reshape.shape
-    assert [(tensor.name, list(tensor.dims)) for tensor in config.output] == [
-        ("texts", [-1]),
-        ("scores", [-1]),
-    ]
-    assert config.max_batch_size == 64 and config.HasField("dynamic_batching")
+    assert config["model_operations"] == {"op_library_filename": [library]}
+    text = {"name": "text", "data_type": "TYPE_STRING", "dims": ["1"], "reshape": {}}
+    assert config["input"] == [text]
+    outputs = [(tensor["name"], tensor["dims"]) for tensor in config["output"]]
+    assert outputs == [("texts", ["-1"]), ("scores", ["-1"])]
+    assert config["max_batch_size"] == 64 and "dynamic_batching" in config
     with pytest.raises(ExportError, match="pass the path of that library"):
         export_triton(folder, tmp_path / "repository", text=True)
     with pytest.raises(ExportError, match="goes with `text`"):

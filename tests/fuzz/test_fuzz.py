@@ -4,11 +4,39 @@ import pathlib
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
 
 FUZZER = pathlib.Path(__file__).with_name("models.py")
+
+
+@pytest.mark.parametrize(
+    "output, place, added, outcome",
+    [
+        ("unit", (0, 0), 0.3, "ill-conditioned"),  # the direction of a vector of norm 1e-9
+        ("unit", (1, 0), 1e-3, "wrong"),
+        ("floor", (1, 2), 1, "ill-conditioned"),  # of 2.9999998
+        ("floor", (1, 1), 1, "wrong"),  # of 2
+        ("floor", (1, 0), 1, "wrong"),
+        ("unit", (1, 0), 1e-6, "right"),
+    ],
+)
+def test_the_judge_excuses_numbers_that_noise_moves(monkeypatch, output, place, added, outcome):
+    monkeypatch.syspath_prepend(FUZZER.parent)
+    from judging import ModelJudge
+
+    x = keras.Input((3,), name="x")
+    unit = keras.layers.UnitNormalization()(keras.ops.silu(x))
+    model = keras.Model(x, {"unit": unit, "floor": keras.ops.floor(x)})
+    judge = ModelJudge(model, np.random.default_rng(0))
+    feed = {"x": np.array([[-25, -26, -25], [1.3, 2, 2.9999998]], "float32")}
+    expected = judge.answer(feed)
+    found = {name: array.copy() for name, array in expected.items()}
+    found[output][place] += added
+    assert judge.verdict(feed, expected, found)[0] == outcome
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Models without a search against what a tokenizer alone says that their answers must be."""
 
-import logging
 import re
 
 import numpy as np
@@ -72,6 +71,7 @@ def test_a_line_without_text_has_an_empty_result(served, line):
     assert served("tag").predict([line]) == [Tags()]
     assert served("embed").predict([line]) == [Vector()]
     assert Labels().label == "" and Labels().probability == 0
+    assert served("classify").predict([]) == list(served("tag").predict_stream([])) == []
 
 
 @pytest.mark.parametrize("name", ["classify", "tag", "embed", "pair"])
@@ -88,21 +88,6 @@ def test_a_bad_line_has_an_error_and_leaves_the_others_alone(served, name, line,
     first, bad, last = served(name).predict([good, line, good])
     assert reason in bad.error
     assert first.error is last.error is None and str(first) == str(last)
-
-
-def test_a_row_on_which_onnxruntime_fails_leaves_the_others_alone(tokenizer, served, monkeypatch):
-    predictor, bad = served("embed"), row(tokenizer, "a man")
-    session = predictor.session
-
-    class Failing:
-        def run(self, names, feed):
-            if any(ids[: len(bad)].tolist() == bad for ids in feed["source_ids"]):
-                raise RuntimeError("no memory")
-            return session.run(names, feed)
-
-    monkeypatch.setattr(predictor, "session", Failing())
-    results = predictor.predict(["two dogs", "a man", "rides"])
-    assert [result.error for result in results] == [None, "onnxruntime failed: no memory", None]
 
 
 # Tags
@@ -164,14 +149,11 @@ def test_questions_need_a_passage(served):
 # Vectors
 
 
-def test_vectors_are_those_of_the_rows(tokenizer, served):
-    for line, result in zip(LINES, served("embed").predict(LINES), strict=True):
+def test_vectors_are_those_of_the_rows_and_of_their_tokens(tokenizer, served):
+    pairs = zip(served("embed").predict(LINES), served("embed_tokens").predict(LINES), strict=True)
+    for line, (result, tokens) in zip(LINES, pairs, strict=True):
         np.testing.assert_allclose(result.vector, sum_and_count(tokenizer, line), rtol=1e-6)
-
-
-def test_vectors_of_tokens_have_no_padding(tokenizer, served):
-    for line, result in zip(LINES, served("embed_tokens").predict(LINES), strict=True):
-        assert result.vector[:, 0].tolist() == row(tokenizer, line)
+        assert tokens.vector[:, 0].tolist() == row(tokenizer, line)
 
 
 def test_rows_are_not_padded_where_padding_counts(tokenizer, served, tmp_path):
@@ -251,24 +233,6 @@ def test_one_input_alone_is_refused(served, inputs):
 def test_what_is_no_input_is_refused(served, item):
     with pytest.raises(TypeError, match="An input must be a string, or a list or tuple of"):
         served("classify").predict(["a man", item])
-
-
-def test_sizes_below_one_are_refused_at_the_call(served):
-    with pytest.raises(ValueError, match="`batch_tokens` must be at least 1"):
-        served("classify").predict_stream([], batch_tokens=0)
-    with pytest.raises(ValueError, match="`read_ahead` must be at least 1"):
-        served("classify").predict_stream([], read_ahead=0)
-
-
-def test_nothing_in_nothing_out(served, caplog):
-    with caplog.at_level(logging.WARNING):
-        assert served("classify").predict([]) == list(served("tag").predict_stream([])) == []
-    assert not caplog.records
-
-
-def test_an_artefact_with_a_search_is_refused(folder):
-    with pytest.raises(ArtefactError, match="task 'translate' with a search.*Use Translator"):
-        Predictor(folder)
 
 
 def test_answers_need_a_tokenizer(tmp_path):

@@ -1,0 +1,292 @@
+"""The command line: options, streams, exit statuses, and the output of each task."""
+
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+from support import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
+
+from keras_transformer.export.runtime import open_runner
+from keras_transformer.export.runtime.__main__ import main
+from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
+
+LINES = ["two dogs\ta man", "", "a man\trides a bicycle"]
+
+
+def best(tokenizer, line):
+    return artefacts.expected_hypotheses(tokenizer, line)[0][0]
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs the command in this process: exit status, output and errors."""
+
+    def run(lines, *arguments):
+        data = lines if isinstance(lines, bytes) else "".join(f"{x}\n" for x in lines).encode()
+        (tmp_path / "in.txt").write_bytes(data)
+        output = io.TextIOWrapper(io.BytesIO())
+        with open(tmp_path / "in.txt") as source, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdin", source)
+            patched.setattr(sys, "stdout", output)
+            try:
+                status = main(list(map(str, arguments)))
+            except SystemExit as stopped:  # by argparse
+                status = stopped.code
+        return status, output.buffer.getvalue().decode(), capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def answered(command):
+    """The lines that the command writes when it answers all."""
+
+    def run(lines, *arguments):
+        status, output, errors = command(lines, *arguments, "--quiet")
+        assert (status, errors) == (0, "")
+        return output.removesuffix("\n").split("\n")
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(tokenizer, tmp_path_factory):
+    """A function from a name to the folder of its artefact, each made once."""
+    folders = {}
+    searches = {"generate": seeded_artefact, "transcribe": array_search}
+
+    def folder(name):
+        if name not in folders:
+            path, read = tmp_path_factory.mktemp(name), None if name == "series" else tokenizer
+            if name in searches:
+                folders[name] = searches[name].write(path, tokenizer)
+            else:
+                folders[name] = head_artefacts.write(path, read, name)
+        return folders[name]
+
+    return folder
+
+
+# Lines
+
+
+def test_lines_go_in_and_translations_come_out(tokenizer, folder):
+    lines = artefacts.LINES * 31
+    data = "\n".join(lines).encode()  # the last line needs no newline
+    status, output, errors = runtime_process.translate(data, folder, "--batch-tokens", 97)
+    assert status == 0
+    assert output.split("\n") == [*(best(tokenizer, line) for line in lines), ""]
+    assert errors == "running on CPUExecutionProvider\n"
+
+
+def test_bad_lines_are_reported_by_number_and_lose_no_other(tokenizer, folder, command, made):
+    data = b"two dogs\n\n caf\xe9\n\t \na man\n" + b"dogs " * 89 + b"\nrides\n"
+    status, output, errors = command(data, folder, "--quiet", "--threads", 1)
+    assert status == 1
+    good = [best(tokenizer, line) for line in ("two dogs", "a man", "rides")]
+    assert output.split("\n") == [good[0], "", "", "", good[1], "", good[2], ""]
+    first, second, last = errors.splitlines()
+    assert first.startswith("line 3 is not translated: not UTF-8 at byte 5")
+    assert second.startswith("line 6 is not translated: ") and "at most 61" in second
+    assert last == "2 lines were not translated"
+    for name, done in (("answer", "answered"), ("generate", "continued")):
+        status, output, errors = command(b"\xff\n", made(name), "--quiet")
+        assert (status, output) == (1, "\n")
+        assert errors.startswith(f"line 1 is not {done}: not UTF-8")
+        assert errors.endswith(f"1 lines were not {done}\n")
+    assert command(b"", folder, "--quiet") == (0, "", "")
+
+
+def test_a_line_without_an_end_is_refused_by_its_length(tokenizer, folder, command):
+    data = b"x" * (3 * MOST_LINE_BYTES) + b"\ntwo dogs\n"
+    status, output, errors = command(data, folder, "--quiet")
+    assert (status, output) == (1, f"\n{best(tokenizer, 'two dogs')}\n")
+    assert errors.startswith(f"line 1 is not translated: more than {MOST_LINE_BYTES} bytes in one")
+
+
+def test_n_best_lists_number_score_and_text(tokenizer, folder, command):
+    line = artefacts.LINES[1]
+    pairs = zip(*artefacts.expected_hypotheses(tokenizer, line), strict=True)
+    rows = [f"1\t{score:.4f}\t{text}" for text, score in pairs]
+    status, output, _ = command(line.encode() + b"\n\xff\n\n", folder, "--n-best", 5)
+    assert (status, output) == (1, "\n".join([*rows, "3\t0.0000\t", ""]))
+    assert command([line], folder, "--n-best", 1)[1] == rows[0] + "\n"
+
+
+def test_a_newline_that_the_model_writes_does_not_shift_the_lines(tokenizer, folder, answered):
+    """The byte <0x0A> moved by SHIFT from <0x03>."""
+    odd = f"a{chr(ord(chr(10)) - artefacts.SHIFT)}a"
+    assert best(tokenizer, odd).count("\n") == 1
+    texts = [best(tokenizer, odd).replace("\n", " "), best(tokenizer, "two dogs")]
+    assert answered([odd, "two dogs"], folder) == texts
+
+
+# Tasks
+
+
+def test_a_class_is_written_with_its_probability(made, answered):
+    results = open_runner(made("classify")).predict(LINES)
+    rows = [f"{result.label}\t{result.probability:.4f}" for result in results]
+    assert answered(LINES, made("classify")) == [rows[0], "", rows[2]]
+    rows = [f"1\t{score:.4f}\t{label}" for score, label in results[2].ranked()]
+    assert answered(LINES[2:], made("classify"), "--n-best", 2) == rows[:2]
+
+
+def test_tags_answers_vectors_and_outputs_are_written(made, answered):
+    result = open_runner(made("tag")).predict(["two dogs"])[0]
+    assert answered(["", " two  dogs"], made("tag")) == ["", "two/{} dogs/{}".format(*result.tags)]
+    results = open_runner(made("answer")).predict(LINES)
+    assert answered(LINES, made("answer")) == [result.text for result in results]
+    assert results[0].text and results[2].text
+    results = open_runner(made("embed")).predict(LINES)
+    rows = answered(LINES, made("embed"))
+    assert json.loads(rows[0]) == results[0].vector.tolist() and rows[1] == ""
+    rows = answered(["[[1, 2], [3, 4]]", "", '{"series": [[5, 6]]}'], made("series"))
+    assert json.loads(rows[0]) == {"total": [4, 6], "doubled": [[2, 4], [6, 8]]}
+    assert rows[1] == "" and json.loads(rows[2])["total"] == [5, 6]
+
+
+def test_texts_and_arrays_are_read_as_json(made, command, tokenizer):
+    item = {"source_ids": "two dogs", "numbers": [1, 2]}
+    lines = [json.dumps(item), "hi", "", '{"source_ids": 7}']
+    status, output, errors = command(lines, made("mixed"), "--quiet")
+    first, *rest = output.split("\n")
+    (result,) = open_runner(made("mixed")).predict([item])
+    assert json.loads(first) == result.vector.tolist() and rest == [""] * 4 and status == 1
+    assert "line 2 is not answered: not JSON" in errors and "Traceback" not in errors
+    assert "line 4 is not answered: An input must be a string" in errors
+    lines = [tokenizer.encode("two dogs"), "", 7]
+    status, output, errors = command(lines, made("transcribe"), "--quiet")
+    assert (status, output) == (1, "two dogs\n\n\n")
+    assert errors.startswith("line 3 is not transcribed: 'codes' has the shape ()")
+
+
+def test_json_has_all_that_a_result_has_in_python(made, answered):
+    rows = answered(LINES, made("answer"), "--json")
+    results = open_runner(made("answer")).predict(LINES)
+    assert [json.loads(row) for row in rows] == [result._asdict() for result in results]
+    (row,) = answered(["two dogs"], made("generate"), "--json", "--seed", 3, "--with-prompt")
+    (result,) = open_runner(made("generate")).n_best(["two dogs"], seed=3)
+    assert json.loads(row) == json.loads(json.dumps(result._asdict()))
+    (row,) = answered([""], made("embed"), "--json")
+    assert json.loads(row) == {"vector": None, "error": None}
+
+
+def test_a_prompt_is_continued(made, answered):
+    lines, folder = ["two dogs", "a man"], made("generate")
+    results = open_runner(folder).n_best(lines, seed=0)
+    assert answered(lines, folder, "--seed", 0) == lines
+    full = [result.full_text for result in results]
+    assert answered(lines, folder, "--seed", 0, "--with-prompt") == full
+    rows = answered(lines[:1], folder, "--seed", 0, "--n-best", 2, "--with-prompt")
+    pairs = zip(results[0].scores, results[0].full_texts, strict=True)
+    assert rows == [f"1\t{score:.4f}\t{text}" for score, text in pairs]
+    # Each run draws its seed. The line is long, because some of its ids spell no character.
+    assert len({answered(artefacts.LINES[4:5], folder)[0] for _ in range(3)}) > 1
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("", "--quiet", "the following arguments are required: folder"),
+        ("", "no/such/folder", "error: no/such/folder is not an artefact"),
+        ("classify", "--n-best 0", "--n-best must be at least 1"),
+        ("classify", "--batch-tokens 0", "error: `batch_tokens` must be at least 1"),
+        ("classify", "--read-ahead 0", "error: `read_ahead` must be at least 1"),
+        ("classify", "--threads 0", "error: `threads` must be at least 1"),
+        ("classify", "--workers 0", "error: `workers` must be at least 1"),
+        ("classify", "--threads 100000", "error: `threads` must be at least 1, and at most"),
+        ("classify", "--provider NoSuch", "error: NoSuch is not in this"),
+        ("classify", "--seed 0", "--seed goes with the tasks generate, transcribe; .* 'classify'"),
+        ("classify", "--with-prompt", "--with-prompt goes with the tasks generate"),
+        ("tag", "--n-best 2", "--n-best goes with the tasks translate, generate, transcribe, cl"),
+        ("classify", "--n-best 2 --json", "--json writes all hypotheses and labels"),
+        ("generate", "--seed -1", "`seed` must be from 0 to 2147483646, got -1"),
+        ("generate", "--seed x", "argument --seed: invalid int value"),
+        ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),
+        ("", "--check --seed 0 --with-prompt", "leave out --seed, --with-prompt"),
+    ],
+)
+def test_wrong_arguments_are_named_and_give_status_2(command, made, name, arguments, message):
+    folder = [made(name)] if name else []
+    status, output, errors = command(["a"], *folder, *arguments.split())
+    assert (status, output) == (2, "")
+    assert re.search(message, errors) and "Traceback" not in errors
+
+
+# Streams of a process
+
+
+def test_each_line_is_answered_at_once_when_none_is_read_ahead(tokenizer, folder):
+    with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
+        for line in artefacts.LINES:
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == best(tokenizer, line) + "\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stdout.read() == b""
+        assert process.stderr.read() == b"interrupted; what was written so far is complete\n"
+
+
+def test_a_reader_that_leaves_ends_it_quietly(folder):
+    with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
+        process.stdin.write(b"two dogs\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"a man\n")
+        process.stdin.close()
+        assert process.wait(60) == 141
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_terminal_sees_progress(folder, tmp_path, from_file):
+    path = tmp_path / "in.txt"
+    path.write_bytes("\n".join(artefacts.LINES).encode() + b"\n\xff\n")
+    ours, theirs = pty.openpty()
+    with open(path, "rb") as file:
+        source = file if from_file else subprocess.PIPE
+        with runtime_process.start(folder, stdin=source, stderr=theirs) as process:
+            process.communicate(None if from_file else path.read_bytes(), timeout=60)
+            assert process.returncode == 1
+    os.close(theirs)
+    seen = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "6 lines, " in seen and "lines/s" in seen
+    assert ("100%" in seen and "0:00 left" in seen) is from_file
+    assert "\r\033[Kline 6 is not translated: not UTF-8" in seen
+
+
+@pytest.mark.parametrize(
+    ("redirection", "problem"),
+    [
+        ("<&-", "standard input is closed"),
+        (">&-", "standard output is closed"),
+        (">/dev/full", "standard input or output failed: No space left on device"),
+        ("0>/dev/null", "standard input or output failed: Bad file descriptor"),
+        ("2>&-", None),
+        ("2>/dev/full", None),
+    ],
+)
+def test_streams_that_fail_give_status_3_or_no_messages(tokenizer, folder, redirection, problem):
+    command = f"{shlex.join(runtime_process.command(folder, '--quiet'))} {redirection}"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, shell=True, input=b"two dogs\n", capture_output=True, timeout=60, env=buffered
+    )
+    expected = (0, best(tokenizer, "two dogs") + "\n", "")
+    if problem:
+        expected = (3, "", f"error: {problem}\n")
+    assert (done.returncode, done.stdout.decode(), done.stderr.decode()) == expected

@@ -1,0 +1,490 @@
+"""Translator, Generator and Transcriber against the results that their tokenizer predicts."""
+
+import copy
+import itertools
+import logging
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
+
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.runtime import (
+    ArtefactError,
+    Generation,
+    Generator,
+    Predictor,
+    Transcriber,
+    Translation,
+    Translator,
+    answers,
+    open_runner,
+)
+from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.text.tokenizer import Tokenizer
+
+PROMPTS = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in (1, 3, 5)]
+TOO_LONG = "dogs " * (artefacts.SOURCE_LIMIT + 1)
+
+
+@pytest.fixture(scope="module")
+def folders(folder, tokenizer, tmp_path_factory):
+    """An artefact for each kind of search."""
+    path = tmp_path_factory.mktemp("searches")
+    return {
+        "translate": folder,
+        "sample": seeded_artefact.write(path / "sample", tokenizer),
+        "generate": artefacts.write(path / "generate", tokenizer, task="generate"),
+        "transcribe": array_search.write(path / "transcribe", tokenizer),
+        "classify": head_artefacts.write(path / "classify", tokenizer, "classify"),
+    }
+
+
+@pytest.fixture(scope="module")
+def runners(folders):
+    return {name: open_runner(folder, threads=1) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def translator(runners):
+    return runners["translate"]
+
+
+@pytest.fixture
+def sampling(runners):
+    return runners["sample"]
+
+
+@pytest.fixture
+def translator_of(tmp_path, tokenizer):
+    """Opens a translator with another model."""
+
+    def opened(**options):
+        model = artefacts.model(tokenizer.vocab_size, **options)
+        return Translator(artefacts.write(tmp_path, tokenizer, model), threads=1)
+
+    return opened
+
+
+class Recorder:
+    """A session that records the shapes of its inputs."""
+
+    def __init__(self, session):
+        self.session, self.shapes = session, []
+
+    def run(self, outputs, feed):
+        self.shapes.append(feed["source_ids"].shape)
+        return self.session.run(outputs, feed)
+
+
+@pytest.fixture
+def recording(translator):
+    copied = copy.copy(translator)
+    copied.session = Recorder(translator.session)
+    return copied
+
+
+def expected(tokenizer, line):
+    """`Translation` of a line without errors, with text or without."""
+    if not line.strip():
+        return Translation(("",), (0.0,))
+    return Translation(*artefacts.expected_hypotheses(tokenizer, line))
+
+
+def continued(tokenizer, prompt, seed):
+    """`Generation` of a prompt with text."""
+    ids = [BEGIN_ID, *tokenizer.encode(prompt)]
+    best = seeded_artefact.moved(tokenizer, prompt, seed)
+    score = np.float32(sum(ids)) * np.float32(-0.001)
+    return Generation(
+        tuple(tokenizer.decode([best, ids])),
+        (float(score), float(score + np.float32(-1))),
+        None,
+        tuple(tokenizer.decode([[*ids, *best], [*ids, *ids]])),
+    )
+
+
+# The runner of a task
+
+
+def test_the_manifest_decides_what_serves(runners):
+    kinds = [Translator, Generator, Generator, Transcriber, Predictor]
+    assert [type(runner) for runner in runners.values()] == kinds
+
+
+@pytest.mark.parametrize("name", ["translate", "sample", "transcribe", "classify"])
+def test_a_pickled_runner_opens_its_folder_again(folders, runners, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(folders[name].parent)
+    runner = open_runner(folders[name].name, threads=1, arena=False)
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(pickle.dumps(runner))
+    assert type(again) is type(runner) and again.session is not runner.session
+    items = ["[5]"] if name == "transcribe" else [artefacts.LINES[0], "", b"\xff"]
+    seed = 3 if name == "sample" else None
+    results = list(answers(again, items, seed))
+    assert results == list(answers(runners[name], items, seed))
+    method = runner.predict if name == "classify" else runner.n_best
+    assert results == method(items, **({} if seed is None else {"seed": seed}))
+
+
+def test_a_pickled_runner_opens_the_folder_that_a_link_led_to(tokenizer, tmp_path):
+    other = artefacts.model(tokenizer.vocab_size, score=[-5.0, -7.0])
+    artefacts.write(tmp_path / "here" / "onnx", tokenizer, other)
+    artefacts.write(tmp_path / "real" / "onnx", tokenizer)
+    (tmp_path / "real" / "sub").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "real" / "sub")
+    runner = open_runner(tmp_path / "here" / "link" / ".." / "onnx")
+    assert pickle.loads(pickle.dumps(runner)).n_best(["a"]) == runner.n_best(["a"])
+
+
+def test_a_copy_shares_the_session(translator):
+    copied = copy.copy(translator)
+    assert copied is not translator and copied.session is translator.session
+    assert copied.manifest is translator.manifest
+    assert copy.deepcopy(translator).session is not translator.session
+
+
+def test_lengths_are_those_that_the_model_reads(translator, tokenizer):
+    found = translator.lengths(["two dogs", "", b"\xff"])
+    assert found == [len(tokenizer.encode("two dogs")) + 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(Translator, "generate"), (Translator, "sample"), (Translator, "classify")]
+    + [(Generator, "translate"), (Transcriber, "translate"), (Predictor, "translate")],
+)
+def test_an_artefact_of_another_task_is_refused(folders, kind, name):
+    with pytest.raises(ArtefactError, match=f"exported for the task.*{kind.__name__} serves"):
+        kind(folders[name])
+
+
+# Lines in, results out
+
+lines_of_text = st.lists(
+    st.one_of(st.text("abdehinorst ,.ä", max_size=30), st.sampled_from(artefacts.LINES)),
+    max_size=23,
+)
+
+
+@given(lines=lines_of_text, batch_tokens=st.integers(1, 211), read_ahead=st.integers(1, 29))
+def test_every_line_gets_its_own_translation_in_order(
+    tokenizer, translator, lines, batch_tokens, read_ahead
+):
+    wanted = [expected(tokenizer, line) for line in lines]
+    assert translator.n_best(lines, batch_tokens) == wanted
+    assert list(translator.n_best_stream(lines, batch_tokens, read_ahead)) == wanted
+    best = [translation.texts[0] for translation in wanted]
+    assert translator.translate(iter(lines), batch_tokens) == best
+    assert list(translator.translate_stream(lines, batch_tokens, read_ahead)) == best
+    assert list(translator.translate_stream(lines, batch_tokens, 10**23)) == best
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 29, 2048])
+def test_a_seed_fixes_what_each_prompt_gets(tokenizer, sampling, batch_tokens):
+    wanted = [continued(tokenizer, line, 11) for line in PROMPTS]
+    assert sampling.n_best(PROMPTS, 11, batch_tokens) == wanted
+    assert list(sampling.n_best_stream(PROMPTS, 11, batch_tokens, read_ahead=3)) == wanted
+    texts = [result.text for result in wanted]
+    assert sampling.generate(PROMPTS, seed=11, batch_tokens=batch_tokens) == texts
+    assert list(sampling.generate_stream(iter(PROMPTS), 11, batch_tokens, read_ahead=2)) == texts
+    assert sampling.generate(PROMPTS, seed=np.int64(13)) != texts
+
+
+def test_equal_prompts_get_equal_texts_and_calls_without_a_seed_differ(sampling):
+    calls = [sampling.generate([" ".join(artefacts.LINES[:3])] * 3) for _ in range(5)]
+    assert all(len(set(texts)) == 1 for texts in calls)
+    assert len({texts[0] for texts in calls}) > 1
+
+
+def test_prompt_and_continuation_are_decoded_together(tokenizer, sampling, runners):
+    (result,) = sampling.n_best(["two dogs"], seed=0)
+    assert result.text == "two dogs"  # the model repeats the prompt
+    assert result.full_text == "two dogs two dogs"
+    ids = [BEGIN_ID, *tokenizer.encode("two dogs run")]
+    (result,) = runners["generate"].n_best(["two dogs run"])
+    assert (result.texts[1], len(result.texts), result.error) == ("two dogs run", 2, None)
+    assert result.full_texts[1] == tokenizer.decode([*ids, *ids])
+
+
+def test_arrays_become_texts_whatever_their_company(tokenizer, runners, caplog):
+    transcriber = runners["transcribe"]
+    lines = artefacts.LINES * 3
+    codes = [np.float32(row) for row in tokenizer.encode(lines)]
+    wanted = [
+        Translation((line,), (-float(sum(row)),)) for line, row in zip(lines, codes, strict=True)
+    ]
+    assert transcriber.n_best(codes) == wanted
+    assert list(transcriber.n_best_stream(iter(codes), batch_tokens=1, read_ahead=2)) == wanted
+    assert transcriber.transcribe([{"codes": row} for row in codes]) == lines
+    assert transcriber.transcribe(codes[0][None]) == lines[:1]
+    good = tokenizer.encode("two dogs")
+    with caplog.at_level(logging.WARNING):
+        texts = transcriber.transcribe([good, [good], "", str(good)])
+    assert texts == ["two dogs", "", "", "two dogs"]
+    assert "line 2 is not transcribed: 'codes' has the shape" in caplog.text
+
+
+def test_batches_hold_sentences_of_similar_length_within_their_bound(recording, tokenizer):
+    lines = [" ".join(["dogs"] * count) for count in (7, 1, 3, 5, 1, 2, 11, 3)]
+    lengths = sorted(len(tokenizer.encode(line)) + 1 for line in lines)
+    recording.translate(lines, batch_tokens=29)
+    shapes = recording.session.shapes
+    assert sum(rows for rows, _ in shapes) == len(lines)
+    assert [columns for _, columns in shapes] == sorted(columns for _, columns in shapes)
+    assert {columns for _, columns in shapes} <= set(lengths)
+    assert all(rows * columns <= 29 or rows == 1 for rows, columns in shapes)
+    first = next(rows for rows in range(8, 0, -1) if rows * lengths[rows - 1] <= 29)
+    assert shapes[0] == (first, lengths[first - 1])  # as many as there is room for
+    shapes.clear()
+    recording.translate(artefacts.LINES, batch_tokens=1)
+    assert [rows for rows, _ in shapes] == [1] * len(artefacts.LINES)
+
+
+def test_a_stream_is_read_no_further_than_it_may_be(translator):
+    asked = []
+
+    def endless():
+        for number in itertools.count():
+            asked.append(number)
+            yield artefacts.LINES[number % len(artefacts.LINES)]
+
+    stream = translator.translate_stream(endless(), read_ahead=7)
+    for results, read in ((0, 0), (1, 7), (6, 7), (1, 14)):
+        assert len(list(itertools.islice(stream, results))) == results
+        assert len(asked) == read
+
+
+class Meeting:
+    """A session whose batches begin only when `count` of them wait at the same time."""
+
+    def __init__(self, session, count):
+        self.session, self.barrier = session, threading.Barrier(count, timeout=60)
+
+    def run(self, outputs, feed):
+        self.barrier.wait()
+        return self.session.run(outputs, feed)
+
+
+def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, tokenizer):
+    translator = Translator(folder, workers=3)
+    assert translator.session.get_session_options().intra_op_num_threads == 1
+    translator.session = Meeting(translator.session, 3)
+    lines = artefacts.LINES * 3  # the barrier lets groups of three pass
+    results = translator.n_best(lines, batch_tokens=1)
+    assert results == [expected(tokenizer, line) for line in lines]
+
+
+@pytest.mark.full
+def test_eight_threads_share_a_translator(folder):
+    lines = [" ".join(line.split()[:n]) for line in artefacts.LINES for n in range(7)]
+    runtime_process.check_sharing(folder, lines, most=17)
+
+
+FIRST = """
+import sys, time
+import numpy, onnxruntime, sentencepiece
+packages = time.process_time()
+from keras_transformer.export.runtime import Translator
+print(Translator(sys.argv[1]).translate(["two dogs run ."])[0])
+assert not any(name in sys.modules and sys.modules[name] for name in %r)
+print(time.process_time() / packages)
+"""
+
+
+def test_the_first_translation_is_little_work_beside_importing_the_packages(folder, tokenizer):
+    """Processor time, which other processes leave alone, relative to the same on this machine."""
+    text, ratio = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
+    assert text == expected(tokenizer, "two dogs run .").text
+    assert float(ratio) < 3
+
+
+# Unusual lines
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (TOO_LONG, "tokens, special ones included, where this artefact takes at most 61"),
+        (b"caf\xe9 noir", "not UTF-8 at byte 4"),
+        ("dogs \ud800 run", "half a surrogate pair at character 6"),
+    ],
+)
+@pytest.mark.parametrize("name", ["translate", "generate"])
+def test_a_bad_line_has_an_error_and_leaves_the_others_alone(runners, caplog, name, line, reason):
+    runner = runners[name]
+    first, bad, last = runner.n_best(["two dogs", line, "a man"])
+    assert [first, last] == runner.n_best(["two dogs", "a man"])
+    assert bad == type(first)(error=bad.error) and bad.text == "" and reason in bad.error
+    best = runner.translate if name == "translate" else runner.generate
+    with caplog.at_level(logging.WARNING):
+        assert best(["two dogs", line, "a man"]) == [first.text, "", last.text]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"line 2 is not {runner.done}" in caplog.text and reason in caplog.text
+
+
+BLANK = ["", " ", "\n", "\r\n", "\t \u3000\u2028", b"", b"  \n", b"\0a"]
+
+
+def test_a_line_without_text_has_an_empty_result(translator, sampling, runners):
+    assert translator.n_best(BLANK) == [Translation(("",), (0.0,))] * len(BLANK)
+    no_text = [Generation(("",), (0.0,), None, ("",))] * len(BLANK)
+    assert sampling.n_best(BLANK, seed=5) == runners["generate"].n_best(BLANK) == no_text
+    assert translator.translate(["", b"\n"]) == sampling.generate(["", b"\n"]) == ["", ""]
+    assert translator.translate([]) == translator.n_best(iter(())) == []
+    assert list(translator.translate_stream([])) == []
+
+
+def test_nul_ends_a_line_and_is_replaced_in_results(tokenizer, translator):
+    assert translator.n_best(["two dogs\0 run"]) == [expected(tokenizer, "two dogs")]
+    nul, size = tokenizer.encode("\0")[-1], tokenizer.vocab_size
+    moved = {artefacts.shifted(token, size): token for token in range(nul, size)}
+    word = tokenizer.decode([moved[nul]])
+    best = [artefacts.shifted(token, size) for token in tokenizer.encode(word)[::-1]]
+    assert "\0" in tokenizer.decode(best)
+    assert translator.translate([word]) == [tokenizer.decode(best).replace("\0", "\ufffd")]
+
+
+def test_the_longest_line_that_fits_is_read(tokenizer, translator, sampling):
+    line = "dogs"
+    while len(tokenizer.encode(line)) < artefacts.SOURCE_LIMIT - 1:
+        line += "x"
+    good, bad = translator.n_best([line, line + "x"])
+    assert good == expected(tokenizer, line) and bad.error is not None
+    good, bad = sampling.n_best([line, line + "x"], seed=0)
+    assert good.text == line and bad.error is not None
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_text_bytes_and_line_endings_give_the_same(tokenizer, translator, ending):
+    lines = [line + ending for line in artefacts.LINES]
+    wanted = [expected(tokenizer, line) for line in artefacts.LINES]
+    assert translator.n_best(lines) == wanted
+    assert translator.n_best(line.encode("utf-8") for line in lines) == wanted
+
+
+@pytest.mark.parametrize("lines", ["a man", b"a man", ["a man", 7], ["a man", None]])
+@pytest.mark.parametrize("method", ["translate", "n_best", "translate_stream", "n_best_stream"])
+def test_what_is_no_line_is_refused(translator, method, lines):
+    with pytest.raises(TypeError, match="must be (str or bytes|an iterable of inputs), got"):
+        list(getattr(translator, method)(lines))
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("options", [{"batch_tokens": 0}, {"read_ahead": 0}, {"read_ahead": -1}])
+def test_sizes_below_one_are_refused_at_the_call(translator, options):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        translator.translate_stream([], **options)
+
+
+@pytest.mark.parametrize(
+    ("seed", "error"),
+    [(-1, ValueError), (2**31 - 1, ValueError), (1.0, TypeError), (True, TypeError)],
+)
+def test_seeds_out_of_range_are_refused_at_the_call(sampling, seed, error):
+    with pytest.raises(error, match="`seed` must be"):
+        sampling.generate_stream(["two dogs"], seed)
+    assert sampling.n_best(["two dogs"], seed=2**31 - 2)[0].error is None
+
+
+@pytest.mark.parametrize("name", ["translate", "generate", "transcribe", "classify"])
+def test_a_seed_is_refused_without_sampling(runners, name):
+    with pytest.raises(ValueError, match=f"`seed` was passed.*task '{name}'.*no random numbers"):
+        answers(runners[name], ["two dogs"], seed=0)
+
+
+# Models that fail
+
+
+def test_good_lines_beside_bad_ones_are_translated(translator_of, tokenizer):
+    bad = "ä"  # an id beyond the model's table makes ONNX Runtime fail
+    translator = translator_of(known=max(tokenizer.encode(bad)))
+    lines = [bad, "a a", bad, "man a", bad, "a man rides"]
+    results = translator.n_best(lines)
+    for line, result in zip(lines, results, strict=True):
+        if line == bad:
+            assert "onnxruntime failed" in result.error
+        else:
+            assert result == expected(tokenizer, line)
+
+
+def test_a_machine_that_fails_gives_each_line_the_error(translator):
+    class Gone:
+        def run(self, outputs, feed):
+            raise RuntimeError("CUDA failure 999: unknown error")
+
+    translator = copy.copy(translator)
+    translator.session = Gone()
+    errors = [result.error for result in translator.n_best(f"{i} dogs" for i in range(23))]
+    assert len(errors) == 23 and all("CUDA failure 999" in error for error in errors)
+    translator.raises_machine_errors = True
+    with pytest.raises(RuntimeError, match="CUDA failure 999"):
+        translator.n_best(f"{i} dogs" for i in range(23))
+
+
+@pytest.mark.parametrize("score", [np.nan, -np.inf])
+def test_scores_that_are_no_numbers_are_an_error(translator_of, score):
+    (result,) = translator_of(score=[score]).n_best(["a man"])
+    assert result.texts == () and "the model gave the scores" in result.error
+
+
+def test_places_that_no_hypothesis_fills_are_left_out(translator_of, tokenizer):
+    (texts, _) = artefacts.expected_hypotheses(tokenizer, "a man")
+    found = translator_of(score=[-0.5, -np.inf]).n_best(["a man"])
+    assert found == [Translation(texts[:1], (-0.5,))]
+
+
+def test_ids_beyond_the_tokenizer_are_an_error(tmp_path, tokenizer):
+    size = tokenizer.vocab_size + 89
+    model, sizes = artefacts.model(size), {"source": size, "target": size}
+    folder = artefacts.write(tmp_path, tokenizer, model, vocab_size=sizes)
+    found = Translator(folder, threads=1).n_best(artefacts.LINES)
+    assert {result.error is None for result in found} == {True, False}
+    for line, ids, result in zip(
+        artefacts.LINES, tokenizer.encode(artefacts.LINES), found, strict=True
+    ):
+        if any(artefacts.shifted(token, size) >= tokenizer.vocab_size for token in ids):
+            assert "is not within this vocabulary" in result.error
+        else:
+            assert result.error is None and result.texts[1] == line
+
+
+def test_to_generate_from_nothing_the_session_takes_the_begin_token(runners):
+    inputs = {"source_ids": np.array([[BEGIN_ID]], np.int32)}
+    ids, scores = runners["generate"].session.run(None, inputs)
+    assert ids.shape == (1, 2, 1) and np.isfinite(scores).all()
+
+
+# A second tokenizer
+
+
+def test_translations_are_texts_of_the_second_tokenizer(tokenizer, translator, tmp_path):
+    lines = ["zwei junge hunde laufen am strand entlang .", "ein mann mit rotem hut ."]
+    target = Tokenizer.train(lines, vocab_size=350, hard_vocab_limit=False)
+    files = {signature.TARGET_TOKENIZER_FILE: target.model}.items()
+
+    def write(size):
+        sizes = {"source": tokenizer.vocab_size, "target": size}
+        return artefacts.write(tmp_path, tokenizer, files=files, vocab_size=sizes)
+
+    folder = write(target.vocab_size)
+    two = Translator(folder, threads=1)
+    ids = tokenizer.encode("a")
+    assert max(ids) < target.vocab_size
+    (result,) = two.n_best(["a"])
+    assert result.texts[1] == target.decode(ids) != "a"
+    assert (two.tokenizer, two.target_tokenizer) == (tokenizer, target)
+    assert translator.target_tokenizer == tokenizer
+    (folder / signature.TARGET_TOKENIZER_FILE).write_bytes(target.model[:-1])
+    with pytest.raises(ArtefactError, match="target_tokenizer.model has .* bytes and was written"):
+        Translator(folder)
+    size = target.vocab_size
+    message = f"target_tokenizer.model: the tokenizer has {size} ids and the model knows {size - 1}"
+    with pytest.raises(ArtefactError, match=message):
+        Translator(write(size - 1))

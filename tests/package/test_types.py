@@ -1,0 +1,29 @@
+"""The package is typed, as its marker `py.typed` says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.imports import PACKAGE, ROOT
+
+
+@pytest.mark.full
+def test_types_of_public_names_are_complete(tmp_path):
+    pytest.importorskip("pyright")
+    # A plain copy, because type checkers do not follow the hook of an editable installation.
+    shutil.copytree(ROOT / PACKAGE, tmp_path / PACKAGE)
+    shutil.copytree(ROOT / "export", tmp_path / PACKAGE / "export")
+    command = [sys.executable, "-m", "pyright", "--verifytypes", PACKAGE, "--ignoreexternal"]
+    done = subprocess.run(
+        [*command, "--outputjson", "--pythonpath", sys.executable],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    report = json.loads(done.stdout)["typeCompleteness"]
+    unknown = [one["name"] for one in report["symbols"] if not one["isTypeKnown"]]
+    assert report["symbols"] and report["completenessScore"] >= 0.98, unknown

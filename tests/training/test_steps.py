@@ -1,0 +1,88 @@
+"""Training steps on one replica: clipping, padding, and what `prepare` refuses."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+
+pytest.importorskip("tensorflow")
+
+from keras_transformer.training import prepare  # noqa: E402
+from keras_transformer.training.steps import clip  # noqa: E402
+
+LIMITS = [{"clipvalue": 0.3}, {"clipnorm": 2.0}, {"global_clipnorm": 2.0}]
+
+
+def small_model(**optimizer):
+    keras.utils.set_random_seed(23)
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 7)(ids)
+    model = keras.Model(ids, keras.layers.Dense(11)(x))
+    model.compile(keras.optimizers.SGD(1.0, **optimizer), kt.SequenceCrossentropy())
+    return model
+
+
+def test_train_on_batch_works_after_prepare_and_padding_trains_nothing():
+    one, other = small_model(), prepare(small_model())
+    ids = np.random.default_rng(19).integers(0, 11, (13, 5))
+    assert other.train_on_batch(ids, ids) == pytest.approx(one.train_on_batch(ids, ids), rel=1e-6)
+    for a, b in zip(one.get_weights(), before := other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+    assert float(other.train_on_batch(0 * ids, 0 * ids)) == 0
+    for a, b in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_clip_does_what_the_optimizer_does_and_leaves_overflow_to_the_loss_scale(limit):
+    gradients = [keras.ops.array([3.0, -4.0]), keras.ops.array([0.1])]
+    weights = [keras.Variable(np.zeros(n, "float32")) for n in (2, 1)]
+    optimizer = keras.optimizers.SGD(1.0, **limit)
+    optimizer.build(weights)
+    ours = clip(gradients, optimizer)
+    optimizer.apply(gradients)
+    for weight, gradient in zip(weights, ours, strict=True):
+        np.testing.assert_allclose(-weight.numpy(), gradient, rtol=1e-6)
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, **limit))
+    infinite = clip([keras.ops.array([np.inf, 1.0]), keras.ops.array([0.1])], scaling)
+    assert not np.all(np.isfinite(np.concatenate(infinite)))
+
+
+def test_prepare_refuses_models_that_it_cannot_train():
+    unbuilt = keras.Sequential([keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="needs a compiled model"):
+        prepare(unbuilt)
+    unbuilt.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="needs the model's weights"):
+        prepare(unbuilt)
+    own = type("Own", (keras.Sequential,), {"train_step": lambda self, data: {}})(
+        [keras.Input((2,)), keras.layers.Dense(2)]
+    )
+    own.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="Own has its own train_step"):
+        prepare(own)
+    with pytest.raises(ValueError, match="accumulate must be at least 1"):
+        prepare(small_model(), 0)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
+        prepare(small_model(gradient_accumulation_steps=2))
+
+
+@pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_one_replica_clips_the_summed_gradient_of_a_table(limit):
+    """Keras clips the rows of a table's gradient, one for each id, before equal ids are summed."""
+    keras.utils.set_random_seed(3)
+    model = kt.CausalTransformer(9, 1, 8, 2, 11, dropout=0.0, tie_output=False)
+    ids = np.tile(np.array([[1, 5, 5, 5, 5, 6]], "int32"), (4, 1))  # hardly any other id
+    model.compile(keras.optimizers.SGD(1.0, **{limit: 1e-3}), kt.SequenceCrossentropy())
+    model(ids)  # makes the weights
+    before = [variable.numpy() for variable in model.trainable_variables]
+    model.fit(ids, np.roll(ids, -1, axis=1), batch_size=4, verbose=0)
+    moved = [a - b.numpy() for a, b in zip(before, model.trainable_variables, strict=True)]
+    norms = [np.linalg.norm(change) for change in moved]
+    largest = {
+        "clipnorm": max(norms),
+        "global_clipnorm": np.linalg.norm(norms),
+        "clipvalue": max(np.abs(change).max() for change in moved),
+    }[limit]
+    assert largest == pytest.approx(1e-3, rel=1e-3)
