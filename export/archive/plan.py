@@ -21,6 +21,9 @@ from keras_transformer.files import whole_file
 PLAN_FILE = "_plan.json"  # who reads the folder as one Parquet table passes over such names
 FORMAT = "keras-transformer-archive"
 FORMAT_VERSION = 1
+# Parts whose lines are sorted by length together, so that their batches hold less padding: most
+# parts, and most lines. That is also the work that a killed worker loses.
+PARTS_TOGETHER, LINES_TOGETHER = 5, 10_000
 
 
 class ArchiveError(ValueError):
@@ -95,6 +98,21 @@ class Plan:
 def part_name(number, count, format):
     """The name of a part's file, among so many. Sorted, names are in the order of numbers."""
     return f"part-{number:0{max(6, len(str(count)))}d}{ENDINGS[format]}"
+
+
+def groups(parts: list[Part], workers: int) -> list[list[Part]]:
+    """Divides parts into groups of neighbours, each of which a worker computes together.
+
+    Groups become shorter towards the end, down to one part, so that no worker is left alone with a
+    long one.
+    """
+    most = min(PARTS_TOGETHER, LINES_TOGETHER // max(part.lines for part in parts))
+    found, begin = [], 0
+    while begin < len(parts):
+        size = max(1, min(most, (len(parts) - begin) // (2 * workers)))
+        found.append(parts[begin : begin + size])
+        begin += size
+    return found
 
 
 def find_inputs(patterns):

@@ -10,8 +10,8 @@ What lives here, from the bottom up:
 - `models`: counts requests and gives them deadlines; `metrics`: Prometheus and the log;
 - one file for each protocol: `http_v2` and `grpc_v2` with `tensors` and `messages` (Open Inference
   Protocol), `libretranslate`, `plain` (lines in and lines out); `bodies` reads HTTP requests;
-- `app`, `connections` and `origins`: HTTP; `front_end`: both servers; `service`: all of it, until a
-  signal; `__main__`: the command.
+- `app` and `connections`: HTTP; `front_end`: both servers; `service`: all of it, until a signal;
+  `__main__`: the command.
 
 This package may import `export.runtime`, `export.ray_cluster` and the packages of the extra, Ray
 only where a model needs it. For a new protocol over HTTP, write one file beside `plain` and add its

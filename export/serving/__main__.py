@@ -171,8 +171,10 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def run() -> None:
+    """Ends the process with the exit status of `main`."""
+    os._exit(main())  # Python would wait for a batch that hangs in native code.
+
+
 if __name__ == "__main__":
-    status = main()
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    os._exit(status)  # Python would wait for a batch that hangs in native code.
+    run()

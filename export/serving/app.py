@@ -1,6 +1,9 @@
-"""The HTTP application: all protocols, health, metrics, and one way to refuse."""
+"""The HTTP application: checks of the head, all protocols, health, metrics, one way to refuse."""
 
 import asyncio
+import functools
+import ipaddress
+import urllib.parse
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -10,16 +13,24 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keras_transformer.export.serving import http_v2, libretranslate, plain
 from keras_transformer.export.serving.bodies import read_body, unless_gone
-from keras_transformer.export.serving.limits import FAILED, Refusal
+from keras_transformer.export.serving.limits import (
+    FAILED,
+    Forbidden,
+    HeadTooLarge,
+    Invalid,
+    Refusal,
+    shown,
+)
 from keras_transformer.export.serving.metrics import Record
 from keras_transformer.export.serving.models import Models
-from keras_transformer.export.serving.origins import SameOrigin
 
+_CLOSE = {"Connection": "close"}
 PROTOCOLS = (http_v2, libretranslate, plain)
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
 
 
@@ -29,7 +40,7 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
     Args:
         models: `Models`.
         host: str, the address that the service listens at.
-        allowed_hosts: as `SameOrigin` takes them.
+        allowed_hosts: as `HeadCheck` takes them.
     """
 
     def counted(
@@ -68,7 +79,9 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
         routes += protocol.routes(models, counted)
     return Starlette(
         routes=routes,
-        middleware=[Middleware(SameOrigin, host=host, allowed_hosts=allowed_hosts)],
+        middleware=[
+            Middleware(HeadCheck, models.limits.head_bytes, host=host, allowed_hosts=allowed_hosts)
+        ],
         exception_handlers={Refusal: _refused, HTTPException: _no_route, Exception: _failed},
     )
 
@@ -87,3 +100,82 @@ async def _no_route(request: Request, error: HTTPException) -> JSONResponse:
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     return _error(500, FAILED)
+
+
+class HeadCheck:
+    """ASGI middleware that refuses large heads, and requests of pages from other origins.
+
+    A page in a browser can send requests to services of the same machine or network. After DNS
+    rebinding it can read the responses, too. Its requests show a foreign name in `Host` or
+    `Origin`. So a service that listens at a loopback address takes only loopback names in `Host`,
+    and `Origin`, if a browser sends it, must be the `Host` of the request.
+
+    Args:
+        app: ASGI application.
+        head_bytes: int, as in `Limits`. h11 limits heads that come in several packets.
+        host: str, the address that the service listens at.
+        allowed_hosts: host names in small letters that are also taken, in `Host` and in `Origin`,
+            such as the name of a proxy.
+    """
+
+    def __init__(
+        self, app: ASGIApp, head_bytes: int, host: str, allowed_hosts: Iterable[str] = ()
+    ) -> None:
+        self._app, self._head_bytes = app, head_bytes
+        self._local, self._allowed = _is_loopback(host), frozenset(allowed_hosts)
+        self._check = functools.lru_cache(64)(self._check_origin)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = scope["headers"]
+        size = sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+        try:
+            if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._head_bytes:
+                raise HeadTooLarge(f"The head of a request may have {self._head_bytes} bytes.")
+            if scope["http_version"] not in ("1.0", "1.1"):
+                raise Invalid("The service speaks HTTP/1.1.")
+            names = [name for name, _ in headers]
+            if b"content-length" in names and b"transfer-encoding" in names:
+                raise Invalid("The request has both Content-Length and Transfer-Encoding.")
+            found = {name: value.decode("latin-1") for name, value in headers}
+            self._check(found.get(b"host"), found.get(b"origin"))
+        except Refusal as refusal:
+            await _error(refusal.status, str(refusal), _CLOSE)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check_origin(self, host: str | None, origin: str | None) -> None:
+        if host is None and origin is None:
+            return  # a health check by HTTP/1.0: browsers send `Host`
+        if host is None:
+            raise Invalid("The request has an Origin, but no Host.")
+        name = _host_name(f"//{host}")
+        if self._local and not (_is_loopback(name) or name in self._allowed):
+            raise Forbidden(
+                f"The service listens on this machine only, and the request asks for the host "
+                f"{shown(name)}. Allow the name with --allow-host."
+            )
+        if origin is None or origin.partition("://")[2].lower() == host.lower():
+            return
+        if _host_name(origin) not in self._allowed:
+            raise Forbidden(
+                f"The request comes from a page of {shown(origin)}. Allow its host with "
+                "--allow-host."
+            )
+
+
+def _host_name(address: str) -> str:
+    """Returns the name of a host in small letters, without its port and the dot of its root."""
+    try:
+        return (urllib.parse.urlsplit(address).hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        if name == "localhost":
+            return True
+        address = ipaddress.ip_address(name)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return False

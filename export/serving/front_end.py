@@ -40,7 +40,7 @@ async def run_servers(
         grpc_port: int, 0 for any free one.
         drain_seconds: float, the time that open requests have after that.
         listening: function of both ports, called when requests are taken.
-        allowed_hosts: host names, as `SameOrigin` takes them.
+        allowed_hosts: host names, as `HeadCheck` takes them.
 
     Returns:
         Whether all requests were answered.
@@ -63,6 +63,7 @@ async def run_servers(
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=models.limits.head_bytes,
     )
     http = _Server(config)
     address = f"[{host}]:{grpc_port}" if ":" in host else f"{host}:{grpc_port}"

@@ -18,8 +18,7 @@ P = ParamSpec("P")
 FAILED = "The service has failed at this request; its log says why."
 REASON = 500  # characters; gRPC sends a reason as metadata, of which clients take 8 KiB
 LARGE = 2**16  # bytes of a request from which on it is parsed on a thread
-PIPELINED = 1000  # requests on an HTTP connection that wait for an answer
-TAKEN = 64 * 2**10  # bytes of an answer that a client must take in `write_seconds`
+TAKEN = 64 * 2**10  # bytes of a response that a client must take in `write_seconds`
 WINDOW = 512  # lines of a stream that are computed before more is read
 GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
 FORM_FIELDS = 1000  # fields of a form
@@ -43,7 +42,7 @@ class Limits:
         open_streams: int, of `/lines`, beside the requests.
         waiting_lines: int, of a model, before requests are refused.
         read_seconds: float, in which a request, or the next line of a stream, must arrive.
-        write_seconds: float, in which a client must take the next 64 KiB of an answer.
+        write_seconds: float, in which a client must take the next 64 KiB of a response.
         deadline_seconds: float, for requests that bring none, and for one batch.
 
     Raises:
@@ -122,6 +121,12 @@ class WrongType(Refusal):
     """The content's type or encoding is one that the protocol does not read."""
 
     status, code = 415, "INVALID_ARGUMENT"
+
+
+class HeadTooLarge(Refusal):
+    """The head of the HTTP request is larger than what the service reads."""
+
+    status, code = 431, "OUT_OF_RANGE"
 
 
 class Busy(Refusal):

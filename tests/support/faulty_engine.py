@@ -13,9 +13,9 @@ HANGING = threading.Event()  # set: batches that hang go on
 class FaultyEngine:
     """Answers each line with its process id.
 
-    The line "die" ends the process, "hang" waits for `HANGING`, "sleep" takes three seconds, "refuse" and
-    "fail" raise what `Engine` raises, "break" raises what it never does. "lock" gives a result
-    that cannot be pickled.
+    The line "die" ends the process, "hang" waits for `HANGING`, and "sleep" takes three seconds.
+    "refuse" and "fail" raise errors that `Engine` raises, "break" another one. The result of "lock"
+    cannot be pickled.
     """
 
     def __init__(self, folder, **options):

@@ -1,4 +1,4 @@
-"""A service in this process for tests: a pool whose batches can be held back, behind its servers."""
+"""A service in this process for tests, with a pool whose batches can be held back."""
 
 import asyncio
 import http.client
@@ -17,6 +17,7 @@ class Pool(LocalPool):
 
     Args:
         folder: an artefact.
+        measure: function that estimates lengths, in place of the artefact's tokenizer.
 
     Attributes:
         gate: threading.Event; batches wait for it. Set at the beginning.
@@ -24,10 +25,16 @@ class Pool(LocalPool):
         fails: list of exceptions, which the next batches raise one after the other.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, measure=None):
         super().__init__(folder, threads=1)
+        self._own_measure = measure
         self.gate, self.batches, self.fails = threading.Event(), [], []
         self.gate.set()
+
+    async def open(self):
+        description = await super().open()
+        self.measure = self._own_measure or self.measure
+        return description
 
     async def compute(self, items, seed=None):
         self.batches.append((items, seed))

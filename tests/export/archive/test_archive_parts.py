@@ -9,7 +9,7 @@ from pyarrow import parquet
 from support import archives, artefacts, head_artefacts, seeded_artefact
 
 from keras_transformer.export.archive import ArchiveError, outputs, plan
-from keras_transformer.export.archive.progress import JobProgress
+from keras_transformer.export.archive.job import JobProgress
 from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
 
 TOKENIZER = artefacts.tokenizer()

@@ -121,14 +121,14 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
     translator = Translator(folder)
     size = sum(file["bytes"] for file in translator.manifest["files"].values())
     monkeypatch.setattr(engine_module, "SESSION_BYTES", int(copies * size))
-    all_here, used, answers = threading.Barrier(3, timeout=60), set(), engine_module.answers
+    all_here, used, results = threading.Barrier(3, timeout=60), set(), Translator.results
 
     def recorded(runner, *arguments):
         used.add(id(runner))
         all_here.wait()  # three batches at the same time
-        return answers(runner, *arguments)
+        return results(runner, *arguments)
 
-    monkeypatch.setattr(engine_module, "answers", recorded)
+    monkeypatch.setattr(Translator, "results", recorded)
 
     async def use():
         pool = LocalPool(folder, 3, threads=1)
@@ -137,8 +137,10 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
         await pool.close()
         return batches
 
+    batches = asyncio.run(use())
+    monkeypatch.undo()
     expected = translator.n_best(artefacts.LINES)
-    assert all(batch.results == expected for batch in asyncio.run(use()))
+    assert all(batch.results == expected for batch in batches)
     assert len(used) == sessions
 
 

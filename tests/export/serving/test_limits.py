@@ -2,11 +2,9 @@
 
 import concurrent.futures
 import contextlib
-import itertools
 import json
 import random
 import socket
-import struct
 import threading
 
 import grpc
@@ -374,12 +372,3 @@ def test_limits_are_finite(name, value):
 def test_a_service_has_any_deadline(folder, seconds):
     limits = Limits(deadline_seconds=seconds)
     assert local_service.Running({"en-de": local_service.Pool(folder)}, limits).stop()
-
-
-def test_binary_elements_are_read_as_the_protocol_says():
-    from keras_transformer.export.serving import tensors
-
-    items = [b"", b"x", bytes(range(256))]
-    assert tensors.unpacked(tensors.packed(items), 3) == items
-    assert tensors.packed([b"ab"]) == struct.pack("<I", 2) + b"ab"
-    assert list(itertools.chain(tensors.asked_outputs([]))) == ["text", "result", "error"]

@@ -27,7 +27,7 @@ def ray():
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=(pytest.mark.slow, pytest.mark.full))])
 def using(request, monkeypatch, tmp_path):
-    """A function that opens a pool of four workers, and gives what an async function of it gives."""
+    """A function that runs an async function of a pool of four workers and its queue."""
     monkeypatch.setattr(pools, "Engine", faulty_engine.FaultyEngine)
     faulty_engine.HANGING.clear()
     if request.param == "ray":

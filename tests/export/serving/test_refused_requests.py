@@ -81,6 +81,7 @@ def test_grpc_gives_the_right_code_and_a_short_reason(small, fields, code):
         (b"GET /live HTTP/1.1\nHost: localhost\nX: " + b"x" * 70_000 + b"\n\n", b"431"),
         (b"GET /live HTTP/1.1\nHost: localhost\n" + b"a: b\n" * 30_000 + b"\n", b"431"),
         (b"GET /live HTTP/1.1\n\n", b"400"),
+        (DETECT + b"Content-Length: 1\nTransfer-Encoding: chunked\n\n0\n\n", b"400"),
         (b"GET /live HTTP/1.1\nHost: localhost\nHost: localhost\n\n", b"400"),
         (b"GET /live HTTP/1.1\nHost: localhost\n\n", b"200"),
         (b"GET /live HTTP/1.1\nHost: LOCALHOST:8080\n\n", b"200"),
@@ -98,7 +99,7 @@ def test_grpc_gives_the_right_code_and_a_short_reason(small, fields, code):
         (b"GET /live HTTP/1.1\nHost: localhost:1\nOrigin: null\n\n", b"403"),
         (
             b"POST /detect HTTP/1.1\nHost: localhost\nTransfer-Encoding: gzip, chunked\n\n0\n\n",
-            b"415",
+            b"501",
         ),
         (
             DETECT + b"Content-Encoding: identity\nContent-Encoding: gzip\nContent-Length: 0\n\n",

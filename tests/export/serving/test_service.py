@@ -1,4 +1,4 @@
-"""The service as users start it, with Ray: faults, replacement, ports, the end by SIGTERM."""
+"""The service as users start it, in one process and on Ray: start, faults, replacement, end."""
 
 import concurrent.futures
 import json
@@ -19,10 +19,11 @@ from support import artefacts
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
-from keras_transformer.export.serving import cluster
+from keras_transformer.export.serving import service as module
 
-pytestmark = pytest.mark.slow
 LINES = artefacts.LINES
+MODULE = "keras_transformer.export.serving"
+FRAMEWORKS = ("tensorflow", "keras", "jax", "torch", "ray")
 
 
 class Process:
@@ -31,31 +32,30 @@ class Process:
     Args:
         folder: of the artefact.
         aside: folder for what it writes.
+        arguments: of the command.
+        imports: bool, whether Python writes the imports to `errors`.
     """
 
-    def __init__(self, folder, aside):
-        self.log, self._errors = aside / "log", aside / "errors"
-        module = "keras_transformer.export.serving"
-        arguments = [f"en-de={folder},replicas=2,threads=1", "--port", "0", "--grpc-port", "0"]
-        with open(self.log, "w") as log, open(self._errors, "w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments], stdout=log, stderr=errors
-            )
+    def __init__(self, folder, aside, *arguments, imports=False):
+        self.log, self.errors = aside / "log", aside / "errors"
+        options = ["-X", "importtime"] if imports else []
+        command = [sys.executable, *options, "-m", MODULE, f"en-de={folder},threads=1", *arguments]
+        command += ["--port", "0", "--grpc-port", "0"]
+        with open(self.log, "w") as log, open(self.errors, "w") as errors:
+            self.process = subprocess.Popen(command, stdout=log, stderr=errors)
         end = time.monotonic() + 240
-        while "serving en-de: http" not in (said := self._errors.read_text()):
-            assert self.process.poll() is None and time.monotonic() < end, said
-            time.sleep(0.1)
-        self.port = int(said.partition("http 127.0.0.1:")[2].partition(",")[0])
+        while not (found := re.search(r"http 127\.0\.0\.1:(\d+)", self.errors.read_text())):
+            assert self.process.poll() is None and time.monotonic() < end, self.errors.read_text()
+            time.sleep(0.05)
+        self.port = int(found[1])
 
-    def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
-            return answer.read()
+    def get(self, path, data=None):
+        place = f"http://127.0.0.1:{self.port}{path}"
+        with urllib.request.urlopen(place, data, timeout=60) as answer:
+            return answer.read().decode()
 
     def lines(self, lines):
-        data = "".join(f"{line}\n" for line in lines).encode()
-        place = f"http://127.0.0.1:{self.port}/lines/en-de"
-        with urllib.request.urlopen(place, data, timeout=60) as answer:
-            return answer.read().decode().splitlines()
+        return self.get("/lines/en-de", "\n".join(lines).encode()).splitlines()
 
     def version(self):
         return json.loads(self.get("/v2/models/en-de"))["versions"][0]
@@ -75,69 +75,74 @@ class Process:
             found |= more
         return {pid: names[pid] for pid in found}
 
-    def answering(self):
-        """Process ids of the replicas that have answered lines."""
-        return set(
-            map(int, re.findall(r'_lines_total{.*replica="(\d+)"', self.get("/metrics").decode()))
-        )
-
     def replicas(self):
-        return [pid for pid, name in self.family().items() if name.startswith("ray::ServeReplica")]
+        return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
+
+    def listening(self):
+        """Addresses, in hexadecimal, at which its processes listen."""
+        inodes, found = set(), set()
+        for pid in self.family():
+            for file in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
+                try:
+                    inodes.add(os.readlink(file))
+                except OSError:
+                    continue
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for row in pathlib.Path(table).read_text().splitlines()[1:]:
+                fields = row.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                    found.add(fields[1].partition(":")[0])
+        return found
 
 
-@pytest.fixture(scope="module")
-def served(tokenizer, tmp_path_factory):
+@pytest.fixture(
+    scope="module",
+    params=[(), pytest.param(("--replicas", "2"), marks=[pytest.mark.slow, pytest.mark.full])],
+    ids=["one process", "Ray"],
+)
+def served(request, tokenizer, tmp_path_factory):
     """A copy of an artefact that is replaced, and the service of it."""
     aside = tmp_path_factory.mktemp("service")
     folder = artefacts.write(aside / "out", tokenizer)
-    service = Process(folder, aside)
-    yield folder, service
-    service.process.kill()
+    process = Process(folder, aside, *request.param, imports=not request.param)
+    yield folder, process
+    process.process.kill()
+    process.process.wait()
 
 
-def listening(pids):
-    """Addresses, in hexadecimal, that processes listen at."""
-    inodes = set()
-    for pid in pids:
-        for file in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                inodes.add(os.readlink(file))
-            except OSError:
-                continue
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for row in pathlib.Path(table).read_text().splitlines()[1:]:
-            fields = row.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                found.add(fields[1].partition(":")[0])
-    return found
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-@pytest.mark.full
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_nothing_listens_beyond_this_machine(served):
-    found = listening(served[1].family())
+@linux
+def test_the_default_service_is_one_small_process_without_frameworks(folder, tmp_path):
+    service = Process(folder, tmp_path, imports=True)
+    try:
+        assert service.lines(LINES) == Translator(folder).translate(LINES)
+        (pid,) = service.family()
+        times = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        assert sum(map(int, times)) / os.sysconf("SC_CLK_TCK") < 3  # seconds of processor time
+        pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+        assert pages * os.sysconf("SC_PAGE_SIZE") < 300e6
+    finally:
+        service.process.kill()
+        service.process.wait()
+    imported = re.findall(r"^import time:.*\| +(\w+)\.", service.errors.read_text(), re.M)
+    assert "onnxruntime" in imported and not set(FRAMEWORKS) & set(imported)
+
+
+@linux
+def test_nothing_listens_beyond_this_machine_and_no_process_has_a_framework(served):
+    service = served[1]
+    found = service.listening()
     assert found <= {"0100007F", "0000000000000000FFFF00000100007F"} and found
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_no_process_imports_a_framework(served):
-    _, service = served
     for pid in (service.process.pid, *service.replicas()):
         assert "tensorflow" not in pathlib.Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.mark.full
-def test_it_answers_as_translator(served):
-    folder, service = served
-    assert service.lines(LINES) == Translator(folder).translate(LINES)
-
-
-@pytest.mark.full
 def test_a_replica_that_dies_loses_nothing_and_is_back(served):
     folder, service = served
     expected, stop, answers = Translator(folder).translate(LINES), threading.Event(), []
+    before = service.replicas()
 
     def ask():
         while not stop.is_set():
@@ -147,14 +152,12 @@ def test_a_replica_that_dies_loses_nothing_and_is_back(served):
         asking = [pool.submit(ask) for _ in range(4)]
         try:
             time.sleep(0.5)
-            before = service.replicas()
-            assert len(before) == 2
-            os.kill(before[0], signal.SIGKILL)
+            if before:
+                os.kill(before[0], signal.SIGKILL)
             end = time.monotonic() + 90
-            while not (answering := service.answering() - set(before)):  # the new one, too
+            while len(set(service.replicas()) - set(before[:1])) < len(before):
                 assert time.monotonic() < end
                 time.sleep(0.2)
-            assert answering <= set(service.replicas())
         finally:
             stop.set()
         for future in asking:
@@ -162,11 +165,11 @@ def test_a_replica_that_dies_loses_nothing_and_is_back(served):
     assert len(answers) > 10 and all(found == expected for found in answers)
 
 
-@pytest.mark.full
-def test_an_artefact_that_is_replaced_is_taken_up(served, tokenizer, tmp_path):
+def test_an_artefact_that_is_replaced_is_loaded(served, tokenizer, tmp_path):
     folder, service = served
     before = service.version()
-    swapped = artefacts.write(tmp_path / "new", tokenizer, limits=short_limits())
+    limits = {"source_length": 60, "target_length": None, "extra_length": 0}
+    swapped = artefacts.write(tmp_path / "new", tokenizer, limits=limits)
     os.rename(folder, tmp_path / "old")
     shutil.copytree(swapped, folder)
     end = time.monotonic() + 120
@@ -180,11 +183,6 @@ def test_an_artefact_that_is_replaced_is_taken_up(served, tokenizer, tmp_path):
     assert service.lines(LINES) == Translator(swapped).translate(LINES)
 
 
-def short_limits():
-    return {"source_length": 60, "target_length": None, "extra_length": 0}
-
-
-@pytest.mark.full
 def test_sigterm_answers_what_was_taken_in(served):
     _, service = served
     lines = LINES * 400
@@ -199,6 +197,34 @@ def test_sigterm_answers_what_was_taken_in(served):
     assert "bicycle" not in service.log.read_text()
 
 
+HANGING = """
+import time
+from keras_transformer.export.runtime import Translator
+from keras_transformer.export.serving import __main__
+results = Translator.results
+def hang(runner, items, *arguments):
+    return time.sleep(600) if list(items) == [b"hang"] else results(runner, items, *arguments)
+Translator.results = hang
+__main__.run()
+"""
+
+
+def test_a_batch_that_hangs_does_not_keep_the_process(folder, tmp_path):
+    """It ends after the drain, with status 1."""
+    arguments = [str(folder), "--port", "0", "--grpc-port", "0", "--drain", "0.5"]
+    command = [sys.executable, "-c", HANGING, *arguments]
+    environment = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        port = int(re.search(r":(\d+),", process.stderr.readline())[1])
+        with socket.create_connection(("127.0.0.1", port)) as opened:
+            head = f"POST /lines/{folder.name} HTTP/1.1\r\nHost: localhost\r\n"
+            opened.sendall(f"{head}Content-Length: 4\r\n\r\nhang".encode())
+            time.sleep(1)
+            process.terminate()
+            assert process.wait(20) == 1
+        assert "not answered in time" in process.stderr.read()
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -206,6 +232,7 @@ def test_sigterm_answers_what_was_taken_in(served):
         (["a b=out"], "no name for an address"),
         (["x=out,colour=red"], "'colour' is no option"),
         (["x=out,replicas=0"], "must be at least 1"),
+        (["x=out", "--replicas", "0"], "must be at least 1"),
         (["x=out,gpus=-1"], "must be 0 or more"),
         (["x=one", "x=two"], "two models have one name"),
         (["x=out,threads=999999"], "must be at most"),
@@ -217,17 +244,18 @@ def test_sigterm_answers_what_was_taken_in(served):
         (["x=out", "--drain", "-1"], "`drain_seconds` must be 0 or more"),
     ],
 )
-def test_the_command_says_what_is_wrong_before_ray_starts(arguments, message, capsys):
+def test_the_command_says_what_is_wrong(arguments, message, capsys):
     assert command.main([*arguments, "--port", "0"]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
 def test_a_port_that_is_taken_is_told_before_ray_starts(folder, capsys, monkeypatch, option):
-    monkeypatch.setattr(cluster, "running", lambda address: pytest.fail("Ray starts"))
+    monkeypatch.setattr(module, "running_ray", lambda address: pytest.fail("Ray starts"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert command.main([str(folder), "--port", "0", option, port]) == 2
+        arguments = [str(folder), "--replicas", "2", "--port", "0", option, port]
+        assert command.main(arguments) == 2
     assert "in use" in capsys.readouterr().err
 
 
@@ -251,11 +279,14 @@ def test_names_and_options_of_the_command():
     assert command.Served("x", replicas=16).shares(8) == (1, 1)
 
 
-def test_without_the_extra_the_command_names_it(folder):
-    code = (
-        "import sys; sys.modules['ray'] = None\n"
-        "from keras_transformer.export.serving.__main__ import main\n"
-        f"sys.exit(main([{str(folder)!r}]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "keras-transformer-onnx[ray]" in done.stderr
+@pytest.mark.parametrize(
+    "package, options, extra", [("ray", ["--replicas", "2"], "ray"), ("uvicorn", [], "service")]
+)
+def test_without_an_extra_the_command_names_it(
+    folder, capsys, monkeypatch, package, options, extra
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"{MODULE}.front_end", raising=False)
+    arguments = [str(folder), "--port", "0", "--grpc-port", "0", *options]
+    assert command.main(arguments) == 2
+    assert f"keras-transformer-onnx[{extra}]" in capsys.readouterr().err
