@@ -88,9 +88,7 @@ def train(args, run, sets, tokenizer):
         loss={name: kt.SequenceCrossentropy(pad_id=-1) for name in OUTPUTS},
         weighted_metrics={name: kt.TokenAccuracy(pad_id=-1, name="accuracy") for name in OUTPUTS},
     )
-    run.fit(
-        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_loss"
-    )
+    run.fit(model, batches, validation_data=valid, epochs=args.epochs, best="val_loss")
     return model
 
 

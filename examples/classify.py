@@ -180,7 +180,7 @@ def main(argv=None):
             metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
         )
         chosen = dict(validation_data=valid, best="val_accuracy") if recipe["choose_epoch"] else {}
-        run.fit(model, train, epochs=args.epochs, shuffle=False, **chosen)  # batches are shuffled
+        run.fit(model, train, epochs=args.epochs, **chosen)
         head, folder = export.Classification(texts.labels), run.path / "onnx"
         export.export_onnx(model, folder, tokenizer, head=head, max_source_length=LONGEST)
         results = Predictor(folder).predict(texts.test[0])

@@ -103,7 +103,6 @@ def main(argv=None):
             validation_data=valid.map(without_first),
             epochs=args.epochs,
             steps_per_epoch=updates,
-            shuffle=False,  # the windows come in random order
         )
         run.draw("learning.png", plots.plot_learning_curve(history.history))
 

@@ -125,7 +125,6 @@ def main(argv=None):
             validation_data=measured,
             epochs=args.epochs,
             best="val_loss",
-            shuffle=False,
         )
 
         search = kt.BeamSearch(args.beam_width, length_penalty=0.6)

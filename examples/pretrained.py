@@ -20,11 +20,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exce
 import keras
 import numpy as np
 import sentencepiece
+from support.marian_writer import write_model
 
 import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
-from keras_transformer.importers import bergamot, marian_binary
+from keras_transformer.importers import bergamot
 from keras_transformer.training.callbacks import translate
 
 # Sentences of a knitting pattern: Portuguese, and what a knitter would write.
@@ -104,7 +105,7 @@ def make_small_model(folder):
     config = {"type": "transformer", "dim-emb": d_model, "enc-depth": 1, "dec-depth": 1}
     config |= {"transformer-heads": 4, "transformer-dim-ffn": d_ff, "dec-cell": "ssru"}
     config |= {"transformer-ffn-activation": "relu", "transformer-decoder-autoreg": "rnn"}
-    marian_binary.write_model(folder / "model.pten.intgemm.alphas.bin", arrays, config)
+    write_model(folder / "model.pten.intgemm.alphas.bin", arrays, config)
     return folder
 
 
@@ -127,7 +128,7 @@ def train(model, tokenizer, seconds):
     batches = kt.translation_batches(sources, targets, tokenizer, tokens_per_batch=512)
     model.compile(keras.optimizers.Adam(1e-4), kt.SequenceCrossentropy(), jit_compile=False)
     stop = StopAfter(seconds)
-    losses = model.fit(batches, epochs=10_000, verbose=0, shuffle=False, callbacks=[stop])
+    losses = model.fit(batches, epochs=10_000, verbose=0, callbacks=[stop])
     return losses.history["loss"]
 
 

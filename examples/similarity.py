@@ -77,9 +77,7 @@ def train(args, run, text, tokenizer):
         loss=kt.PairCrossentropy(),
         weighted_metrics=[kt.TokenAccuracy(pad_id=-1, name="recall")],
     )
-    run.fit(
-        model, batches, validation_data=valid, epochs=args.epochs, shuffle=False, best="val_recall"
-    )
+    run.fit(model, batches, validation_data=valid, epochs=args.epochs, best="val_recall")
     return embedder
 
 

@@ -67,9 +67,7 @@ def train(args, run, sets, tokenizer):
         metrics=[kt.TokenAccuracy(name="accuracy")],
     )
     # The batches shuffle themselves.
-    run.fit(
-        model, data, validation_data=valid, epochs=args.epochs, best="val_accuracy", shuffle=False
-    )
+    run.fit(model, data, validation_data=valid, epochs=args.epochs, best="val_accuracy")
     return model
 
 

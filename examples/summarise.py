@@ -110,7 +110,6 @@ def train(args, run, text, model, tokenizer):
             batches,
             validation_data=valid,
             epochs=epochs,
-            shuffle=False,
             best="val_perplexity",
         )
 

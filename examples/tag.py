@@ -108,7 +108,6 @@ def main(argv=None):
             validation_data=measured,
             epochs=args.epochs,
             best="val_accuracy",
-            shuffle=False,  # the batches shuffle themselves
         )
 
         head = export.TokenClassification(names)

@@ -65,9 +65,7 @@ def train(args, run, text, tokenizer, strategy):
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
     try:  # the batches shuffle themselves
-        model.fit(
-            batches, validation_data=valid, epochs=args.epochs, shuffle=False, callbacks=callbacks
-        )
+        model.fit(batches, validation_data=valid, epochs=args.epochs, callbacks=callbacks)
     except KeyboardInterrupt:
         return False
     return True

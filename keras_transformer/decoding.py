@@ -91,7 +91,7 @@ class SearchModel(Protocol):
         Args:
             ids: int32 (B, W), the last token of each hypothesis.
             position: int32 scalar, t, the number of tokens before `ids`.
-            memory: the result of `encode`, for the sentences that have not finished.
+            memory: the result of `encode`, reduced to the unfinished sentences.
             cache: `Cache` of the t tokens before `ids`.
 
         Returns:

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import add_initializer, attribute
+from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import Dims
 
 # Operators that compute each number from one number of each input.
 ELEMENTWISE = set(

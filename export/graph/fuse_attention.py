@@ -26,8 +26,8 @@ from keras_transformer.export.graph.nodes import (
     replace_node,
     substitute,
 )
+from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import Dims
 
 # Replaces `query` in the name of a weight that queries, keys and values were packed into.
 PACKED = "query_key_value"

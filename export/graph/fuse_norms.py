@@ -6,7 +6,7 @@ Shapes: B batch, T positions, D d_model.
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
-from keras_transformer.export.graph.fuse_rule import Rule, vector
+from keras_transformer.export.graph.fuse_patterns import Rule, vector
 from keras_transformer.export.graph.nodes import (
     MICROSOFT,
     all_nodes,

@@ -10,7 +10,7 @@ vocabulary.
 import numpy as np
 import onnx_ir as ir
 
-from keras_transformer.export.graph.fuse_rule import Rule, vector
+from keras_transformer.export.graph.fuse_patterns import Rule, vector
 from keras_transformer.export.graph.nodes import (
     MICROSOFT,
     add_initializer,
@@ -20,8 +20,8 @@ from keras_transformer.export.graph.nodes import (
     producer,
     replace_node,
 )
+from keras_transformer.export.graph.shape_data import product
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import product
 
 # ONNX Runtime makes one operator of Gemm and one of these.
 ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")

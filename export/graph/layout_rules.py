@@ -11,8 +11,14 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.shape_data import ShapeTable
-from keras_transformer.export.graph.sizes import Dims, Size, product, quotient, total
+from keras_transformer.export.graph.shape_data import (
+    Dims,
+    ShapeTable,
+    Size,
+    product,
+    quotient,
+    total,
+)
 
 # No axis is this long: tf2onnx and TensorFlow write this or more for "up to the end".
 ENDLESS = 10**9

@@ -18,8 +18,14 @@ import onnx_ir as ir
 from keras_transformer.export.graph import layout_rules as layout
 from keras_transformer.export.graph.layout_rules import replace_axes
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.shape_data import ShapeTable
-from keras_transformer.export.graph.sizes import Dims, broadcast_size, product, quotient, total
+from keras_transformer.export.graph.shape_data import (
+    Dims,
+    ShapeTable,
+    broadcast_size,
+    product,
+    quotient,
+    total,
+)
 
 
 def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:

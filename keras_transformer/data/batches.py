@@ -14,8 +14,8 @@ from keras_transformer.data.examples import Examples
 from keras_transformer.data.plan import BatchOptions, BatchPlan
 from keras_transformer.types import Array
 
-# What the functions that make batches return. On TensorFlow a `tf.data.Dataset`, on other backends
-# a `Batches`; both have the attribute `batches`, a `Batches`.
+# The result of functions that make batches: a `tf.data.Dataset` on TensorFlow, a `Batches` on other
+# backends. Both have the attribute `batches`, a `Batches`.
 Dataset: TypeAlias = Any
 
 _log = logging.getLogger(__name__)
@@ -128,13 +128,14 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(self, plan: BatchPlan, report: Report, labels: list[str] | None = None) -> None:
         super().__init__()
-        self.report = report
-        self.batches_per_epoch = plan.batches_per_epoch
-        settings = {"batches": plan.batches_per_epoch, "tokens": report.tokens}
+        self.report: Report = report
+        self.batches_per_epoch: int = plan.batches_per_epoch
+        self.epoch: int = 0
+        settings: dict[str, Any] = {"batches": plan.batches_per_epoch, "tokens": report.tokens}
         for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed"):
             settings[name] = int(getattr(plan.options, name))
-        self.settings = settings
-        self.labels = labels
+        self.settings: dict[str, Any] = settings
+        self.labels: list[str] | None = labels
         self._plan = plan
         self._pass: Iterator[Any] = iter(())
         self._lock = threading.Lock()  # generators run in TensorFlow's threads
@@ -143,7 +144,7 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def batches(self) -> "Batches":
-        """These batches: the same attribute as that of a `tf.data.Dataset`."""
+        """The batches themselves: datasets of TensorFlow have the same attribute."""
         return self
 
     def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:

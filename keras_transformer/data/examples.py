@@ -74,8 +74,7 @@ class Examples:
         unit: what one example is called in messages, such as "pair".
         columns: dictionary from a name, such as "source", to `Rows`.
         empty: bools (N,), whether an example is empty and must be left out.
-        collate: function that makes a batch; its arguments are those of `batch`, after the
-            examples themselves.
+        collate: function that makes a batch. It gets the examples and the arguments of `batch`.
         labels: array (N, ...), or `None`.
         joined: whether the rows of an example come in one row of a batch. The length of an example
             is the sum of the lengths then, and the greatest length otherwise.

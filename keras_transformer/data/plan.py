@@ -1,4 +1,4 @@
-"""Which examples form which batch: a function of (seed, epoch, number of the batch), in NumPy.
+"""The plan of all batches: a function of (seed, epoch, number of the batch), in NumPy.
 
 Shapes: B batch, N examples of the data set.
 """
@@ -117,8 +117,8 @@ class BatchPlan:
     """
 
     def __init__(self, examples: Examples, options: BatchOptions) -> None:
-        self.examples = examples
-        self.options = options
+        self.examples: Examples = examples
+        self.options: BatchOptions = options
         self._longest = options.longest
         lengths = examples.lengths
         if lengths.max() > self._longest:
@@ -138,7 +138,7 @@ class BatchPlan:
         # One more batch per bucket, so that an epoch with longer rows needs no larger batches.
         spare = 0 if np.array_equal(drawn, lengths) else 1
         wanted = sum(bucket.fewest + spare for bucket in buckets)
-        self.batches_per_epoch = min(wanted, sum(bucket.most for bucket in buckets))
+        self.batches_per_epoch: int = min(wanted, sum(bucket.most for bucket in buckets))
 
     def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:
         """Yields an epoch's batches, as arrays, from number `batch` on.

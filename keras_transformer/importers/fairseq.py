@@ -87,20 +87,15 @@ def load_model(
     )
     for side, table in tables.items():
         arrays[f"{side}_positions/embeddings"] = table[: model.max_length]
-    scale = 1.0 if scale_embedding else sizes["d_model"] ** -0.5
-    own = "token_embedding" if shared else "target_embedding"
-    names = [own] if shared else ["source_embedding", own]
-    for name, side, order in zip(names, ("encoder", "decoder"), orders, strict=False):
-        table = mapping.rows(state[f"{side}.embed_tokens.weight"], order)
-        arrays[f"{name}/embeddings"] = table * scale
-    arrays[f"{own}/output_bias"] = mapping.logit_bias(orders[1])
-    if not tied:
-        kernel = mapping.rows(state["decoder.output_projection.weight"], orders[1])
-        arrays[f"{own}/output_kernel"] = kernel.T
-    elif scale != 1.0:  # the last norm makes up for the smaller matrix of the logits
-        block = f"decoder_block_{sizes['layers'][1] - 1}/feed_forward_norm"
-        norm = "decoder_norm" if norm_first else block
-        arrays |= {f"{norm}/{name}": arrays[f"{norm}/{name}"] / scale for name in ("gamma", "beta")}
+    names = ["token_embedding"] if shared else ["source_embedding", "target_embedding"]
+    embeddings = [state[f"{side}.embed_tokens.weight"] for side in ("encoder", "decoder")]
+    block = f"decoder_block_{sizes['layers'][1] - 1}/feed_forward_norm"
+    arrays |= mapping.embedding_weights(
+        dict(zip(names, zip(embeddings, orders, strict=True), strict=False)),
+        kernel=None if tied else state["decoder.output_projection.weight"],
+        scale=1.0 if scale_embedding else sizes["d_model"] ** -0.5,
+        last_norm=mapping.norm_weights(arrays, "decoder_norm" if norm_first else block),
+    )
     mapping.assign_weights(model, arrays)
     return model
 

@@ -146,15 +146,14 @@ def mapped_weights(
     ]
     tensors = mapping.checked(tensors, targets, copies, masks)
 
-    arrays, scale = mapping.mapped(tensors, targets), d_model**0.5
-    arrays["token_embedding/embeddings"] = mapping.rows(tensors[table], order) / scale
-    arrays["token_embedding/output_bias"] = mapping.logit_bias(order, never=NEVER)
-    if config["tie_word_embeddings"]:  # the last norm makes up for the smaller matrix
-        for name in ("decoder_norm/gamma", "decoder_norm/beta"):
-            arrays[name] = arrays[name] * scale
-    else:
-        arrays["token_embedding/output_kernel"] = mapping.rows(tensors[kernel], order).T
-    return arrays
+    arrays = mapping.mapped(tensors, targets)
+    return arrays | mapping.embedding_weights(
+        {"token_embedding": (tensors[table], order)},
+        kernel=None if config["tie_word_embeddings"] else tensors[kernel],
+        scale=d_model**-0.5,
+        last_norm=mapping.norm_weights(arrays, "decoder_norm"),
+        never=NEVER,
+    )
 
 
 def _blocks(config: Mapping[str, Any], prefix: str) -> mapping.Targets:

@@ -273,3 +273,38 @@ def logit_bias(order: Ids, bias: Array | None = None, never: float = NEVER) -> A
     silent[list(our_ids(order).values())] = False
     bias[silent] = never
     return bias
+
+
+def embedding_weights(
+    tables: Mapping[str, tuple[Array, Ids]],
+    bias: Array | None = None,
+    kernel: Array | None = None,
+    scale: float = 1.0,
+    last_norm: Arrays | None = None,
+    never: float = NEVER,
+) -> Arrays:
+    """Dict from our path to array of embeddings and logits, in our order of rows.
+
+    Args:
+        tables: dict from the name of our embedding to the origin's table (U, D) and its order. The
+            last table also computes the logits, unless there is a kernel.
+        bias: (U,) of the logits, or `None`.
+        kernel: (U, D), the matrix of the logits if it is not tied to the embedding, or `None`.
+        scale: float, factor for the tables. An origin that does not multiply its embedding by √D
+            needs D^-0.5. With tied logits the last norm makes up for it.
+        last_norm: dict from path to array of the norm in front of the logits.
+        never: as in `logit_bias`.
+    """
+    arrays = {f"{name}/embeddings": rows(*table) * scale for name, table in tables.items()}
+    name, (_, order) = [*tables.items()][-1]
+    arrays[f"{name}/output_bias"] = logit_bias(order, bias, never)
+    if kernel is not None:
+        arrays[f"{name}/output_kernel"] = rows(kernel, order).T
+    elif last_norm:
+        arrays |= {path: array / scale for path, array in last_norm.items()}
+    return arrays
+
+
+def norm_weights(arrays: Mapping[str, Array], path: str) -> Arrays:
+    """Scale and offset of the norm at `path`, by their paths."""
+    return {f"{path}/{part}": arrays[f"{path}/{part}"] for part in ("gamma", "beta")}

@@ -242,29 +242,24 @@ def _embeddings(
     arrays: Mapping[str, Array],
 ) -> dict[str, Array]:
     """Arrays of embeddings and logits by our paths, and of the norm that may have to scale them."""
-    source, target = orders
-    scale = 1.0 if config["scale_embedding"] else config["d_model"] ** -0.5
-    bias = mapping.logit_bias(target, tensors["final_logits_bias"][0])
     if config["share_encoder_decoder_embeddings"]:
-        tables = {"token_embedding": ("model.shared.weight", target)}
+        names = {"token_embedding": "model.shared.weight"}
     else:
-        tables = {
-            "source_embedding": ("model.encoder.embed_tokens.weight", source),
-            "target_embedding": ("model.decoder.embed_tokens.weight", target),
+        names = {
+            "source_embedding": "model.encoder.embed_tokens.weight",
+            "target_embedding": "model.decoder.embed_tokens.weight",
         }
-    embeddings = {
-        f"{name}/embeddings": mapping.rows(tensors[theirs], order) * scale
-        for name, (theirs, order) in tables.items()
-    }
-    last = [*tables][-1]  # its matrix computes the logits
-    embeddings[f"{last}/output_bias"] = bias
-    if not config["tie_word_embeddings"]:
-        embeddings[f"{last}/output_kernel"] = mapping.rows(tensors["lm_head.weight"], target).T
-    elif scale != 1.0:  # the last norm makes up for the smaller matrix of the logits
-        norm = f"decoder_block_{config['decoder_layers'] - 1}/feed_forward_norm"
-        for name in ("gamma", "beta"):
-            embeddings[f"{norm}/{name}"] = arrays[f"{norm}/{name}"] / scale
-    return embeddings
+    last = f"decoder_block_{config['decoder_layers'] - 1}/feed_forward_norm"
+    return mapping.embedding_weights(
+        {
+            ours: (tensors[theirs], order)
+            for (ours, theirs), order in zip(names.items(), orders, strict=False)
+        },
+        tensors["final_logits_bias"][0],
+        kernel=None if config["tie_word_embeddings"] else tensors["lm_head.weight"],
+        scale=1.0 if config["scale_embedding"] else config["d_model"] ** -0.5,
+        last_norm=mapping.norm_weights(arrays, last),
+    )
 
 
 def half_sinusoids(length: int, d_model: int) -> Array:

@@ -94,15 +94,13 @@ def load_model(
     model = Transformer(
         len(orders[0]), tuple(layers), d_model, num_heads, d_ff, **settings | options
     )
-    own = "token_embedding" if shared else "target_embedding"
-    arrays = mapping.mapped(state, targets)
-    arrays[f"{own}/embeddings"] = mapping.rows(target, orders[1])
-    if not shared:
-        arrays["source_embedding/embeddings"] = mapping.rows(source, orders[0])
-    arrays[f"{own}/output_bias"] = mapping.logit_bias(orders[1], state["generator.bias"])
-    if not tied:
-        kernel = mapping.rows(state["generator.weight"], orders[1])
-        arrays[f"{own}/output_kernel"] = kernel.T
+    names = ["token_embedding"] if shared else ["source_embedding", "target_embedding"]
+    embeddings = zip((source, target), orders, strict=True)
+    arrays = mapping.mapped(state, targets) | mapping.embedding_weights(
+        dict(zip(names, embeddings, strict=False)),
+        state["generator.bias"],
+        kernel=None if tied else state["generator.weight"],
+    )
     mapping.assign_weights(model, arrays)
     return model
 

@@ -14,6 +14,7 @@ Shapes: B batch, W beam width, P prompt length, Q prefix length, T generated len
 t steps so far.
 """
 
+import abc
 import functools
 from typing import Any, NamedTuple, Protocol
 
@@ -89,14 +90,14 @@ class Plan(NamedTuple):
 
 
 class Steps(Protocol):
-    """The part of a search that the loop calls.
+    """The part of a search that the loop calls."""
 
-    Attributes:
-        width: int, W.
-    """
+    @property
+    @abc.abstractmethod
+    def width(self) -> int:
+        """W, the number of hypotheses of a sentence."""
 
-    width: Any
-
+    @abc.abstractmethod
     def advance(
         self,
         position: Tensor,
@@ -265,7 +266,7 @@ def given_at(
     batch_size, width, vocab_size = tf.unstack(tf.shape(log_probs))
     offset = tf.reshape(tf.range(batch_size * width) * vocab_size, [batch_size, width])
     log_probs = tf.gather(tf.reshape(log_probs, [-1]), offset + tokens)  # (B, W)
-    # Log-probabilities are at most 0, so the maximum sets those of a prompt to 0.
+    # Log-probabilities are at most 0, so the maximum gives 0 for tokens of a prompt.
     uncounted = tf.where(plan.count(position) > 0, -np.inf, np.float32(0))
     return tokens, tf.maximum(log_probs, uncounted)
 

@@ -195,8 +195,8 @@ class Sampling(IndependentSearch):
     allowed tokens are kept. Of these, only the smallest set with a share `top_p` of the probability
     is kept ("nucleus"). Each remaining token is drawn in proportion to its probability.
 
-    A sample depends on the seed, on the tokens of its own source and on its number. It does not
-    depend on the other sentences, their order or the padding. Equal sentences get equal samples
+    A sample depends on the seed, on the tokens of its source and on its number. It does not depend
+    on the other sentences, their order or the padding. Equal sentences get equal samples
     from one seed: pass `num_samples` to get several. Scores are sums of the model's own
     log-probabilities, before reshaping. The samples of a sentence are ordered by score and may
     repeat. The results of Keras, SavedModel and ONNX are the same.

@@ -1,5 +1,6 @@
 """Callbacks for `model.fit`: BLEU, tokens per second, time left, a stop at non-finite losses."""
 
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -94,12 +95,12 @@ class BleuCallback(keras.callbacks.Callback):
         self.search = search
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer
-        self.source_lines = list(source_lines)
-        self.reference_lines = list(reference_lines)
+        self.source_lines: list[str] = list(source_lines)
+        self.reference_lines: list[str] = list(reference_lines)
         self.every = every
         self.start = start
         self.tokens_per_batch = tokens_per_batch
-        self.best_path = None if best_path is None else checked_path(best_path)
+        self.best_path: pathlib.Path | None = None if best_path is None else checked_path(best_path)
         self.best: float = float("-inf")
         self.best_epoch: int | None = None
         self.translations: list[str] = []
@@ -189,9 +190,9 @@ class Throughput(keras.callbacks.Callback):
     batch, so the rate is exact at the end of an epoch. It excludes the time of validation.
 
     Args:
-        data: the dataset that `fit` gets. Datasets of this package, such as those of
-            `translation_batches`, have the number of their tokens. For other datasets one pass
-            before training counts the integer inputs that are not 0.
+        data: the dataset that `fit` gets. Datasets of this package have the number of their
+            tokens. For other datasets one pass before training counts the integer inputs that are
+            not 0.
         tokens_per_batch: number of source and target tokens of a mean batch, instead of `data`.
 
     Raises:
@@ -206,7 +207,9 @@ class Throughput(keras.callbacks.Callback):
         super().__init__()
         if (data is None) == (tokens_per_batch is None):
             raise ValueError("Give either data or tokens_per_batch, the tokens of a mean batch.")
-        self.tokens_per_batch = tokens_per_batch if data is None else _mean_tokens(data)
+        self.tokens_per_batch: float | None = (
+            tokens_per_batch if data is None else _mean_tokens(data)
+        )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._between = 0.0  # seconds of the last validation

@@ -203,7 +203,7 @@ def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Var
 
 
 def state_of(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns all variables that further training depends on, except those of metrics."""
+    """Returns all variables that further training depends on, except for metrics."""
     known = {id(v) for v in model.weights}
     seeds = [v for v in model.variables if id(v) not in known]  # of dropout
     return keyed({"weights": model.weights, "seeds": seeds, "optimizer": model.optimizer.variables})
@@ -288,7 +288,7 @@ class CheckpointAveraging(keras.callbacks.Callback):
         super().__init__()
         if last < 1:
             raise ValueError(f"last must be at least 1, but it is {last}.")
-        self.folder = checked_path(folder)
+        self.folder: pathlib.Path = checked_path(folder)
         self.last = last
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

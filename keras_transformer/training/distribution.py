@@ -1,4 +1,4 @@
-"""Exact training on several replicas: `DistributedModel`, `prepare`, and sums over replicas.
+"""Exact training on several replicas: `DistributedModel` and `prepare`.
 
 `model.fit` is the trainer. On one replica it runs Keras' own step, unless the optimizer clips
 gradients. The gradient of an embedding table has one row per id of the batch, and Keras clips these
@@ -15,14 +15,7 @@ step (3.15) has four faults. There, too, the functions of `steps` replace it:
 - `gradient_accumulation_steps` of the optimizers cannot run under a strategy, and weights batches
   equally although they hold different numbers of tokens.
 
-The scale of losses. Replica r of R has the losses v_ri with weights w_ri, i = 1, 2, ... The loss of
-the batch is L = sum_ri(w_ri v_ri) / W with W = sum_ri(w_ri). A step needs one number l_r from each
-replica, such that L = sum_r(l_r) and the gradient of L is the sum of the gradients of the l_r:
-
-- Losses of this package return L / R, with the gradient of sum_i(w_ri v_ri) / W: see
-  `mean_over_replicas`. All replicas report the same value, so Keras' average of logs is exact.
-- Losses of Keras return m_r / R, where m_r is the replica's own mean. Multiplied by
-  R sum_i(w_ri) / W, this is sum_i(w_ri v_ri) / W: see `share_of_mean`.
+The module `replicas` explains the scale of losses.
 
 This module imports Keras only: models import it, and other backends have no `steps`.
 """
@@ -33,9 +26,6 @@ from types import ModuleType
 from typing import Any
 
 import keras
-from keras import ops
-
-from keras_transformer.types import Tensor
 
 
 class DistributedModel(keras.Model):
@@ -45,6 +35,9 @@ class DistributedModel(keras.Model):
     backend than TensorFlow, and if a subclass has its own `train_step` or `test_step`, everything
     is Keras' own. So is `predict`, always.
     """
+
+    train_function: Any
+    test_function: Any
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """Makes the function that `fit` calls with an iterator for each execution."""
@@ -149,71 +142,6 @@ def build_optimizer(model: keras.Model) -> None:
     if model.built and not optimizer.built:
         with model.distribute_strategy.scope():
             optimizer.build(model.trainable_variables)
-
-
-def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
-    """Sums tensors over all replicas of a `tf.distribute` strategy.
-
-    Args:
-        values: list of tensors.
-
-    Returns:
-        List of tensors: the sums over the replicas that run this step together, on all machines;
-        `values` unchanged on other backends and outside `strategy.run`.
-    """
-    if replica_count() == 1:
-        return values
-    import tensorflow as tf  # here and not above: the other backends do without
-
-    # `all_reduce` needs the device of each tensor. Some, such as the value of a metric's variable
-    # on a machine with one replica, have none until they are copied.
-    values = [tf.identity(value) for value in values]
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-
-def replica_count() -> int:
-    """Returns the number of replicas that run this call together; 1 outside `tf.distribute`."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    if tf.distribute.in_cross_replica_context():  # in the scope, but not in `strategy.run`
-        return 1
-    return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def mean_over_replicas(total: Tensor, weight: Tensor) -> Tensor:
-    """Makes a loss from this replica's sums; see the scale of losses, at the top of this module.
-
-    Args:
-        total: scalar, sum_i(w_ri v_ri) of this replica.
-        weight: scalar, sum_i(w_ri).
-
-    Returns:
-        Scalar with the value L / R and the gradient of `total` / W. On one replica: the mean.
-    """
-    replicas = replica_count()
-    if replicas == 1:
-        return ops.divide_no_nan(total, weight)
-    all_total, all_weight = sum_over_replicas([ops.stop_gradient(total), weight])
-    loss = ops.divide_no_nan(total, all_weight)
-    reported = ops.divide_no_nan(all_total, all_weight * replicas)
-    return loss + ops.stop_gradient(reported - loss)
-
-
-def share_of_mean(loss: Tensor, weight: Tensor) -> Tensor:
-    """Scales a loss of Keras; see the scale of losses, at the top of this module.
-
-    Args:
-        loss: scalar, m_r / R of this replica.
-        weight: scalar, sum_i(w_ri).
-
-    Returns:
-        Scalar: the part of L that comes from this replica.
-    """
-    (all_weight,) = sum_over_replicas([weight])
-    share = ops.divide_no_nan(weight * replica_count(), all_weight)
-    return loss * ops.cast(share, loss.dtype)
 
 
 def _steps() -> ModuleType:

@@ -1,4 +1,4 @@
-"""What `TrainingCheckpoint` changes in one call of `fit`: its start, its first steps, its end.
+"""Changes of one call of `fit` for `TrainingCheckpoint`: its start, its first steps, its end.
 
 A callback is not called when `fit` ends by an error. So everything here has an effect only while
 the same call of `fit` is running, and leaves later calls of `fit` unchanged.
@@ -143,7 +143,7 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        self.caught = False
+        self.caught: bool = False
         self._handlers: dict[signal.Signals, Any] = {}
 
     def catch(self, model: keras.Model) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.distribution import mean_over_replicas
+from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Tensor
 
 # Score of a second text that is padding. The softmax gives it exactly 0.

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.distribution import sum_over_replicas
 from keras_transformer.training.losses import (
     flat_tokens,
     label_logits,
     log_normalizer,
     weighted_sum,
 )
+from keras_transformer.training.replicas import sum_over_replicas
 from keras_transformer.types import Tensor
 
 

@@ -44,7 +44,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     """Saves the whole state of training; the same call of `fit` continues from it.
 
     Start the script again after any end of the process: `fit` goes on from the newest undamaged
-    checkpoint, and the final weights equal those of a run without interruption. The checkpoint
+    checkpoint, and the final weights are the same as without the interruption. The checkpoint
     has the weights, the optimizer state (moments, averages, number of updates, loss scale), the
     seeds of dropout, the position in the data and, within an epoch, the metrics.
 
@@ -56,10 +56,10 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     The model, the optimizer and the loss must be configured as before. Only the learning rate may
     change: `fit` then goes on with the new one, and the line names both.
 
-    The order of the data must depend only on the epoch. This holds for datasets of this package,
-    such as those of `translation_batches`: pass the dataset as `data`, and `fit` starts in the
-    middle of an epoch at no cost. Other datasets are read up to the position; one that shuffles
-    must give the same order in the same epoch. Within an epoch, changed data is an error.
+    The order of the data must depend only on the epoch. This holds for datasets of this package:
+    pass the dataset as `data`, and `fit` starts in the middle of an epoch at no cost. Other
+    datasets are read up to the position; one that shuffles must give the same order in the same
+    epoch. Within an epoch, changed data is an error.
 
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
@@ -103,10 +103,10 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, but it is {value}.")
-        self.folder = checked_path(folder)
+        self.folder: pathlib.Path = checked_path(folder)
         self.every = every
         self.keep = keep
-        self.stateful = list(stateful)
+        self.stateful: list[keras.callbacks.Callback] = list(stateful)
         self._batches = getattr(data, "batches", None)
         self._interrupt = Interrupt()
 
@@ -130,7 +130,6 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 "it once on a batch before fit, or begin it with a keras.Input."
             )
         self._settings = configured_settings(model)
-        # What identifies the dataset.
         self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch

@@ -1,4 +1,4 @@
-"""What a checkpoint has besides variables: settings of the run, and progress of callbacks."""
+"""Settings of a run and progress of callbacks, which a checkpoint has besides variables."""
 
 import json
 import pathlib

@@ -1,6 +1,6 @@
 """Functions that `fit` and `evaluate` call, exact on any number of replicas (TensorFlow).
 
-`distribution` explains the scale of losses. With gradient accumulation, the gradient of k batches
+`replicas` explains the scale of losses. With gradient accumulation, the gradient of k batches
 is the sum of n_i grad_i over the sum of n_i, where n_i is the weight of batch i: its number of
 target tokens, or of rows.
 
@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.distribution import share_of_mean, sum_over_replicas
+from keras_transformer.training.replicas import share_of_mean, sum_over_replicas
 from keras_transformer.types import Tensor
 
 
@@ -206,11 +206,13 @@ class GradientSums:
     """Sums over the batches of one update. Each replica has its own until the update."""
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self.gradients = [self._zero(v.shape, v.dtype) for v in variables]
-        self.loss, self.weight, self.rows = (self._zero((), "float32") for _ in range(3))
+        self.gradients: list[Tensor] = [self._zero(v.shape, v.dtype) for v in variables]
+        self.loss: Tensor = self._zero((), "float32")
+        self.weight: Tensor = self._zero((), "float32")
+        self.rows: Tensor = self._zero((), "float32")
 
     @staticmethod
-    def _zero(shape: Any, dtype: str) -> Any:
+    def _zero(shape: Any, dtype: str) -> Tensor:
         return tf.Variable(
             tf.zeros(shape, dtype),
             trainable=False,

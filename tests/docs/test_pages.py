@@ -35,6 +35,7 @@ def public_names():
         (serving, f"{top}.export.serving"),
     ):
         yield from (f"{prefix}.{name}" for name in module.__all__ if name not in parts)
+    yield from (f"{top}.search.{name}" for name in kt.search.__all__ if name not in kt.__all__)
     yield f"{top}.plots"  # all of its members
 
 

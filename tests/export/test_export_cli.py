@@ -13,7 +13,6 @@ from support.tiers import quick
 
 from keras_transformer import export
 from keras_transformer.export import __main__ as cli
-from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.staging import Progress
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
@@ -153,14 +152,6 @@ def test_options_that_do_not_apply_are_refused(capfd, given, told):
     assert told in capfd.readouterr().err
 
 
-def test_a_target_that_cannot_be_written_is_refused(saved, tmp_path, capfd):
-    (tmp_path / "file").write_text("mine")
-    for out, told in (("file", "it is a file"), ("file/out", "Nothing can be written beside")):
-        assert cli.main([str(saved / "encoder.keras"), str(tmp_path / out)]) == 1
-        assert told in capfd.readouterr().err
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize(
     "name, status", quick([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)], ("SIGINT", 130))
@@ -216,14 +207,3 @@ runpy.run_module("keras_transformer.export", run_name="__main__", alter_sys=True
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "Failed at writing: " in done.stderr and "too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.full
-def test_two_exports_to_one_folder_leave_one_of_them_whole(saved, tmp_path):
-    line = saved / "encoder.keras", tmp_path / "out", "--quiet"
-    both = [process.wait() for process in [started(*line), started(*line)]]
-    told = [done.stderr for done in both]
-    assert any(done.returncode == 0 for done in both), told
-    assert all(done.returncode == 0 or "another export" in done.stderr for done in both), told
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert read_artefact(tmp_path / "out").manifest["task"] == "forward"

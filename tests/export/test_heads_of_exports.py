@@ -210,11 +210,6 @@ def same_in_threads(answer, lines):
         return sum(map(list.__eq__, serial, pool.map(answer, requests)))
 
 
-@pytest.mark.full
-def test_eight_threads_share_a_generator(generator):
-    assert same_in_threads(lambda lines: generator.n_best(lines, seed=31), LINES) == 500
-
-
 def test_eight_threads_share_a_predictor(classes):
     assert same_in_threads(classes[-1].predict, LINES) == 500
 

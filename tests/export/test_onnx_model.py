@@ -1,17 +1,12 @@
 """ONNX export: the file gives Keras' tokens, and nothing unproven is written."""
 
-import functools
 import json
-import pathlib
-import tempfile
 
 import keras
 import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support import exports
 from support.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
 from support.linear_bias import LinearBias
@@ -27,7 +22,6 @@ from keras_transformer.export.runtime import Translator
 from keras_transformer.export.tasks import SearchTask
 from keras_transformer.export.text_model import add_text_model
 from keras_transformer.search import BeamSearch, GreedySearch
-from keras_transformer.special_ids import PAD_ID
 
 
 @pytest.fixture
@@ -97,41 +91,6 @@ def test_the_search_gives_keras_tokens():
     padding[1] = 0
     for ids in (source(1, 1), source(3, 5), source(7, 13), padding):
         assert_same_search(exports.shared_model(), BEAM, exports.artefact(), ids)
-
-
-@st.composite
-def batches(draw):
-    """Source ids (B, S): sentences of any length, with padding after, before and between tokens."""
-    rows, length = draw(st.integers(1, 5)), draw(st.integers(1, 13))
-    random = np.random.default_rng(draw(st.integers(0, 2**16)))
-    ids = random.integers(1, VOCAB, (rows, length)).astype("int32")
-    ids[np.arange(length) >= random.integers(0, length + 1, (rows, 1))] = PAD_ID
-    ids[random.random(ids.shape) < draw(st.sampled_from([0, 0, 0.1, 0.5]))] = PAD_ID
-    return ids
-
-
-@pytest.mark.full
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    beam_width=st.integers(1, 7),
-    length_penalty=st.floats(0, 3),
-    early_stop=st.booleans(),
-    sources=st.lists(batches(), min_size=5, max_size=5),
-)
-@pytest.mark.slow
-def test_keras_and_onnx_runtime_hold_together(beam_width, length_penalty, early_stop, sources):
-    """Each search is one export, so there are few searches, and several batches for each."""
-    model, search = shallow_model(), BeamSearch(beam_width, length_penalty, early_stop=early_stop)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "out"
-        export_onnx(model, path, search=search, max_length=MAX_LENGTH, verbose=False)
-        for ids in sources:
-            assert_same_search(model, search, path, ids)
-
-
-@functools.cache
-def shallow_model():
-    return tiny(num_layers=1)
 
 
 VARIANTS = {

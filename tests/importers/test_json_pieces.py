@@ -65,7 +65,7 @@ def test_it_is_saved_and_told_from_a_sentencepiece_model(tokenizer, tmp_path):
     other = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
     other.save(tmp_path / "other.model")
     assert load_tokenizer(tmp_path / "other.model") == other
-    with pytest.raises(ValueError, match="no tokenizer of the package tokenizers"):
+    with pytest.raises(ValueError, match="not JSON of the package tokenizers"):
         JsonTokenizer("{}")
 
 

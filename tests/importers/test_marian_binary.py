@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from support.bergamot_model import shortlist_bytes
 from support.checks import normal
+from support.marian_writer import write_model
 
 from keras_transformer.importers.marian_binary import (
     read_model,
     read_settings,
     read_shortlist,
-    write_model,
 )
 
 CONFIG = {"depth": 2, "rate": 0.5, "tied": True, "cell": "ssru", "none": "", "sizes": [3, 5]}

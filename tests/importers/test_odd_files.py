@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support import bergamot_model
 from support.checks import normal
+from support.marian_writer import write_model
 
 from keras_transformer.importers import bergamot, bert, gpt2, marian
 from keras_transformer.importers.__main__ import main
@@ -20,7 +21,6 @@ from keras_transformer.importers.marian_binary import (
     read_model,
     read_settings,
     read_shortlist,
-    write_model,
 )
 
 safetensors = pytest.importorskip("safetensors.numpy")

@@ -219,15 +219,6 @@ def test_a_sentence_does_not_depend_on_its_batch(variant):
 
 
 @pytest.mark.numeric
-def test_with_rotary_positions_it_does_not_matter_where_a_sentence_stands():
-    """Only distances count, so that padding on the left is no different from none."""
-    model, _ = make(CausalTransformer, "rotary")
-    ids = integers(3, V, B, T)
-    shifted = np.concatenate([np.zeros((B, 2), "int32"), ids], axis=1)
-    assert_close(model(shifted)[:, 2:], numpy64(model(ids)))
-
-
-@pytest.mark.numeric
 def test_a_search_starts_with_the_begin_id_or_the_prompt():
     model, source = make(Transformer)[0], ids_of(S)
     assert_close(model.start_ids(source), np.full((B, 1), 2), 0.0)
@@ -384,13 +375,6 @@ def test_a_head_on_the_encoder_can_be_saved_cloned_and_copied(variant, tmp_path)
     model.save(tmp_path / "head.keras")
     for other in (clone, keras.saving.load_model(tmp_path / "head.keras")):
         assert_close(other(ids), numpy64(model(ids)), 1e-6)
-
-
-def test_positions_are_copied_for_each_side():
-    """One object for a model, two tables: the source's and the target's."""
-    model = Transformer(V, **SIZES, positions=LearnedPositionEncoding(13))
-    paths = [v.path for v in model.weights if "positions" in v.path]
-    assert sorted(paths) == ["source_positions/embeddings", "target_positions/embeddings"]
 
 
 @kinds

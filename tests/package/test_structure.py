@@ -46,6 +46,7 @@ FLOORS = (
         "training.distribution",
         "training.losses",
         "training.metrics",
+        "training.replicas",
         "training.schedules",
         "training.steps",
     },

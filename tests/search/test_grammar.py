@@ -151,9 +151,15 @@ def test_a_line_of_each_tree_is_allowed():
 
 def random_model(pieces=NUMBERED, **options):
     model = kt.Transformer(
-        len(STARTS), 1, d_model=12, num_heads=3, d_ff=17, dropout=0.0,
-        target_vocab_size=len(pieces), **options,
-    )  # fmt: skip
+        len(STARTS),
+        1,
+        d_model=12,
+        num_heads=3,
+        d_ff=17,
+        dropout=0.0,
+        target_vocab_size=len(pieces),
+        **options,
+    )
     random = np.random.default_rng(5)
     for weight in model.weights:
         weight.assign(weight + random.normal(scale=0.6, size=weight.shape))

@@ -55,8 +55,9 @@ def test_candidates_are_those_of_the_table_and_the_lowest_that_fill():
     assert found == [[0, 1, 2, 3, 8], [0, 1, 2, 3, 6, 8, 9]]
     filled = Shortlist(table, always, multiple=4, fill=np.arange(11) > 4).candidates(ids)
     assert [row.nonzero()[0].tolist() for row in filled] == [
-        [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 8, 9],
-    ]  # fmt: skip
+        [0, 1, 2, 3, 5, 6, 7, 8],
+        [0, 1, 2, 3, 5, 6, 8, 9],
+    ]
 
 
 OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
@@ -162,10 +163,10 @@ def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
     table = np.full((V, 1), 36)
     short = Shortlisted(random_model(), Shortlist(table, np.arange(V) == 3))
     memory = short.encode(SOURCE)
-    assert memory.ids.numpy().tolist() == [*range(32), 36]  # the special ids keep their columns
     cache = short.initial_cache(3, 1)
     ids = np.full((3, 1), 2, "int32")
     logits, _ = short.decode_step(ids, tf.constant(0), memory, cache)
+    assert logits.ids.numpy().tolist() == [*range(32), 36]  # the special ids keep their columns
     found = tf.cast(logits, tf.float32).numpy()
     assert found.shape == (3, 1, V)
     expected, _ = short.model.decode_step(ids, 0, short.model.encode(SOURCE), cache)
@@ -176,9 +177,15 @@ def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
 def test_an_artefact_writes_the_same(tmp_path):
     model, shortlist, search = random_model(), random_shortlist(multiple=8), kt.BeamSearch(2)
     export_onnx(
-        model, tmp_path / "out", None, search, shortlist=shortlist, max_length=LENGTH,
-        samples=[SOURCE, SOURCE[:1]], verbose=False,
-    )  # fmt: skip
+        model,
+        tmp_path / "out",
+        None,
+        search,
+        shortlist=shortlist,
+        max_length=LENGTH,
+        samples=[SOURCE, SOURCE[:1]],
+        verbose=False,
+    )
     session = open_session(read_artefact(tmp_path / "out"), threads=1)
     ids, scores = session.run(["token_ids", "scores"], {"source_ids": SOURCE})
     expected = search(Shortlisted(model, shortlist), SOURCE, LENGTH)

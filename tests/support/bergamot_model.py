@@ -8,8 +8,9 @@ import io
 import numpy as np
 import sentencepiece
 from support import reference
+from support.marian_writer import write_model
 
-from keras_transformer.importers.marian_binary import SHORTLIST_MAGIC, read_model, write_model
+from keras_transformer.importers.marian_binary import SHORTLIST_MAGIC, read_model
 
 LINES = [f"{a} {b} {c} ." for a in ("um", "dois", "três") for b in ("cão", "gato", "homem")
          for c in ("corre", "dorme", "come pão", "vê o mar")]  # fmt: skip

@@ -1,8 +1,24 @@
-"""A small model, its training with checkpoints, and callbacks that break it off."""
+"""Small models, their training with checkpoints, and callbacks that break it off."""
 
 import contextlib
 
+import keras
 import numpy as np
+import pytest
+
+import keras_transformer as kt
+
+LINES = ["ab", "abcd", "b", "bca", "dd", "cab", "a", "bad", "ac", "dab", "bb", "c", "ddd"]
+
+
+class Letters:
+    """A tokenizer whose tokens are letters, "a" being 4."""
+
+    def encode(self, lines):
+        return [[ord(letter) - 93 for letter in line] for line in lines]
+
+    def decode(self, rows):
+        return ["".join(chr(i + 93) for i in row if i > 3) for row in np.asarray(rows)]
 
 
 def dataset():
@@ -12,26 +28,35 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices((ids, ids)).batch(3)  # five batches
 
 
+def pairs(lines=LINES, tokens_per_batch=12, **options):
+    """Batches of this package: lines and the same lines backwards."""
+    backwards = [line[::-1] for line in lines]
+    return kt.translation_batches(lines, backwards, Letters(), tokens_per_batch, **options)
+
+
 def make_model(size=7, strategy=None, dropout=0.3, smoothing=0.0, rate=0.1, **optimizer):
-    """Compiled; with dropout, so that the seeds matter."""
-    import keras
-
-    from keras_transformer.training.losses import SequenceCrossentropy
-    from keras_transformer.training.metrics import TokenAccuracy
-
+    """A model for `dataset`, compiled; with dropout, so that the seeds matter."""
     keras.utils.set_random_seed(31)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         ids = keras.Input((None,), dtype="int32")
         x = keras.layers.Dropout(dropout)(keras.layers.Embedding(11, size)(ids))
         model = keras.Model(ids, keras.layers.Dense(11)(x))
         optimizer = keras.optimizers.Adam(rate, **optimizer)
-        model.compile(optimizer, SequenceCrossentropy(smoothing), metrics=[TokenAccuracy()])
+        loss = kt.SequenceCrossentropy(smoothing)
+        model.compile(optimizer, loss, metrics=[kt.TokenAccuracy()])
+    return model
+
+
+def make_transformer(optimizer="adam", **options):
+    """A model for `pairs`, compiled."""
+    keras.utils.set_random_seed(31)
+    model = kt.Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, **options)
+    model.compile(optimizer, kt.SequenceCrossentropy())
     return model
 
 
 def stop_at(epoch, batch, action):
     """A callback that acts after some batch of some epoch, or at the epoch's end (batch None)."""
-    import keras
 
     class StopAt(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -56,19 +81,26 @@ def crash():
     raise Crash
 
 
-def fit(model, folder, *extra, epochs=3, every=2, accumulate=1, **arguments):
-    import keras
+def fit(model, folder, *callbacks, epochs=3, data=None, validation=None, ours=True, **arguments):
+    """Trains with a `TrainingCheckpoint`, whose arguments these are. Returns the `History`.
 
-    from keras_transformer.training import prepare
-    from keras_transformer.training.resume import TrainingCheckpoint
-
-    if accumulate > 1:
-        prepare(model, accumulate)
-    early = keras.callbacks.EarlyStopping("loss", patience=7)
-    saved = TrainingCheckpoint(folder, every=every, stateful=[early], **arguments)
+    With `ours` the checkpoint knows the data, if it has `batches`.
+    """
+    saved = kt.TrainingCheckpoint(folder, data=data if ours else None, **arguments)
     return model.fit(
-        dataset(), epochs=epochs, verbose=0, shuffle=False, callbacks=[*extra, early, saved]
-    ).history
+        dataset() if data is None else data,
+        validation_data=validation,
+        epochs=epochs,
+        verbose=0,
+        shuffle=False,
+        callbacks=[*callbacks, saved],
+    )
+
+
+def fit_until(epoch, batch, model, folder, *callbacks, **arguments):
+    """Trains until some batch, where the run breaks off."""
+    with pytest.raises(Crash):
+        fit(model, folder, *callbacks, stop_at(epoch, batch, crash), **arguments)
 
 
 def assert_equal_weights(one, other):

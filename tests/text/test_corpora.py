@@ -1,10 +1,17 @@
-"""Files of text: plain and gzip, ends of lines, clear refusals."""
+"""Files of text: plain and gzip, ends of lines, clear refusals; sentences of words."""
 
 import gzip
 
 import pytest
 
-from keras_transformer.text.corpora import read_lines, read_parallel, without_bpe
+from keras_transformer.special_ids import UNKNOWN_ID
+from keras_transformer.text.corpora import (
+    encode_words,
+    join_words,
+    read_lines,
+    read_parallel,
+    without_bpe,
+)
 
 
 def test_plain_and_gzip_hold_the_same_lines(tmp_path):
@@ -63,3 +70,20 @@ def test_other_line_counts_are_named_with_the_first_line_too_many(tmp_path):
 def test_what_is_no_text_is_named():
     with pytest.raises(TypeError, match="`target` must be .* got bytes as line 2"):
         read_parallel(["a", "b"], ["a", b"b"])
+
+
+def test_each_word_is_encoded_separately(tokenizer):
+    words = ["Ein", "Mann", "😀😀", ",", "zwölf"]
+    ids, first = encode_words(tokenizer, words)
+    ends = [*first[1:], len(ids)]
+    assert [ids[i:j] for i, j in zip(first, ends, strict=True)] == tokenizer.encode(words)
+    assert first[0] == 0 and len(ids) > len(words)
+
+
+def test_a_word_without_pieces_has_the_unknown_id(tokenizer):
+    ids, first = encode_words(tokenizer, ["a", "", "b"])
+    assert ids[first[1]] == UNKNOWN_ID and first[2] == first[1] + 1
+    assert encode_words(tokenizer, []) == ([], [])
+    assert join_words([[5, 6], [], [7]]) == ([5, 6, UNKNOWN_ID, 7], [0, 2, 3])
+    with pytest.raises(TypeError, match="`words` must be an iterable of strings, got one str"):
+        encode_words(tokenizer, "a man")

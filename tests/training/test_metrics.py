@@ -20,28 +20,17 @@ def logits():
 
 
 @pytest.mark.numeric
-def test_accuracy_counts_tokens_and_no_padding():
-    metric = TokenAccuracy()
-    metric.update_state(LABELS, logits())
-    assert float(metric.result()) == pytest.approx(3 / 5)
-
-
-@pytest.mark.numeric
-def test_perplexity_is_exp_of_the_mean_over_tokens():
-    metric = Perplexity()
-    metric.update_state(LABELS, logits())
+def test_accuracy_and_perplexity_are_means_over_tokens_without_padding():
+    accuracy, perplexity = TokenAccuracy(), Perplexity()
+    for metric in (accuracy, perplexity):
+        metric.update_state(LABELS, logits())
+    assert float(accuracy.result()) == pytest.approx(3 / 5)
     # A guess has probability e^2 / (e^2 + 4), any other token 1 / (e^2 + 4).
     total = np.exp(2) + 4
     expected = np.exp(-(3 * np.log(np.exp(2) / total) + 2 * np.log(1 / total)) / 5)
-    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.numeric
-def test_perplexity_is_that_of_the_unsmoothed_loss():
-    metric = Perplexity()
-    metric.update_state(LABELS, logits())
+    assert float(perplexity.result()) == pytest.approx(expected, rel=1e-6)
     loss = float(SequenceCrossentropy()(LABELS, logits()))
-    assert float(metric.result()) == pytest.approx(np.exp(loss), rel=1e-6)
+    assert float(perplexity.result()) == pytest.approx(np.exp(loss), rel=1e-6)
 
 
 @pytest.mark.numeric
@@ -55,14 +44,6 @@ def test_ragged_batches_give_what_one_batch_gives(make):
     for begin, end in ((0, 1), (1, 5), (5, 7)):
         parts.update_state(labels[begin:end], z[begin:end])
     assert float(parts.result()) == pytest.approx(float(whole.result()), rel=1e-6)
-
-
-@pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
-def test_sample_weights_weight_tokens(make):
-    weighted, only = make(), make()
-    weighted.update_state(LABELS, logits(), np.array([1.0, 0.0]))
-    only.update_state(LABELS[:1], logits()[:1])
-    assert float(weighted.result()) == pytest.approx(float(only.result()), rel=1e-6)
 
 
 @pytest.mark.parametrize(("make", "nothing"), [(TokenAccuracy, 0.0), (Perplexity, 1.0)])
@@ -100,9 +81,10 @@ def test_callbacks_of_keras_know_what_is_better(metric, best):
     assert stopping.best == best(history)
 
 
+@pytest.mark.parametrize("weights", [[-1.0, 3.0], [1.0, 0.0]])
 @pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
-def test_negative_sample_weights_count_in_the_sum_and_in_the_divisor(make):
-    weights = np.array([-1.0, 3.0])
+def test_sample_weights_weight_the_sum_and_the_divisor(make, weights):
+    weights = np.array(weights)
     metric = make()
     metric.update_state(LABELS, logits(), weights)
     parts = [make(), make()]
@@ -138,15 +120,12 @@ def test_of_equal_logits_the_first_one_is_the_guess_as_in_keras():
     assert float(metric.result()) == pytest.approx(1 / 5) == float(theirs.result())
 
 
-def test_a_label_that_is_not_a_number_is_not_right():
+def test_a_label_that_is_not_a_number_is_not_right_and_shapes_must_fit():
     metric = TokenAccuracy()
     metric.update_state(LABELS, np.full((2, 3, 5), np.nan, "float32"))
     assert float(metric.result()) == 0
-
-
-def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"Labels must have shape \(B, T\)"):
-        TokenAccuracy().update_state(LABELS, logits()[:, :2])
+        metric.update_state(LABELS, logits()[:, :2])
 
 
 @pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])

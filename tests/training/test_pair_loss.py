@@ -1,11 +1,8 @@
-"""The in-batch softmax in both directions: its value, rows of padding, two replicas."""
-
-import os
+"""The in-batch softmax in both directions: its value, rows of padding, weights."""
 
 import keras
 import numpy as np
 import pytest
-from support import processes
 
 from keras_transformer.training.losses import PairCrossentropy
 
@@ -22,15 +19,11 @@ def reference(z):
 
 
 @pytest.mark.numeric
-def test_the_value_is_that_of_the_definition():
-    loss = PairCrossentropy()(np.arange(4), scores())
-    np.testing.assert_allclose(np.asarray(loss), reference(scores()), rtol=1e-6)
-
-
-@pytest.mark.numeric
-def test_pairs_of_padding_change_nothing():
-    padded = np.pad(scores(), (0, 2), constant_values=50.0)
+def test_the_value_is_that_of_the_definition_and_padding_changes_nothing():
     loss = PairCrossentropy()
+    value = np.asarray(loss(np.arange(4), scores()))
+    np.testing.assert_allclose(value, reference(scores()), rtol=1e-6)
+    padded = np.pad(scores(), (0, 2), constant_values=50.0)
     value = np.asarray(loss([0, 1, 2, 3, -1, -1], padded))
     np.testing.assert_allclose(value, reference(scores()), rtol=1e-6)
     assert float(loss.batch_weight([0, 1, 2, 3, -1, -1])) == 4
@@ -62,40 +55,3 @@ def test_a_saved_model_has_its_loss(tmp_path):
     expected = reference(rows @ rows.T)
     assert isinstance(loaded.loss, PairCrossentropy)
     assert loaded.evaluate(rows, np.arange(3), verbose=0) == pytest.approx(expected, rel=1e-5)
-
-
-def on_two_replicas():
-    """Prints the loss that each of two replicas gives for its two of four pairs."""
-    import tensorflow as tf
-
-    device = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    labels, parts = ([0, 1], [2, 3]), (scores()[:2, :2], scores()[2:, 2:])
-
-    def values(pair):
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(pair[context.replica_id_in_sync_group])
-        )
-
-    loss = PairCrossentropy()
-    result = strategy.run(tf.function(loss.__call__), (values(labels), values(parts)))
-    print(*(float(value) for value in strategy.experimental_local_results(result)))
-
-
-def test_a_replica_tells_apart_the_pairs_that_it_has():
-    # Replicas wait for each other within TensorFlow's pools: each one needs a thread, or all hang.
-    threads = {"TF_NUM_INTEROP_THREADS": "8", "TF_NUM_INTRAOP_THREADS": "4"}
-    done = processes.run(__file__, env={**os.environ, **threads})
-    assert done.returncode == 0, done.stderr[-3000:]
-    z = scores()
-    both = (reference(z[:2, :2]) + reference(z[2:, 2:])) / 2
-    # Keras multiplies what a replica reports by their number, and averages: so each has half.
-    found = [float(value) for value in done.stdout.split()]
-    np.testing.assert_allclose(found, [both / 2] * 2, rtol=1e-5)
-
-
-if __name__ == "__main__":
-    on_two_replicas()

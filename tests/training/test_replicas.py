@@ -167,7 +167,7 @@ def train(strategy, case, accumulate=1, callbacks=()):
     options = {"epochs": 2, "verbose": 0, "callbacks": [*callbacks]}
     history = model.fit(data, validation_data=validation, **options).history
     results = {name: np.array(values) for name, values in history.items()}
-    results |= {"weights": weights_of(model), "updates": int(model.optimizer.iterations)}
+    results |= {"weights": weights_of(model), "updates": int(model.optimizer.iterations.numpy())}
     if case == "again" and replicas < 4:
         results |= use_again(strategy, model, kind)
     return results

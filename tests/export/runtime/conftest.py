@@ -1,7 +1,9 @@
 """What the tests of the runtime share: a tokenizer, and artefacts with it."""
 
+import onnxruntime
 import pytest
 from support import artefacts, head_artefacts
+from support.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import Predictor
 
@@ -30,3 +32,22 @@ def served(tokenizer, tmp_path_factory):
         return made[name]
 
     return serve
+
+
+@pytest.fixture
+def cuda_that_falls_back(monkeypatch):
+    """An onnxruntime that lists CUDA, prints that a library is missing, and runs on the CPU."""
+    real, preloaded = onnxruntime.InferenceSession, []
+
+    def on_cpu(path, options, providers, enable_fallback):
+        assert not enable_fallback
+        return real(path, options, providers=[CPU])
+
+    def preload():
+        preloaded.append(1)
+        print("Failed to load")
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", on_cpu)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
+    return preloaded

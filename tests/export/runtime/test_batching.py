@@ -54,23 +54,6 @@ def test_rows_are_padded_on_the_right_and_outputs_taken_apart():
     assert seen == [[[5, 6, 0], [7, 0, 0]]]
 
 
-def test_only_the_row_on_which_it_fails_gets_the_exception():
-    def run(rows):
-        ids = ids_of(rows)
-        if 13 in ids:
-            raise RuntimeError("13")
-        return (ids,)
-
-    found = run_rows(run, rows_of([5, 13, 7, 11, 13]))
-    assert [str(item) if isinstance(item, RuntimeError) else item[0] for item in found] == [
-        5,
-        "13",
-        7,
-        11,
-        "13",
-    ]
-
-
 @pytest.mark.parametrize("bad", [[0], [11], [5, 6], [0, 1, 2, 3], [0, 22], list(range(1, 23))])
 def test_neighbours_of_bad_rows_are_answered(bad):
     def run(rows):

@@ -165,19 +165,6 @@ def test_a_provider_that_comes_up_and_fails_is_told(folder):
     assert trial.nodes == {CUDA: 1} and not trial.seconds
 
 
-@pytest.fixture
-def cuda_that_falls_back(monkeypatch):
-    """An onnxruntime that lists CUDA, prints that a library is missing, and runs on the CPU."""
-    real = onnxruntime.InferenceSession
-
-    def on_cpu(path, options, providers, enable_fallback):
-        return real(path, options, providers=[CPU])
-
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(onnxruntime, "InferenceSession", on_cpu)
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("Failed to load"), raising=False)
-
-
 @pytest.mark.usefixtures("cuda_that_falls_back")
 def test_a_provider_that_falls_back_is_told_and_prints_no_output(
     folder, tmp_path, monkeypatch, capsys

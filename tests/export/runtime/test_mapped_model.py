@@ -2,13 +2,13 @@
 
 import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
+from support import runtime_process
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact
@@ -110,11 +110,12 @@ def test_bytes_that_are_no_model_are_refused_at_once(tmp_path, data, message, mo
 CUT = """
 import os, pathlib, sys
 from keras_transformer.export.runtime.mapped_model import MappedModel
-path, rewritten = pathlib.Path(sys.argv[1]), MappedModel._rewritten
-def cutting(self, *arguments):
+path, fstat = pathlib.Path(sys.argv[1]), os.fstat
+def cutting(number):
+    found = fstat(number)
     os.truncate(path, 0)
-    return rewritten(self, *arguments)
-MappedModel._rewritten = cutting
+    return found
+os.fstat = cutting
 try:
     MappedModel(path)
 except ValueError as error:
@@ -124,8 +125,7 @@ except ValueError as error:
 
 def test_a_file_that_is_cut_while_it_is_read_is_an_error(made):
     path, _ = made
-    done = subprocess.run([sys.executable, "-c", CUT, path], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "the file ends at byte 0: it was cut off.\n")
+    assert runtime_process.run(CUT, path) == "the file ends at byte 0: it was cut off.\n"
 
 
 def resident(path):
@@ -147,6 +147,42 @@ def test_once_packed_they_take_no_memory(made):
     assert resident(path) == 0
     session.body_weights["inner_weight"].numpy().sum()
     assert resident(path) > 0
+
+
+PEAK = """
+import pathlib, sys
+from keras_transformer.export.artefact.reader import Artefact
+from keras_transformer.export.runtime.session import open_session
+def peak():
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
+x = {"name": "x", "dtype": "float32", "axes": [1021]}
+manifest = {"precision": "float32", "inputs": [x], "outputs": [{"name": "y"}], "versions": {}}
+before = peak()
+session = open_session(Artefact(pathlib.Path(sys.argv[1]), manifest, None), threads=1)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from Linux' /proc")
+def test_while_they_are_packed_few_of_their_pages_are_in_memory(tmp_path):
+    """The packed weights alone take 1.0 of their size, and with all pages of the file 2.0."""
+    vector, count = "float[1021]", 12
+    products = "\n".join(f"x{i + 1} = MatMul (x{i}, w{i})" for i in range(count))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> outer ({vector} x) => ({vector} y) {{
+            two = Constant <value_int: int = 2> ()
+            y = Loop <body = inner (int64 i, bool go, {vector} x0) => (bool on, {vector} x{count})
+                {{ {products}
+                   on = Identity (go) }}> (two, , x)
+        }}"""
+    )
+    weights = np.ones((1021, 1021), np.float32)
+    body = graphs(model.graph)[1]
+    body.initializer.extend(numpy_helper.from_array(weights, f"w{i}") for i in range(count))
+    onnx.save(model, tmp_path / signature.MODEL_FILE)
+    grown = 1024 * int(runtime_process.run(PEAK, tmp_path))
+    assert grown < 1.7 * count * weights.nbytes
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])

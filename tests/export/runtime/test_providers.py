@@ -7,10 +7,10 @@ import os
 import onnxruntime
 import pytest
 from support import artefacts
+from support.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import ProviderError, Translator
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 AZURE = "AzureExecutionProvider"  # in every wheel for CPUs; runs no operator of ONNX
 
 
@@ -24,7 +24,10 @@ def test_the_provider_is_known_and_logged_once(folder, caplog):
     ]
 
 
-def test_a_provider_that_this_build_lacks_is_refused(folder):
+def test_providers_must_be_a_list_that_this_build_has(folder):
+    for providers in (CPU, [], ()):
+        with pytest.raises(ProviderError, match="must be a list such as"):
+            Translator(folder, providers=providers)
     with pytest.raises(
         ProviderError, match="NoSuchProvider is not in this onnxruntime .*serve-gpu"
     ):
@@ -32,22 +35,10 @@ def test_a_provider_that_this_build_lacks_is_refused(folder):
 
 
 @pytest.mark.parametrize("providers", [None, [CUDA], [(CUDA, {"device_id": 0}), CPU]])
-def test_a_silent_fallback_from_cuda_is_an_error(folder, monkeypatch, providers):
-    """An onnxruntime that lists CUDA and cannot start it, which then runs on the CPU."""
-    available = [CUDA, CPU]
-    real = onnxruntime.InferenceSession
-    preloaded = []
-
-    def on_cpu(path, options, providers, enable_fallback):
-        assert not enable_fallback
-        return real(path, options, providers=[CPU])
-
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", on_cpu)
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: preloaded.append(1), raising=False)
+def test_a_silent_fallback_from_cuda_is_an_error(folder, cuda_that_falls_back, providers):
     with pytest.raises(ProviderError, match=f"{CUDA} was asked for.*fell back to {CPU}.*CPU"):
         Translator(folder, providers=providers)
-    assert preloaded == [1]
+    assert cuda_that_falls_back == [1]  # CUDA's libraries were loaded first
     assert Translator(folder, providers=[CPU]).provider == CPU
 
 
@@ -55,12 +46,6 @@ def test_a_silent_fallback_from_cuda_is_an_error(folder, monkeypatch, providers)
 @pytest.mark.parametrize("providers", [[AZURE], [AZURE, CPU]])
 def test_a_provider_that_runs_nothing_of_the_model_is_refused(folder, providers):
     with pytest.raises(ProviderError, match=f"{AZURE} was asked for.*fell back to {CPU}.*whole"):
-        Translator(folder, providers=providers)
-
-
-@pytest.mark.parametrize("providers", [CPU, [], ()])
-def test_providers_must_be_a_list_of_some(folder, providers):
-    with pytest.raises(ProviderError, match="must be a list such as"):
         Translator(folder, providers=providers)
 
 
