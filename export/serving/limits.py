@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import reprlib
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -26,6 +26,16 @@ FORM_FIELDS = 1000  # fields of a form
 MOST, MOST_BUFFERED = 2**31 - 1, 2**63 - 1
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 100
+
+
+class Output(Protocol):
+    """A file for text."""
+
+    def write(self, text: str, /) -> object:
+        """Writes text."""
+
+    def flush(self) -> object:
+        """Hands written text to the system."""
 
 
 @dataclasses.dataclass(frozen=True)

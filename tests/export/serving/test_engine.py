@@ -122,7 +122,6 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
     size = sum(file["bytes"] for file in translator.manifest["files"].values())
     monkeypatch.setattr(engine_module, "SESSION_BYTES", int(copies * size))
     all_here, used, results = threading.Barrier(3, timeout=60), set(), Translator.results
-    expected = translator.n_best(artefacts.LINES)
 
     def recorded(runner, *arguments):
         used.add(id(runner))
@@ -138,7 +137,10 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
         await pool.close()
         return batches
 
-    assert all(batch.results == expected for batch in asyncio.run(use()))
+    batches = asyncio.run(use())
+    monkeypatch.undo()
+    expected = translator.n_best(artefacts.LINES)
+    assert all(batch.results == expected for batch in batches)
     assert len(used) == sessions
 
 
