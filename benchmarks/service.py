@@ -1,4 +1,4 @@
-"""The service on Ray Serve beside `Translator` on whole files: equality, speed, overload.
+"""The service beside `Translator` on whole files: equality, speed, overload.
 
     python benchmarks/service.py --artefact en-pt=FOLDER --file LINES \
         --output benchmarks/results/service.json
