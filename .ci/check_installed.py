@@ -1,8 +1,8 @@
-"""Prove an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
+"""Proves an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
 
-`tensorflow,export` must import every module but the service's. `service` and `ray` must import these,
-and `serve` the runtime, where no framework is installed; `serve` must stay small, and name the missing
-extra when asked for a layer.
+`tensorflow,export` must import every module but the service's. `service` and `ray` must import
+these, and `serve` the runtime, where no framework is installed. `serve` must stay small, and must
+name the missing extra when a layer is used.
 """
 
 import importlib.util

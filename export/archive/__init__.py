@@ -6,7 +6,7 @@ Input files are divided into parts of some lines. A part becomes one output file
 moved into place, so that it is complete or missing. The order of the lines is the order of the
 parts' names. A job that was stopped, in whatever way, continues with the parts that are missing.
 
-What lives here, from the bottom up:
+Contents, from the bottom up:
 
 - `inputs`: text, JSON lines and Parquet, divided into parts and read;
 - `outputs`: how a part is written, in the same three formats;
@@ -14,7 +14,7 @@ What lives here, from the bottom up:
 - `worker`: computes parts, some of them together, in its own process;
 - `job`: the whole, with Ray Data and progress; `__main__`: the command.
 
-What may be imported: `export.runtime`, `export.ray_cluster`, what these stand on, and, where they
+Imports: `export.runtime`, `export.ray_cluster`, what these stand on, and, where they
 are used, Ray and PyArrow (extra `ray`). No framework. A new format is a reader in `inputs` and a
 writer in `outputs`.
 """

@@ -117,7 +117,7 @@ def plain_reshapes(graph: ir.Graph, shapes: InferredShapes) -> int:
     after    y = Reshape(x, Concat(Shape(x, 0, 1), Mul(Shape(x, 1, 2), 2), [3]), allowzero=1)
 
     Returns:
-        How many nodes were changed.
+        Number of nodes that were changed.
     """
     changed = 0
     for node in all_nodes(graph):
@@ -186,7 +186,7 @@ def remove_no_ops(graph: ir.Graph, shapes: InferredShapes) -> int:
     after    y = Neg(x)
 
     Returns:
-        How many nodes were removed or changed.
+        Number of nodes that were removed or changed.
     """
     changed = 0
     for node in all_nodes(graph):

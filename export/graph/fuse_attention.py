@@ -87,7 +87,7 @@ def fuse_attention(model: ir.Model, shapes: InferredShapes) -> int:
     after    output, keys, values = MultiHeadAttention(query, key, value, ..., past_key, past_value)
 
     Returns:
-        How many were written.
+        Number of written operators.
     """
     count = 0
     for node in all_nodes(model.graph):

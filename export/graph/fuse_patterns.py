@@ -12,6 +12,8 @@ after:
 Shapes: B batch, N entries of a row, W chosen ones.
 """
 
+from typing import Any
+
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
@@ -50,11 +52,11 @@ class PickedElements(Rule):
     after    y = GatherElements(x, indices, axis=1)
     """
 
-    def pattern(self, op, x, indices, axes):
+    def pattern(self, op: Any, x: Any, indices: Any, axes: Any) -> Any:
         return op.GatherND(x, op.Unsqueeze(indices, axes), _outputs=["picked"])
 
     def check(
-        self, context, x: ir.Value, indices: ir.Value, axes: ir.Value, picked: ir.Value
+        self, context: Any, x: ir.Value, indices: ir.Value, axes: ir.Value, picked: ir.Value
     ) -> bool:
         dims, rows = self.shapes.dims.get(x), self.shapes.dims.get(indices)
         batch_dims = attribute(picked.producer(), "batch_dims", 0)
@@ -62,7 +64,9 @@ class PickedElements(Rule):
             number(axes) in (-1, len(rows))
         )
 
-    def rewrite(self, op, x, indices, axes, picked):
+    def rewrite(
+        self, op: Any, x: ir.Value, indices: ir.Value, axes: ir.Value, picked: ir.Value
+    ) -> ir.Value:
         return op.GatherElements(x, indices, axis=len(self.shapes.dims[x]) - 1)
 
 
@@ -73,16 +77,18 @@ class Ascending(Rule):
     after    y = TopK(x, count, largest=0)
     """
 
-    def pattern(self, op, x, count):
+    def pattern(self, op: Any, x: Any, count: Any) -> Any:
         values, _ = op.TopK(op.Neg(x), count, _outputs=["values", "indices"])
         return op.Neg(values)
 
     def check(
-        self, context, x: ir.Value, count: ir.Value, values: ir.Value, indices: ir.Value
+        self, context: Any, x: ir.Value, count: ir.Value, values: ir.Value, indices: ir.Value
     ) -> bool:
         return not indices.uses() and attribute(values.producer(), "largest", 1) == 1
 
-    def rewrite(self, op, x, count, values, indices):
+    def rewrite(
+        self, op: Any, x: ir.Value, count: ir.Value, values: ir.Value, indices: ir.Value
+    ) -> ir.Value:
         axis = attribute(values.producer(), "axis", -1)
         return op.TopK(x, count, axis=axis, largest=0, _outputs=2)[0]
 
@@ -94,12 +100,12 @@ class HardSigmoid(Rule):
     after    y = HardSigmoid(x, alpha=1/6, beta=3/6)
     """
 
-    def pattern(self, op, x, offset, low, high, slope):
+    def pattern(self, op: Any, x: Any, offset: Any, low: Any, high: Any, slope: Any) -> Any:
         return op.Mul(op.Clip(op.Add(x, offset), low, high), slope)
 
     def check(
         self,
-        context,
+        context: Any,
         x: ir.Value,
         offset: ir.Value,
         low: ir.Value,
@@ -110,6 +116,8 @@ class HardSigmoid(Rule):
         ends_at_one = None not in numbers and abs(numbers[1] * numbers[2] - 1) < 1e-6
         return is_number(low, 0) and ends_at_one
 
-    def rewrite(self, op, x, offset, low, high, slope):
+    def rewrite(
+        self, op: Any, x: ir.Value, offset: ir.Value, low: ir.Value, high: ir.Value, slope: ir.Value
+    ) -> ir.Value:
         alpha = number(slope)
         return op.HardSigmoid(x, alpha=alpha, beta=alpha * number(offset))

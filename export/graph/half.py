@@ -52,7 +52,7 @@ def halve(model: ir.Model, is_kept: Callable[[ir.Value], bool]) -> int:
         is_kept: function of a weight that says whether it stays float32.
 
     Returns:
-        How many weights are float16 now.
+        Number of float16 weights.
     """
     graph, converter = model.graph, _Converter(model)
     for node in all_nodes(graph):  # caches that are float16 already; tf2onnx notes no dtype here

@@ -108,7 +108,7 @@ def hoist_row_operations(graph: ir.Graph, shapes: InferredShapes) -> int:
     after    ys = MatMul(xs, w); Loop { y = Gather(ys, step) }
 
     Returns:
-        How many nodes were moved.
+        Number of nodes that were moved.
     """
     changed = 0
     for loop in [node for node in graph if node.op_type == "Loop"]:

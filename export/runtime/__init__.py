@@ -6,7 +6,7 @@
     python -m keras_transformer.export.runtime out/onnx < in.txt > out.txt
     python -m keras_transformer.export.runtime --check out/onnx
 
-What lives here, from the bottom up:
+Contents, from the bottom up:
 
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
 - `lines`: which lines are refused, and how results are written;
@@ -18,7 +18,7 @@ What lives here, from the bottom up:
 - `installation`, `trials` and `check`: what is wrong with serving on this machine;
 - `console` and `__main__`: the command line.
 
-What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
+Imports: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
 what that imports. A new task with a search is a class in `searches`; a new task without one is a
 head in `export.artefact.task_heads`.
 """

@@ -66,7 +66,7 @@ class GivenTokens(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What stays fixed during the loop.
+    """The inputs of the loop that no step changes.
 
     Attributes:
         limit: int32 (B, 1), the greatest number of generated tokens.
