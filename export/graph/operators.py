@@ -168,7 +168,7 @@ def _cumulative_product(add: Writer, x: str, axis: str) -> str:
 
 
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
-HANDLERS = {
+HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     **integer_operators.HANDLERS,
     "Cumprod": lowered(_cumulative_product),
     "Erfc": lowered(_erfc),
