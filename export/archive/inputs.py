@@ -19,7 +19,7 @@ import os
 import pathlib
 from typing import BinaryIO
 
-from keras_transformer.export.runtime.lines import check_length, read_lines
+from keras_transformer.export.runtime.lines import check_length, iter_lines
 
 
 def kind_of(path):
@@ -51,7 +51,7 @@ def cut(path, part_lines, column):
     with _opened(path) as file:
         while True:
             start = file.tell()
-            found = sum(1 for _ in itertools.islice(read_lines(file), part_lines))
+            found = sum(1 for _ in itertools.islice(iter_lines(file), part_lines))
             if not found:
                 return lines, starts
             starts.append(start)
@@ -125,7 +125,7 @@ def _kept(path, modified_ns: int) -> BinaryIO:
 
 def _lines(file: BinaryIO, start: int, count: int) -> list[bytes]:
     file.seek(start)
-    return list(itertools.islice(read_lines(file), count))
+    return list(itertools.islice(iter_lines(file), count))
 
 
 class _Unpacked(gzip.GzipFile):
