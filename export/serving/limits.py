@@ -9,7 +9,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -23,6 +23,16 @@ GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
 FORM_FIELDS = 1000  # fields of a form
 # Largest values of `Limits`. gRPC takes numbers of 32 bits.
 MOST, MOST_BUFFERED = 2**31 - 1, 2**63 - 1
+
+
+class Output(Protocol):
+    """A file for text."""
+
+    def write(self, text: str, /) -> object:
+        """Writes text."""
+
+    def flush(self) -> object:
+        """Hands written text to the system."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,30 +18,54 @@ from keras_transformer.importers import marian
 from keras_transformer.importers.mapping import NEVER
 
 SIZES = {
-    "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
-    "max_position_embeddings": 29, "forced_eos_token_id": None,
-}  # fmt: skip
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 29,
+    "forced_eos_token_id": None,
+}
 OPUS = {
-    "vocab_size": 37, "pad_token_id": 36, "eos_token_id": 0, "decoder_start_token_id": 36,
-    "activation_function": "swish", "scale_embedding": True,
-}  # fmt: skip
+    "vocab_size": 37,
+    "pad_token_id": 36,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 36,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
 VARIANTS = {
     "as OPUS-MT": OPUS,
     "other ids, no scale": {
-        **OPUS, "pad_token_id": 3, "eos_token_id": 2, "decoder_start_token_id": 0,
-        "activation_function": "relu", "scale_embedding": False,
+        **OPUS,
+        "pad_token_id": 3,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 0,
+        "activation_function": "relu",
+        "scale_embedding": False,
     },
     "two vocabularies": {
-        **OPUS, "vocab_size": 41, "decoder_vocab_size": 43, "pad_token_id": 0, "eos_token_id": 1,
-        "unk_token_id": 2, "decoder_start_token_id": 1, "scale_embedding": False,
+        **OPUS,
+        "vocab_size": 41,
+        "decoder_vocab_size": 43,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "unk_token_id": 2,
+        "decoder_start_token_id": 1,
+        "scale_embedding": False,
         "share_encoder_decoder_embeddings": False,
     },
     "own output": {
-        **OPUS, "vocab_size": 37, "decoder_vocab_size": 43, "activation_function": "relu",
-        "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False,
+        **OPUS,
+        "vocab_size": 37,
+        "decoder_vocab_size": 43,
+        "activation_function": "relu",
+        "share_encoder_decoder_embeddings": False,
+        "tie_word_embeddings": False,
     },
-}  # fmt: skip
+}
 MAX_LENGTH = 12
 
 
@@ -119,9 +143,15 @@ def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
     source = published.ids(len(opus.source))
     reduced = {} if precision == "float32" else {"keep_float": ["token_embedding"]}
     export_onnx(
-        opus.ours, tmp_path / "onnx", None, kt.BeamSearch(4, length_penalty=0.0),
-        max_length=MAX_LENGTH, precision=precision, verbose=False, **reduced,
-    )  # fmt: skip
+        opus.ours,
+        tmp_path / "onnx",
+        None,
+        kt.BeamSearch(4, length_penalty=0.0),
+        max_length=MAX_LENGTH,
+        precision=precision,
+        verbose=False,
+        **reduced,
+    )
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": source})
     pairs = zip(published.found(token_ids), opus.generate(source, 4), strict=True)
     same = [ours == theirs for ours, theirs in pairs]
@@ -262,8 +292,11 @@ class Code:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("save", [torch.save, lambda state, file: file.write_bytes(
-    pickle.dumps(state))], ids=["of PyTorch", "plain"])  # fmt: skip
+@pytest.mark.parametrize(
+    "save",
+    [torch.save, lambda state, file: file.write_bytes(pickle.dumps(state))],
+    ids=["of PyTorch", "plain"],
+)
 def test_a_pickle_with_code_is_refused_and_never_run(copy, save, tmp_path):
     (copy / "model.safetensors").unlink()
     save({"weight": Code(tmp_path / "ran")}, copy / "pytorch_model.bin")

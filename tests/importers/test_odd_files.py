@@ -26,20 +26,40 @@ from keras_transformer.importers.marian_binary import (
 safetensors = pytest.importorskip("safetensors.numpy")
 ORIGINS = {
     bert: {
-        "model_type": "bert", "vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 29,
+        "model_type": "bert",
+        "vocab_size": 37,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "max_position_embeddings": 29,
     },
     gpt2: {
-        "model_type": "gpt2", "vocab_size": 37, "n_embd": 16, "n_layer": 2, "n_head": 2,
-        "n_positions": 29, "bos_token_id": 0, "eos_token_id": 1,
+        "model_type": "gpt2",
+        "vocab_size": 37,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 29,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
     },
     marian: {
-        "model_type": "marian", "vocab_size": 37, "d_model": 16, "encoder_layers": 2,
-        "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "pad_token_id": 36, "eos_token_id": 0,
-        "decoder_start_token_id": 36, "activation_function": "relu",
+        "model_type": "marian",
+        "vocab_size": 37,
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24,
+        "pad_token_id": 36,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 36,
+        "activation_function": "relu",
     },
-}  # fmt: skip
+}
 LAYERS = {bert: "num_hidden_layers", gpt2: "n_layer", marian: "encoder_layers"}
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -75,10 +95,16 @@ def test_a_table_of_positions_that_no_file_holds_is_not_made_of_any_length(tmp_p
 @pytest.mark.parametrize("name", ["dim-emb", "transformer-dim-ffn", "enc-depth"])
 def test_a_size_that_no_tensor_of_a_binary_file_has_is_refused(name, tmp_path):
     config = {
-        "type": "transformer", "dim-emb": 12, "enc-depth": 1, "dec-depth": 1,
-        "transformer-heads": 3, "transformer-dim-ffn": 19, "dec-cell": "ssru",
-        "transformer-ffn-activation": "relu", "transformer-decoder-autoreg": "rnn",
-    }  # fmt: skip
+        "type": "transformer",
+        "dim-emb": 12,
+        "enc-depth": 1,
+        "dec-depth": 1,
+        "transformer-heads": 3,
+        "transformer-dim-ffn": 19,
+        "dec-cell": "ssru",
+        "transformer-ffn-activation": "relu",
+        "transformer-decoder-autoreg": "rnn",
+    }
     write_model(tmp_path / "model.bin", {"Wemb": normal(23, 12)}, {**config, name: 10**12})
     with pytest.raises(ValueError, match=rf"model\.bin says {name}=1000000000000, but"):
         bergamot.load(tmp_path)

@@ -15,9 +15,11 @@ D, H, F, U = 16, 2, 24, 37
 NORMS = {
     "encoder": {"norm1": "layer_norm", "norm2": "feed_forward.layer_norm"},
     "decoder": {
-        "norm1": "layer_norm_1", "norm2": "layer_norm_2", "norm3": "feed_forward.layer_norm",
+        "norm1": "layer_norm_1",
+        "norm2": "layer_norm_2",
+        "norm3": "feed_forward.layer_norm",
     },
-}  # fmt: skip
+}
 PARTS = {
     "multihead_attn": "context_attn",
     "out_proj": "final_linear",
@@ -100,8 +102,10 @@ def test_logits_are_those_of_pytorch(shared, tied, earlier):
     assert published.relative(logits[target > 0], expected[target > 0]) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["decoder.transformer_layers.0.context_attn.linear_keys.bias",
-                                  "encoder.layer_norm.weight"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["decoder.transformer_layers.0.context_attn.linear_keys.bias", "encoder.layer_norm.weight"],
+)
 def test_every_weight_is_checked(name):
     _, state = origin()
     table = np.zeros((U, D), "float32")
