@@ -121,7 +121,7 @@ class _ChannelsFirst:
         """
         inputs = []
         for index in range(len(node.inputs)):
-            # A change of one input may change another, so the node is asked for each.
+            # A change of one input may change another, so the node is read again for each.
             value = node.inputs[index]
             inputs.append(None if value is None else find(value, rank))
             if value is not None and inputs[-1] is None:

@@ -264,7 +264,7 @@ def _invert(add: Writer, x: str) -> str:
 
 
 # As in `operators.HANDLERS`.
-HANDLERS = {
+HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     "ArgMax": (_arg_extreme, []),
     "ArgMin": (_arg_extreme, []),
     "BitwiseAnd": lowered(_bitwise_and),

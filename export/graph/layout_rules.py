@@ -87,7 +87,7 @@ def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes: Dims) -> Dims 
 
 
 def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
-    """The inputs' sizes of one axis are added; the other axes are those of the first.
+    """The inputs' sizes of one axis are added; the other axes are equal to the first input's.
 
     A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new symbol.
     """

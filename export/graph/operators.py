@@ -16,7 +16,7 @@ from keras_transformer.export.graph.lowering import Writer, lowered
 
 # As TensorFlow and as ONNX name them.
 KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
-# What tf2onnx pads as it is; all else as float32.
+# Types that tf2onnx pads directly; others are padded as float32.
 WITHOUT_CAST = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64}
 
 
@@ -168,7 +168,7 @@ def _cumulative_product(add: Writer, x: str, axis: str) -> str:
 
 
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
-HANDLERS = {
+HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     **integer_operators.HANDLERS,
     "Cumprod": lowered(_cumulative_product),
     "Erfc": lowered(_erfc),

@@ -1,4 +1,4 @@
-"""What is known of shapes: sizes of axes, and the values of small integer tensors.
+"""Inferred shapes: sizes of axes, and the values of small integer tensors.
 
 A size is an `int` or a `SymbolicSize`, for example 12 times `source_ids[0]` times `source_ids[1]`.
 Products and quotients are exact, which is what the target of a Reshape needs. A sum of symbols is a
@@ -107,7 +107,7 @@ def broadcast_size(sizes: Iterable[Size], otherwise: Size) -> Size:
 
 
 class ShapeTable:
-    """What is known of shapes. Values of which nothing is known are in neither dict.
+    """Inferred shapes of a graph. Unknown values are in neither dict.
 
     Attributes:
         dims: dict from values to their shapes, tuples of sizes (`shape_data`).

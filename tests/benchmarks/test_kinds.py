@@ -20,10 +20,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.full]
 ROWS = kinds.all_rows()
 # What must be there, as words of the rows' names.
 KINDS = (
-    "classes", "tags", "spans", "vectors", "language model", "text to text", "pictures to class",
-    "series to series", "sound to class", "sound to text", "recurrent", "used twice", "numbers",
+    "classes",
+    "tags",
+    "spans",
+    "vectors",
+    "language model",
+    "text to text",
+    "pictures to class",
+    "series to series",
+    "sound to class",
+    "sound to text",
+    "recurrent",
+    "used twice",
+    "numbers",
     "several outputs",
-)  # fmt: skip
+)
 
 
 def test_every_kind_of_task_has_a_row():

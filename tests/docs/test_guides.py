@@ -32,13 +32,13 @@ def saved(tmp_path_factory):
 
 
 @pytest.fixture
-def run(tmp_path, saved):
+def run(tmp_path, request):
     """Runs a guide in a folder that holds what it starts from, and returns that folder."""
 
     def run_guide(name, smaller=(), blocked=(), starts_from=()):
         guides.number_words(tmp_path)
         for file in starts_from:
-            source, target = saved / file, tmp_path / file
+            source, target = request.getfixturevalue("saved") / file, tmp_path / file
             (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
         page = (FOLDER / f"{name}.md").read_text("utf-8")
         guides.run(guides.script(page, dict(smaller)), tmp_path, blocked)
@@ -54,6 +54,7 @@ def test_train(run):
     assert len(list((folder / "run/weights").glob("*.npz"))) == 1
 
 
+@pytest.mark.full
 def test_data(run):
     assert run("data").is_dir()  # it trains, and leaves nothing
 
@@ -144,6 +145,7 @@ def test_heads(run):
     assert vectors[0].startswith("[") and vectors[1:2] == [""]
 
 
+@pytest.mark.full
 def test_layers(run):
     assert (run("layers") / "classifier.keras").exists()
 

@@ -87,12 +87,21 @@ def test_a_sum_may_be_an_output_and_be_read():
 
 
 EQUATIONS = [
-    ("bti,bsi->bts", "x x"), ("bti,btj->bij", "x x"), ("bti,btj->jbi", "x x"),
-    ("bti,bti->bt", "x x"), ("bti,bti->", "x x"), ("bti,bsj->bts", "x x"),
-    ("bti,btj->btij", "x x"), ("...ti,...tj->...ij", "x x"), ("bti->ib", "x"),
-    ("bthk,bshk->bhts", "y y"), ("bthk,bshk->bts", "y y"), ("bthk,bi->bthki", "y z"),
-    ("bthk,bk->bth", "y z"), ("bthk,bsi->bthi", "y x"),
-]  # fmt: skip
+    ("bti,bsi->bts", "x x"),
+    ("bti,btj->bij", "x x"),
+    ("bti,btj->jbi", "x x"),
+    ("bti,bti->bt", "x x"),
+    ("bti,bti->", "x x"),
+    ("bti,bsj->bts", "x x"),
+    ("bti,btj->btij", "x x"),
+    ("...ti,...tj->...ij", "x x"),
+    ("bti->ib", "x"),
+    ("bthk,bshk->bhts", "y y"),
+    ("bthk,bshk->bts", "y y"),
+    ("bthk,bi->bthki", "y z"),
+    ("bthk,bk->bth", "y z"),
+    ("bthk,bsi->bthi", "y x"),
+]
 
 
 @pytest.mark.parametrize("length", [1, 5])
