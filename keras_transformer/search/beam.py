@@ -5,6 +5,7 @@ Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates.
 
 import numbers
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,12 +16,6 @@ from keras_transformer.search.inputs import check_flag, check_number
 from keras_transformer.search.loop import Hypotheses, Plan, given_at
 from keras_transformer.search.ranking import ListedScores, select, top_candidates, top_k
 from keras_transformer.types import Tensor
-
-
-def _length_penalty(count: Tensor, alpha: float) -> Tensor:
-    """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14. Counts below 1 count as 1."""
-    count = tf.cast(tf.maximum(count, 1), tf.float32)
-    return tf.pow((5.0 + count) / 6.0, alpha)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -85,6 +80,10 @@ class BeamSearch(Search):
         """Running hypotheses, then finished ones: 2W rows."""
         return 2 * self.beam_width
 
+    def length_divisor(self, count: Any) -> Any:
+        """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14."""
+        return ((5.0 + count) / 6.0) ** self.length_penalty
+
     def advance(
         self,
         position: Tensor,
@@ -98,9 +97,8 @@ class BeamSearch(Search):
         parent, token, total = self._extend(position, log_probs, hypotheses, plan)  # (B, 2W)
         ends = self._ends(token, count, plan)
         # Finished: extensions that end among the best W, and hypotheses that had finished before.
-        penalty = _length_penalty(count, self.length_penalty)
         ended = tf.logical_and(ends, np.arange(total.shape[1]) < width)
-        ended = tf.where(ended, total / penalty, -np.inf)
+        ended = tf.where(ended, self._scores(total, count), -np.inf)
         scores, kept = top_k(tf.concat([hypotheses.scores, ended], axis=1), width)  # (B, W)
         # Running: the best W of the others. At most W of 2W end, so W others remain.
         running, going = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
@@ -159,5 +157,9 @@ class BeamSearch(Search):
         if self.early_stop:
             return worst > -np.inf
         # No continuation scores above the sum so far over the length penalty of the longest.
-        best = running[:, :1] / _length_penalty(plan.limit, self.length_penalty)
+        best = self._scores(running[:, :1], plan.limit)
         return worst >= best
+
+    def _scores(self, total: Tensor, count: Tensor) -> Tensor:
+        """Sums of log-probabilities over the length penalty. Counts below 1 count as 1."""
+        return total / self.length_divisor(tf.cast(tf.maximum(count, 1), tf.float32))
