@@ -1,8 +1,8 @@
-"""Prove an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
+"""Proves an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
 
-`tensorflow,export` must import every module but the service's. `ray` must import these, and `serve`
-the runtime, where no framework is installed; `serve` must stay small, and name the missing extra
-when asked for a layer.
+`tensorflow,export` must import every module but the service's. `service` and `ray` must import
+these, and `serve` the runtime, where no framework is installed. `serve` must stay small, and must
+name the missing extra when a layer is used.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ SERVE_LIMIT = 250  # megabytes on disk, all that `serve` installs
 
 
 FRAMEWORKS = ("tensorflow", "keras", "jax", "torch")
-SERVICE = "keras_transformer.export.serving"  # it needs the extra `ray`
+SERVICE = "keras_transformer.export.serving"  # it needs the extra `service`
 
 
 def modules(package):
@@ -81,7 +81,7 @@ def check_serving_without_framework() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["tensorflow,export"]:
         check_every_module_imports()
-    elif sys.argv[1:] == ["ray"]:
+    elif sys.argv[1:] in (["service"], ["ray"]):
         check_the_service_imports()
     elif sys.argv[1:] == ["serve"]:
         check_serving_without_framework()

@@ -72,8 +72,8 @@ class Service:
         return {pid: names[pid] for pid in sorted(found) if pid in names}
 
     def replicas(self):
-        """Process ids of the replicas."""
-        return [pid for pid, name in self.family().items() if name.startswith("ray::ServeReplica")]
+        """Process ids of the replicas, if Ray runs any."""
+        return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
 
     def cpu_seconds(self):
         """Of all processes since their start."""
@@ -87,12 +87,13 @@ class Service:
         return total / CLOCK
 
     def megabytes(self):
-        """Resident memory of the doors and of the replicas."""
-        found = {"doors": self.process.pid, "replicas": self.replicas()[0]}
-        return {
-            name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6
-            for name, pid in found.items()
-        }
+        """Resident memory of the service's process, of the replicas, and of all processes."""
+
+        def resident(pids):
+            return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+
+        pids = {"service": [self.process.pid], "replicas": self.replicas(), "all": self.family()}
+        return {name: resident(some) * PAGE / 1e6 for name, some in pids.items()}
 
     def stop(self):
         """Its exit status after SIGTERM."""

@@ -41,7 +41,7 @@ def reader(args, vocab_size):
     passage_ids = keras.Input((None,), dtype="int32", name="second_ids")
     embedding = kt.TokenEmbedding(vocab_size, args.d_model)
     question, passage = embedding(question_ids), embedding(passage_ids)
-    # What of the question is most like a word of the passage, and how much: equal words have large
+    # The part of the question that is most like a word of the passage: equal words have large
     # products from the start, so the model need not find out first that they belong together.
     aligned = keras.layers.Attention()([passage, question])
     product = keras.layers.Multiply()([passage, aligned])

@@ -7,7 +7,8 @@
 
 Convolutions put each word together with those next to it. A class token in front attends to all of
 them, and its vector behind the last block says the class. The validation set chooses the epoch, or
-is trained on (TREC, SST-2: so many epochs). Measures on the test set what ONNX Runtime answers.
+is part of the training set (TREC, SST-2, with a fixed number of epochs). The score is the one of
+ONNX Runtime on the test set.
 """
 
 import os
@@ -26,7 +27,7 @@ from keras_transformer import export, plots
 from keras_transformer.export.runtime import Predictor
 
 LONGEST = 5000  # pieces of a text: to choose by and to answer, texts are read whole
-# What to read, how to train on it, and what others reached. No setting was chosen on a test set.
+# Reader, settings and published scores of each set. No setting was chosen on a test set.
 USUAL = dict(
     d_model=128,
     filters=128,
@@ -128,7 +129,7 @@ def batches(texts, tokenizer, recipe, args):
 
 
 def classifier(recipe, vocab_size, classes):
-    """Ids (B, S) to a logit for each class (B, C), by a token of its own that sees all words."""
+    """Ids (B, S) to a logit for each class (B, C), by a class token that attends to all words."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = kt.TokenEmbedding(vocab_size, recipe["d_model"])(source_ids)  # (B, S, D)
     x = keras.layers.Dropout(recipe["word_dropout"], (None, None, 1))(x)  # whole words
@@ -144,7 +145,7 @@ def classifier(recipe, vocab_size, classes):
 
 
 def draw_words(run, model, tokenizer, answers):
-    """What the class token attends to in the last block: the mean over its heads."""
+    """Attention of the class token in the last block: the mean over its heads."""
     sentences, weights, labels = [], [], []
     for text, result in answers:
         ids, spans = tokenizer.encode_with_spans(text)

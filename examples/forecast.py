@@ -6,8 +6,8 @@
 
 Each series is cut into days, and a day of 24 numbers is projected to a vector, as a word is looked
 up in a table. Encoder blocks let the days attend to each other, and one matrix turns all of them
-into all hours of the forecast. The same weights serve every series (PatchTST, arXiv 2211.14730). A
-linear model stands beside it, for it is hard to beat here (DLinear, arXiv 2205.13504).
+into all hours of the forecast. The same weights serve every series (PatchTST, arXiv 2211.14730).
+The baseline is a linear model, which is hard to beat here (DLinear, arXiv 2205.13504).
 """
 
 import os
@@ -36,7 +36,7 @@ def make_model(past, future, series, blocks):
     """(B, past, series) -> (B, future, series)."""
     window = keras.Input((past, series), name="window")
     x = ops.transpose(window, (0, 2, 1))  # (B, series, past)
-    # Levels change over the months. What is learned is how a window departs from its own mean.
+    # Levels change over the months. The model learns how a window departs from its mean.
     level = ops.mean(x, axis=-1, keepdims=True)
     x = ops.reshape(x - level, (-1, past // DAY, DAY))  # each series is a row of days
     x = keras.layers.Dense(D_MODEL)(x)  # (B * series, days, D)

@@ -5,7 +5,7 @@
 
 A picture is cut into 49 patches, each becomes a vector, and encoder blocks let every patch attend
 to every other one, as words do in a sentence (ViT, arXiv 2010.11929). In front of the patches there
-is a learned vector, the class token. What it has collected after the last block gives the class.
+is a learned vector, the class token. Its vector after the last block gives the class.
 """
 
 import os
@@ -68,7 +68,7 @@ def train(args, run, sets):
 
 
 def draw_attention(run, model, pixels, captions):
-    """What the class token attends to in the last block."""
+    """Attention of the class token in the last block."""
     weights = plots.block_attention(model, pixels)[-1]  # (B, heads, 50, 50)
     maps = weights[:, :, 0, 1:].reshape(len(pixels), -1, GRID, GRID)
     maps = np.concatenate([maps.mean(axis=1, keepdims=True), maps], axis=1)

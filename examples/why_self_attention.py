@@ -2,7 +2,7 @@
 
     python examples/why_self_attention.py
 
-What a layer of each kind costs by the length n of its input; how far apart two tokens may be for
+The cost of a layer of each kind by the length n of its input; how far apart two tokens may be for
 a model of such layers to learn that they belong together; and what the scale 1 / sqrt(d_k) is for.
 """
 
@@ -94,7 +94,7 @@ def learn_recall(args, run, train, valid, test):
 
 
 def slopes(rng, sizes, rows=16, n=32):
-    """How much a softmax over keys changes with its scores: the mean norm of diag(p) - p p^T."""
+    """Sensitivity of a softmax over keys to its scores: the mean norm of diag(p) - p p^T."""
     norms = {"scaled dot product": [], "dot product, no scale": [], "additive": []}
     for d_k in sizes:
         q, k = rng.normal(size=(2, rows, n, d_k)).astype("float32")

@@ -1,13 +1,13 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
-What lives here: one folder a subject, whose own page says what is in it. What may be imported: each
-folder and file by those above it; `python tests/package/test_structure.py` prints the order. A new
-public name is one line below and one in `__all__`.
+Each folder is one subject, and its `__init__.py` describes it. A module imports only modules of
+the same floor or below; `python tests/package/test_structure.py` prints the floors. A new public
+name is one line below and one in `__all__`.
 
-Everything public is re-exported here, eagerly: importing this package registers every class, so
-that `keras.models.load_model` finds them. Where Keras or its backend is missing the package stays
-importable, for `keras_transformer.export.runtime` serves exported models without either; asking
-it for a name that needs them says which extra to install.
+All public names are imported here, so that `keras.models.load_model` finds every class. The package
+stays importable without Keras or its backend, because `keras_transformer.export.runtime` serves
+exported models without them. A name that needs a missing package raises an error that names the
+extra to install.
 """
 
 from collections.abc import Iterator
@@ -122,17 +122,13 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-    from keras_transformer.training.callbacks import (
-        BleuCallback,
-        StopOnNonFinite,
-        Throughput,
-        translate,
-    )
+    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
+    from keras_transformer.translation import translate
 
 with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.batches import Batches

@@ -95,7 +95,7 @@ def read_text(args):
 
 
 def run_settings(args, train_set):
-    """What makes a run what it is, for `RunFolder.claim`.
+    """The settings that identify a run, for `RunFolder.claim`.
 
     Args:
         args: what `parse` returned.

@@ -1,8 +1,8 @@
-"""Which average of weights and which length penalty translate a validation set best, by BLEU."""
+"""Chooses the average of weights and the length penalty with the best BLEU on a validation set."""
 
 
 def averages(epochs, val_loss, usual):
-    """Which epochs to try the average of (section 6.1).
+    """Groups of epochs whose averages are tried (section 6.1).
 
     Args:
         epochs: list of the epochs whose weights are there, counted from 1.

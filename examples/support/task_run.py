@@ -1,4 +1,4 @@
-"""What the scripts of `examples/` share: arguments, a folder, training that can be stopped, score.
+"""Shared parts of the example scripts: arguments, a folder, training that can be stopped, score.
 
 | file | content |
 | --- | --- |
@@ -23,7 +23,7 @@ import keras
 
 from keras_transformer.files import checked_path, whole_file
 from keras_transformer.training.callbacks import StopOnNonFinite
-from keras_transformer.training.distribution import build_optimizer
+from keras_transformer.training.optimizers import build_optimizer
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
 LOW = ("loss", "perplexity", "error")  # parts of the names of values that should be low
@@ -80,7 +80,7 @@ def parse(parser, argv=None):
 
 
 class TaskRun:
-    """One run of a task's script. Leave it by an error, or by Ctrl-C, and the reason is told.
+    """One run of a task's script. After an error or Ctrl-C it prints the reason.
 
     Args:
         args: what `parse` returned.
@@ -219,7 +219,7 @@ class TaskRun:
             score: dict from a measure's name to a number: what was measured on the test set.
             others: dict from what was done otherwise, such as "without the grammar", to what was
                 measured then, as `score`. Defaults to `None`: nothing was.
-            **facts: what else is to be known, such as `data`, `published` or `baseline`.
+            **facts: further facts for the report, such as `data`, `published` or `baseline`.
         """
         artefact = self.path / "onnx"
         size = sum(file.stat().st_size for file in artefact.rglob("*") if file.is_file())
@@ -259,8 +259,8 @@ def _told(score):
 class _BestWeights(keras.callbacks.Callback):
     """Remembers the weights of the epoch in which a logged value was best.
 
-    `EarlyStopping(restore_best_weights=True)` restores them only when `fit` ends by itself, not
-    after Ctrl-C.
+    `EarlyStopping(restore_best_weights=True)` restores them only when `fit` ends without
+    Ctrl-C.
     """
 
     def __init__(self, name):

@@ -1,4 +1,4 @@
-"""How long layers take."""
+"""Times of layers."""
 
 import time
 
@@ -12,7 +12,8 @@ def milliseconds(functions, lengths, size, rounds=5):
         functions: dict from a name to a layer, or to another function of a tensor (1, n, size).
         lengths: list of int, the lengths n.
         size: int, size of a vector.
-        rounds: int; the shortest time of so many counts, for other work only adds to it. Defaults
+        rounds: int; number of measurements; the shortest counts, because other work only
+            adds time. Defaults
             to 5.
 
     Returns:

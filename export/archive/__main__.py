@@ -1,8 +1,100 @@
-"""`python -m keras_transformer.export.archive ARTEFACT INPUT ... FOLDER`."""
+"""The command line: `python -m keras_transformer.export.archive ARTEFACT INPUT ... FOLDER`."""
 
+import argparse
 import sys
+from collections.abc import Sequence
 
-from keras_transformer.export.archive.shell import main
+from keras_transformer.export.archive.job import PART_LINES, run_archive
+from keras_transformer.export.archive.outputs import ENDINGS
+from keras_transformer.export.runtime.console import tell
+
+_EPILOG = (
+    "The same command continues a job that was stopped or killed. Exit status: 0 every part is "
+    "finished; 1 the job could not start or a worker failed; 2 wrong arguments; 130 interrupted."
+)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_transformer.export.archive",
+        description="Computes a result for every line of the input files with an artefact, by Ray "
+        "Data, and writes parts whose names are in the order of the lines.",
+        epilog=_EPILOG,
+    )
+    add = parser.add_argument
+    add("artefact", help="what export_onnx wrote")
+    add(
+        "inputs",
+        nargs="+",
+        help="files, or patterns in quotes: text, .jsonl and .parquet; the first two also as .gz",
+    )
+    add("folder", help="for the parts; a job that was stopped continues in its folder")
+    add("--format", choices=sorted(ENDINGS), default="parquet", help="(default %(default)s)")
+    add(
+        "--column",
+        default="text",
+        help="to read from Parquet and JSON lines (default %(default)s)",
+    )
+    add("--with-source", action="store_true", help="write the source text, too, in its own column")
+    add(
+        "--part-lines",
+        type=int,
+        default=PART_LINES,
+        metavar="N",
+        help="lines of an output file (default %(default)s)",
+    )
+    add(
+        "--batch-tokens",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="tokens read by a batch, padding included (default %(default)s)",
+    )
+    add("--seed", type=int, metavar="N", help="of sampling (default: drawn, and kept in the plan)")
+    add(
+        "--address",
+        default="local",
+        help="of a Ray cluster; 'auto' for the one that this machine is part of (default: this "
+        "machine alone)",
+    )
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that compute (default: as many as there is room for at the start)",
+    )
+    add(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cores of a worker (default %(default)s)",
+    )
+    add("--gpus", type=float, default=0, metavar="N", help="GPUs of a worker, such as 1 or 0.5")
+    add("--provider", action="append", metavar="NAME", help="as in export.runtime's command")
+    add("--quiet", action="store_true", help="no progress")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line, and returns the exit status."""
+    options = vars(_parse(arguments))
+    artefact, inputs, folder = (options.pop(name) for name in ("artefact", "inputs", "folder"))
+    try:
+        done = run_archive(artefact, inputs, folder, providers=options.pop("provider"), **options)
+    except (ImportError, OSError, ValueError) as error:
+        tell(f"error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        tell("\ninterrupted; finished parts stay, and the same command goes on from there\n")
+        return 130
+    if not options["quiet"]:
+        tell(
+            "{answered:,} of {lines:,} lines answered by this run, {errors:,} of them with an "
+            "error; {parts:,} parts\n".format(**done)
+        )
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

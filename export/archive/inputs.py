@@ -1,4 +1,4 @@
-"""Input files: lines of text, JSON lines and Parquet; cut into parts, and read part by part.
+"""Input files: lines of text, JSON lines and Parquet; divided into parts, and read by part.
 
 | name ends with | an item is |
 | --- | --- |
@@ -17,20 +17,22 @@ import itertools
 import json
 import os
 import pathlib
-from typing import BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
-from keras_transformer.export.runtime.lines import check_length, read_lines
+from keras_transformer.export.runtime.lines import check_length, iter_lines
+from keras_transformer.types import StrPath
 
 
-def kind_of(path):
-    """What is in a file, by its name: "text", "jsonl" or "parquet"."""
+def kind_of(path: StrPath) -> str:
+    """Returns the kind of a file by its name: "text", "jsonl" or "parquet"."""
     suffixes = [suffix for suffix in pathlib.Path(path).suffixes if suffix != ".gz"]
     last = suffixes[-1] if suffixes else ""
     return {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(last, "text")
 
 
-def cut(path, part_lines, column):
-    """Cuts a file into parts of so many lines, the last of fewer.
+def cut(path: StrPath, part_lines: int, column: str) -> tuple[int, list[int]]:
+    """Divides a file into parts of equally many lines, the last of fewer.
 
     Args:
         path: of a file.
@@ -51,17 +53,19 @@ def cut(path, part_lines, column):
     with _opened(path) as file:
         while True:
             start = file.tell()
-            found = sum(1 for _ in itertools.islice(read_lines(file), part_lines))
+            found = sum(1 for _ in itertools.islice(iter_lines(file), part_lines))
             if not found:
                 return lines, starts
             starts.append(start)
             lines += found
 
 
-def read(path, start, lines, column):
-    """The items of a part.
+def read(
+    path: StrPath, start: int, lines: int, column: str
+) -> tuple[list[str | bytes], dict[int, str]]:
+    """Reads the items of a part.
 
-    A packed file stays open. So a process that reads its parts in order unpacks it once.
+    A packed file stays open, so that a process that reads its parts in order unpacks it once.
 
     Args:
         path, column: as `cut` takes them.
@@ -91,7 +95,8 @@ def read(path, start, lines, column):
             f"{path} has {len(found)} lines from {start} on where there were {lines}: it was cut "
             "off or replaced since the job was planned."
         )
-    items, refused = [], {}
+    items: list[str | bytes] = []
+    refused: dict[int, str] = {}
     for place, line in enumerate(found):
         try:
             if kind != "parquet":
@@ -104,12 +109,12 @@ def read(path, start, lines, column):
     return items, refused
 
 
-def _is_packed(path) -> bool:
+def _is_packed(path: StrPath) -> bool:
     return pathlib.Path(path).suffix == ".gz"
 
 
-def _opened(path):
-    """A file as lines of bytes, unpacked; its places can be told and sought."""
+def _opened(path: StrPath) -> BinaryIO:
+    """Opens a file, unpacked, with `tell` and `seek`."""
     if not _is_packed(path):
         return open(path, "rb")
     if not os.path.getsize(path):
@@ -118,34 +123,34 @@ def _opened(path):
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(path, modified_ns: int) -> BinaryIO:
-    """The packed file that was read last: to seek backwards it is unpacked from its start again."""
+def _kept(path: StrPath, modified_ns: int) -> BinaryIO:
+    """Keeps the packed file that was read last: seeking backwards unpacks it from its start."""
     return _opened(path)
 
 
 def _lines(file: BinaryIO, start: int, count: int) -> list[bytes]:
     file.seek(start)
-    return list(itertools.islice(read_lines(file), count))
+    return list(itertools.islice(iter_lines(file), count))
 
 
 class _Unpacked(gzip.GzipFile):
-    """A packed file, whose errors say which file it is."""
+    """A packed file, whose errors name it."""
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         return self._named(super().readinto, buffer)
 
-    def seek(self, *place):
+    def seek(self, *place: int) -> int:
         return self._named(super().seek, *place)
 
-    def _named(self, call, *arguments):
+    def _named(self, call: Callable[..., int], *arguments: Any) -> int:
         try:
             return call(*arguments)
         except (EOFError, OSError, gzip.zlib.error) as error:
             raise ValueError(f"{self.name} is no whole gzip file: {error}") from error
 
 
-def _parquet(path, column):
-    """A Parquet file that has the column."""
+def _parquet(path: StrPath, column: str) -> Any:
+    """Opens a Parquet file that has the column."""
     import pyarrow
     from pyarrow import parquet
 
@@ -159,9 +164,10 @@ def _parquet(path, column):
     return file
 
 
-def _rows(file, start, lines, column):
-    """Values of a column, of which only the row groups that hold them are read."""
-    values, first = [], 0
+def _rows(file: Any, start: int, lines: int, column: str) -> list[Any]:
+    """Returns values of a column, and reads only the row groups that hold them."""
+    values: list[Any] = []
+    first = 0
     for group in range(file.num_row_groups):
         after = first + file.metadata.row_group(group).num_rows
         if after > start and first < start + lines:
@@ -172,8 +178,8 @@ def _rows(file, start, lines, column):
     return values
 
 
-def _field(line, column):
-    """What a line of JSON holds in a column."""
+def _field(line: bytes, column: str) -> Any:
+    """Returns the value of a column in a line of JSON."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -183,7 +189,7 @@ def _field(line, column):
     return row[column]
 
 
-def _string(value, column):
+def _string(value: Any, column: str) -> str | bytes:
     if not isinstance(value, (str, bytes)):
         raise ValueError(f"{column!r} holds {type(value).__name__}, not a string")
     return value

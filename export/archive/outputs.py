@@ -1,38 +1,41 @@
-"""Output files: one a part, with a row for each line of input.
+"""Output files: one for each part, with a row for each line of input.
 
 | column | value |
 | --- | --- |
 | `file` | the input file, as the plan names it |
 | `line` | number in that file, from 1 |
-| `source` | what was read; only where asked for |
+| `source` | the source text; only if it is asked for |
 | `text` | the best text, label, answer, or words with their tags; null with an error |
-| `score` | of the text, as the runtime gives it; null where there is none |
-| `vector` | list of numbers, in place of `text` and `score`, where the task is "embed" |
-| `error` | why there is no answer, or null |
+| `score` | of the text, as the runtime gives it; null if there is none |
+| `vector` | list of numbers, instead of `text` and `score`, if the task is "embed" |
+| `error` | why there is no result, or null |
 
-The format "text" has the texts alone, one a line, an empty one for an error; errors stand beside
-it, in a file that ends with `.errors.tsv`.
+The format "text" has only the texts, one a line, an empty one for an error. The errors are in
+another file, whose name ends with `.errors.tsv`.
 """
 
 import gzip
 import json
 import os
+import pathlib
 import re
+from typing import Any, TypeAlias
 
 from keras_transformer.files import whole_file
 
-# How the name of a part ends, by its format.
+# Ending of a part's name, by its format.
 ENDINGS = {"parquet": ".parquet", "jsonl": ".jsonl.gz", "text": ".txt.gz"}
 ERRORS_ENDING = ".errors.tsv"
+Row: TypeAlias = dict[str, Any]
 
 
-def row(file, line, source, result):
-    """One row, a dict from columns to values.
+def row(file: str, line: int, source: str | None, result: Any) -> Row:
+    """Returns a row, a dict from columns to values.
 
     Args:
         file: str; line: int.
         source: str, or None to leave the column out.
-        result: of any kind that the runtime has for texts.
+        result: of any class of the runtime for texts.
     """
     made = {"file": _unicode(file), "line": line}
     if source is not None:
@@ -45,8 +48,8 @@ def _unicode(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def write(path, rows, format, per_token=False):
-    """Writes the rows of a part: whole, or not at all.
+def write(path: pathlib.Path, rows: list[Row], format: str, per_token: bool = False) -> None:
+    """Writes the rows of a part: all of them, or none.
 
     Args:
         path: pathlib.Path, whose name ends as `ENDINGS` says.
@@ -65,23 +68,23 @@ def write(path, rows, format, per_token=False):
                 file.write("".join(lines).encode("utf-8"))
 
 
-def _text(row):
+def _text(row: Row) -> str:
     if "vector" in row:
         return ("" if row["vector"] is None else json.dumps(row["vector"])) + "\n"
     return _one_line(row["text"] or "") + "\n"
 
 
-def _json(row):
+def _json(row: Row) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _one_line(text):
-    """A model that knows bytes can write a newline, which would shift all the lines after it."""
+def _one_line(text: str) -> str:
+    """Replaces newlines, which a model with byte tokens can write, by spaces."""
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def _write_errors(path, rows):
-    """The errors of a part in a file beside it, which is there first: a part is done at once."""
+def _write_errors(path: pathlib.Path, rows: list[Row]) -> None:
+    """Writes the errors of a part to another file, before the part itself."""
     lines = [
         f"{row['file']}\t{row['line']}\t{_one_line(row['error'])}\n"
         for row in rows
@@ -93,7 +96,7 @@ def _write_errors(path, rows):
             aside.write_text("".join(lines), "utf-8", newline="\n")
 
 
-def _write_parquet(path, rows, per_token):
+def _write_parquet(path: pathlib.Path, rows: list[Row], per_token: bool) -> None:
     import pyarrow
     from pyarrow import parquet
 

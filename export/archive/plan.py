@@ -1,8 +1,8 @@
-"""The plan of a job: what is to be done, written once into the folder that it fills.
+"""The plan of a job: its parts and options, written once into the folder that it fills.
 
 It names the input files with their sizes, the places where they are cut into parts, the artefact by
-its checksum, and all options that change what is written. A run that finds a plan goes on with it,
-and is refused where it asks for something else or where a file is no longer as it was.
+its checksum, and all options that change what is written. A later run
+continues with the plan. It is refused if it asks for something else or if a file has changed.
 """
 
 import dataclasses
@@ -10,21 +10,26 @@ import glob
 import json
 import os
 import pathlib
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.export.archive.inputs import cut
 from keras_transformer.export.archive.outputs import ENDINGS
 from keras_transformer.export.artefact.manifest import checksum
 from keras_transformer.files import whole_file
+from keras_transformer.types import StrPath
 
-PLAN_FILE = "_plan.json"  # who reads the folder as one Parquet table passes over such names
+PLAN_FILE = "_plan.json"  # readers of a folder as one Parquet table skip such names
 FORMAT = "keras-transformer-archive"
 FORMAT_VERSION = 1
+# Parts whose lines are sorted by length together, so that their batches hold less padding: most
+# parts, and most lines. That is also the work that a killed worker loses.
+PARTS_TOGETHER, LINES_TOGETHER = 5, 10_000
 
 
 class ArchiveError(ValueError):
-    """A job cannot be begun, or cannot go on: says why, and what to do."""
+    """A job cannot start or continue: says why, and how to correct it."""
 
 
 class Source(NamedTuple):
@@ -66,23 +71,25 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a job does.
+    """The work of a job.
 
     Attributes:
-        options: dict, what besides the input decides what is written.
+        options: dict, everything besides the input that decides what is written.
         sources: list of `Source`, in the order of the lines.
     """
 
-    options: dict
+    options: dict[str, Any]
     sources: list[Source]
 
     @property
-    def lines(self):
+    def lines(self) -> int:
+        """Lines of all input files."""
         return sum(source.lines for source in self.sources)
 
-    def parts(self):
-        """List of every `Part`, in order."""
-        size, parts = self.options["part_lines"], []
+    def parts(self) -> list[Part]:
+        """Returns all parts, in order."""
+        size = self.options["part_lines"]
+        parts: list[Part] = []
         count = sum(len(source.starts) for source in self.sources)
         for path, of_bytes, modified_ns, lines, starts in self.sources:
             for first, start in zip(range(0, lines, size), starts, strict=True):
@@ -92,20 +99,35 @@ class Plan:
         return parts
 
 
-def part_name(number, count, format):
-    """The name of a part's file, among so many. Sorted, names are in the order of numbers."""
+def part_name(number: int, count: int, format: str) -> str:
+    """Returns the name of a part's file. Sorted, names are in the order of numbers."""
     return f"part-{number:0{max(6, len(str(count)))}d}{ENDINGS[format]}"
 
 
-def find_inputs(patterns):
-    """Paths of the files that patterns such as "in/*.txt.gz" match, absolute.
+def groups(parts: list[Part], workers: int) -> list[list[Part]]:
+    """Divides parts into groups of neighbours, each of which a worker computes together.
+
+    Groups become shorter towards the end, down to one part, so that no worker is left alone with a
+    long one.
+    """
+    most = min(PARTS_TOGETHER, LINES_TOGETHER // max(part.lines for part in parts))
+    found, begin = [], 0
+    while begin < len(parts):
+        size = max(1, min(most, (len(parts) - begin) // (2 * workers)))
+        found.append(parts[begin : begin + size])
+        begin += size
+    return found
+
+
+def find_inputs(patterns: Iterable[StrPath]) -> list[str]:
+    """Returns the absolute paths of the files that patterns such as "in/*.txt.gz" match.
 
     The files of a pattern are sorted by name; a file that two patterns match is taken once.
 
     Raises:
         ArchiveError: a pattern matches no file.
     """
-    paths = {}
+    paths: dict[str, None] = {}
     for pattern in map(os.fspath, patterns):
         found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
         files = [os.path.abspath(path) for path in found if os.path.isfile(path)]
@@ -117,10 +139,10 @@ def find_inputs(patterns):
     return list(paths)
 
 
-def make_plan(options, paths):
-    """The `Plan` for input files, which are read through for it, several at a time."""
+def make_plan(options: Mapping[str, Any], paths: list[str]) -> Plan:
+    """Makes a plan for input files, and reads them for that, several at a time."""
 
-    def source(path):
+    def source(path: str) -> Source:
         try:
             before = os.stat(path)
             lines, starts = cut(path, options["part_lines"], options["column"])
@@ -134,7 +156,8 @@ def make_plan(options, paths):
         return Plan(dict(options), list(pool.map(source, paths)))
 
 
-def write_plan(plan, folder):
+def write_plan(plan: Plan, folder: StrPath) -> None:
+    """Writes a plan to the folder of its job."""
     content = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -146,8 +169,8 @@ def write_plan(plan, folder):
         aside.write_text(json.dumps(content) + "\n", "utf-8")
 
 
-def read_plan(folder):
-    """The `Plan` in a folder, or None where there is none.
+def read_plan(folder: StrPath) -> Plan | None:
+    """Reads the plan in a folder; None if there is none.
 
     Raises:
         ArchiveError: it is damaged, of another release, or the folder holds something else.
@@ -168,8 +191,8 @@ def read_plan(folder):
             raise ValueError("its checksum is another")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArchiveError(
-            f"{path} is damaged ({error!r}). Choose another folder: without its plan nobody can "
-            "say what the parts in this one are."
+            f"{path} is damaged ({error!r}). Choose another folder: without its plan the parts "
+            "in this one cannot be identified."
         ) from error
     if (content["format"], content["format_version"]) != (FORMAT, FORMAT_VERSION):
         raise ArchiveError(
@@ -179,8 +202,8 @@ def read_plan(folder):
     return Plan(content["options"], [Source(**source) for source in content["sources"]])
 
 
-def check_same(plan, options, paths, folder):
-    """Raises `ArchiveError` unless a plan is for these options and files, all as they were."""
+def check_same(plan: Plan, options: Mapping[str, Any], paths: list[str], folder: StrPath) -> None:
+    """Raises `ArchiveError` unless a plan is for these options and for these files, unchanged."""
     for name, value in options.items():
         if plan.options[name] != value:
             raise ArchiveError(
@@ -198,8 +221,8 @@ def check_same(plan, options, paths, folder):
         check_source(source)
 
 
-def check_source(source):
-    """Raises `ArchiveError` unless the file of a `Source` or `Part` is as it was when planned."""
+def check_source(source: Source | Part) -> None:
+    """Raises `ArchiveError` if the file has changed since the job was planned."""
     try:
         now = os.stat(source.path)
     except OSError as error:

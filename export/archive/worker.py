@@ -1,61 +1,72 @@
-"""Answers parts, some of them together, in a process of its own that Ray starts."""
+"""Computes parts, some of them together, in a process that Ray starts."""
 
 import itertools
 import pathlib
+from collections.abc import Iterable
+from typing import Any
 
 from keras_transformer.export.archive import outputs
 from keras_transformer.export.archive.inputs import read
 from keras_transformer.export.archive.plan import ArchiveError, Part, check_source
 from keras_transformer.export.runtime import open_runner
+from keras_transformer.types import StrPath
 
-# Ray begins parts again when their worker dies, for ever. One that kills them all ends the job.
+# Ray repeats the parts of a worker that dies, without end. A part that kills this many workers ends
+# the job.
 MOST_TRIES = 5
 TRIES_ENDING = ".tries"
 
 
 class Worker:
-    """Reads, answers and writes parts.
+    """Reads parts, computes the results of their lines, and writes them.
 
     Args:
         artefact: folder that `export_onnx` wrote.
         folder: folder that the job fills.
-        options: dict, those of the plan.
-        providers, threads: as `Translator` takes them.
+        options: dict, as in the plan.
+        providers, threads: as in `Translator`.
     """
 
-    def __init__(self, artefact, folder, options, providers, threads):
+    def __init__(
+        self,
+        artefact: StrPath,
+        folder: StrPath,
+        options: dict[str, Any],
+        providers: list[str] | None,
+        threads: int,
+    ) -> None:
         self._artefact, self._providers, self._threads = artefact, providers, threads
         self._folder, self._options = pathlib.Path(folder), options
-        self._runner = None  # opened at the first part, so that it can be told why it is not
+        self._runner: Any = None  # opened at the first part, so that an error can be reported
 
-    def __call__(self, row):
-        """Does some parts. Raises nothing: what Ray makes of an error nobody can read.
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Computes some parts. Raises no error, because Ray makes it unreadable.
 
         Args:
             row: dict with `parts`, a list of dicts of the fields of a `Part`.
 
         Returns:
-            Dict with `lines`, those that are done, `errors`, how many of them have no answer, and
-            `failure`, why the parts could not be done, or None.
+            Dict with `lines`, how many are done, `errors`, how many of them have no result, and
+            `failure`, why the parts could not be computed, or None.
         """
         try:
-            lines, errors = self.answer([Part(**part) for part in row["parts"]])
+            lines, errors = self.compute([Part(**part) for part in row["parts"]])
         except Exception as error:  # ONNX Runtime's errors have no common base below it
             return {"lines": 0, "errors": 0, "failure": f"{type(error).__name__}: {error}"}
         return {"lines": lines, "errors": errors, "failure": None}
 
-    def answer(self, parts):
-        """Answers a list of `Part` and writes their files; returns how many lines and errors."""
-        # Ray asks again where a process has died: by then some parts may be there.
+    def compute(self, parts: list[Part]) -> tuple[int, int]:
+        """Computes parts and writes their files; returns the numbers of lines and of errors."""
+        # Ray repeats the parts of a process that has died: some may be finished.
         missing = [part for part in parts if not (self._folder / part.name).exists()]
         groups = [missing]
         if any(self._tries(part).exists() for part in missing):
-            groups = [[part] for part in missing]  # all are done but the one at which workers die
-        errors = sum(self._answer_together(group) for group in groups if group)
+            groups = [[part] for part in missing]  # so that only the part that kills stays undone
+        errors = sum(self._compute_together(group) for group in groups if group)
         return sum(part.lines for part in parts), errors
 
-    def _answer_together(self, parts):
-        """Answers parts whose lines are sorted by length together; returns how many errors."""
+    def _compute_together(self, parts: list[Part]) -> int:
+        """Computes parts, whose lines are sorted by length together; returns how many errors."""
         for part in parts:
             check_source(part)
             _count(self._tries(part), part)
@@ -75,21 +86,30 @@ class Worker:
             errors += sum(row["error"] is not None for row in rows)
         return errors
 
-    def _rows(self, part, items, refused, results):
+    def _rows(
+        self,
+        part: Part,
+        items: list[str | bytes],
+        refused: dict[int, str],
+        results: Iterable[Any],
+    ) -> list[outputs.Row]:
         rows = []
         for place, (item, result) in enumerate(zip(items, results, strict=True)):
             if place in refused:
                 result = result._replace(error=refused[place])
-            source = _shown(item) if self._options["with_source"] else None
+            source = None
+            if self._options["with_source"]:
+                text = item.decode("utf-8", "replace") if isinstance(item, bytes) else item
+                source = text.removesuffix("\n").removesuffix("\r")
             rows.append(outputs.row(part.path, part.first + place + 1, source, result))
         return rows
 
-    def _tries(self, part):
+    def _tries(self, part: Part) -> pathlib.Path:
         return self._folder / f".{part.name}{TRIES_ENDING}"
 
 
-def _count(path, part):
-    """Counts in a file how often a part was begun and not ended; raises where it is too often."""
+def _count(path: pathlib.Path, part: Part) -> None:
+    """Counts in a file how often a part was begun and not finished; raises if that is too often."""
     with open(path, "ab") as file:
         file.write(b"x")
         tries = file.tell()
@@ -97,11 +117,5 @@ def _count(path, part):
         raise ArchiveError(
             f"{MOST_TRIES} workers have died at lines {part.first + 1} to "
             f"{part.first + part.lines} of {part.path}. If the machine was out of memory, pass "
-            "fewer workers or less for `batch_tokens`."
+            "fewer workers or a smaller `batch_tokens`."
         )
-
-
-def _shown(item):
-    """An item as text without its line ending."""
-    text = item.decode("utf-8", "replace") if isinstance(item, bytes) else item
-    return text.removesuffix("\n").removesuffix("\r")

@@ -63,15 +63,15 @@ class Artefact(NamedTuple):
     states: Mapping[str, FileState] = _NONE
 
     @property
-    def models(self) -> list[pathlib.Path]:
+    def model_paths(self) -> list[pathlib.Path]:
         """Paths of the ONNX files, list of pathlib.Path."""
         layout = self.manifest.get("layout", "loop")
         return [self.folder / name for name in signature.MODEL_FILES[layout]]
 
     @property
-    def model(self) -> pathlib.Path:
+    def model_path(self) -> pathlib.Path:
         """Path of the ONNX file, or of the first, pathlib.Path."""
-        return self.models[0]
+        return self.model_paths[0]
 
     def check_unchanged(self, opened: Mapping[str, os.stat_result] = _NONE) -> None:
         """Raises `ArtefactError` if a file has changed since its checksum was compared.

@@ -1,24 +1,23 @@
 """Passes over an ONNX graph, between the traced TensorFlow function and the written file.
 
-What lives here, in the order of an export, with the nodes of a beam search of two layers:
+Contents, in the order of an export, with the nodes of a beam search of two layers:
 
 - `conversion`: from a Keras function to a graph of ONNX's operators [1,026]. `operators` and
   `integer_operators` write those that tf2onnx converts wrongly or not at all, by `lowering`.
 - `simplify`: writes sums as products of matrices (`einsums`), then repeats the passes that change
-  no number: `folding` (constants), `no_ops` (reshapes, nodes that do nothing) and `loops` (what a
-  step carries and computes) [581].
+  no number: `folding` (constants, reshapes, nodes without effect) and `loops` (what a step carries
+  and computes) [581].
 - `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
-  `fuse_selections` [310]; models with convolutions also pass `channels_first` and
+  `fuse_patterns` [310]; models with convolutions also pass `channels_first` and
   `fuse_convolutions`.
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
 - `empty_batches`: rewrites for batches of no rows.
 
-All of them read `shapes`, symbolic shape inference. It uses `sizes` (products of symbols),
-`shape_rules` and `layout_rules` (a rule per operator) and `shape_data` (values of small integer
-tensors). `nodes` has the helpers. Each pass takes an `onnx_ir` model or graph and changes it in
-place.
+All of them read `shapes`, symbolic shape inference. It uses `shape_data` (sizes, and values of
+small integer tensors), `shape_rules` and `layout_rules` (a rule per operator). `nodes` has the
+helpers. Each pass takes an `onnx_ir` model or graph and changes it in place.
 
-What may be imported: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
+Imports: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
 new fusion is a function or rule in the file of its subject, a new precision a function in
 `quantize`. Another kind of rewrite is one file here and one line in `export.onnx_model`.
 """

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import add_initializer, attribute
+from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import Dims
 
 # Operators that compute each number from one number of each input.
 ELEMENTWISE = set(
@@ -121,7 +121,7 @@ class _ChannelsFirst:
         """
         inputs = []
         for index in range(len(node.inputs)):
-            # A change of one input may change another, so the node is asked for each.
+            # A change of one input may change another, so the node is read again for each.
             value = node.inputs[index]
             inputs.append(None if value is None else find(value, rank))
             if value is not None and inputs[-1] is None:

@@ -51,7 +51,7 @@ def trace(
         ExportError: the function reads a TensorFlow resource, such as a lookup table.
     """
 
-    def stateless(values, inputs):
+    def stateless(values: list[Any], inputs: dict[str, Any]) -> dict[str, Any]:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return function(**inputs)
 

@@ -18,8 +18,8 @@ from keras_transformer.export.graph.nodes import (
     only_reader,
     replace_node,
 )
+from keras_transformer.export.graph.shape_data import product
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import product
 
 
 def multiply_matrices(graph: ir.Graph) -> None:

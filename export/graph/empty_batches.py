@@ -44,7 +44,7 @@ def serve_empty_batches(graph: ir.Graph) -> None:
     """Rewrites the operators that ONNX Runtime cannot compute for a batch of no rows.
 
     Args:
-        graph: the outer graph of a model, as it is to be written.
+        graph: the outer graph of a model, in its final form.
     """
     shapes = InferredShapes(graph)
     for node in all_nodes(graph):

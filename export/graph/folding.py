@@ -1,8 +1,10 @@
-"""Constant folding, shapes that are known included.
+"""Removal of nodes that need not run: constants, known shapes, reshapes, nodes without effect.
 
 onnxscript's `fold_constants` folds constants only, and weights, too. On a beam search of two layers
 it leaves 832 of 1,006 nodes after 0.25 s; with our shapes 590 remain after 0.3 s.
 """
+
+import functools
 
 import numpy as np
 import onnx
@@ -13,13 +15,18 @@ from keras_transformer.export.graph.nodes import (
     RANDOM,
     add_initializer,
     all_nodes,
+    attribute,
     constant,
     has_graphs,
+    is_number,
+    producer,
 )
-from keras_transformer.export.graph.shape_data import is_plain
+from keras_transformer.export.graph.shape_data import Dims, is_plain, parts, symbol
 from keras_transformer.export.graph.shapes import InferredShapes
 from keras_transformer.types import Array
 
+# Operators that give their input another shape, its numbers in the same order.
+RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 # Results beyond this many elements would make the file larger.
 LARGEST = 1 << 16
 # Their results are large, and cheap to compute.
@@ -94,3 +101,149 @@ def evaluate(node: ir.Node, model: ir.Model, arrays: dict[str, Array]) -> Array:
     evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
     (result,) = evaluator.run(None, arrays)
     return np.asarray(result)
+
+
+def plain_reshapes(graph: ir.Graph, shapes: InferredShapes) -> int:
+    """Lets every Reshape read the input of the Reshape before it, with a constant target.
+
+    A constant can specify all but one size: 0 stands for the input's own size, -1 for the remaining
+    one. It cannot contain both, because beside an empty axis ONNX Runtime cannot compute the
+    remaining size.
+
+    before   y = Reshape(Reshape(x, [-1, 6]), Concat(Slice(Shape(x), 0, 1), [-1]))
+    after    y = Reshape(x, [0, 6])
+
+    before   y = Reshape(x, Concat(Slice(Shape(x), 0, 1), [-1, 3]))       x (B, T, 6)
+    after    y = Reshape(x, Concat(Shape(x, 0, 1), Mul(Shape(x, 1, 2), 2), [3]), allowzero=1)
+
+    Returns:
+        Number of nodes that were changed.
+    """
+    changed = 0
+    for node in all_nodes(graph):
+        if node.op_type not in RESHAPES or len(node.inputs) != 2:
+            continue
+        value, shape = node.inputs[0], shapes.dims.get(node.outputs[0])
+        if shape is None or 0 in shape:
+            continue
+        before = producer(value, *RESHAPES)
+        if before and len(before.inputs) == 2:
+            value = before.inputs[0]
+        elif node.op_type != "Reshape" or constant(node.inputs[1]) is not None:
+            continue
+        dims = shapes.dims.get(value)
+        target = [-1, -1] if dims is None else _target(dims, shape)
+        if target.count(-1) > 1:
+            continue
+        if -1 not in target or 0 not in target:
+            target = add_initializer(graph, f"{node.name}/target", target)
+            node.attributes.pop("allowzero", None)
+        elif (target := _computed_target(graph, node, value, dims, shape)) is None:
+            continue
+        node.op_type = "Reshape"
+        node.replace_input_with(0, value)
+        node.replace_input_with(1, target)
+        changed += 1
+    return changed
+
+
+def _target(dims: Dims, shape: Dims) -> list[int]:
+    """A target that reshapes `dims` to `shape`, with -1 for each open size."""
+    target = [size if isinstance(size, int) else -1 for size in shape]
+    if target.count(-1) > 1:
+        for i, (size, own) in enumerate(zip(shape, dims, strict=False)):
+            if target[i] == -1 and own == size:
+                target[i] = 0
+    return target
+
+
+def _computed_target(
+    graph: ir.Graph, node: ir.Node, value: ir.Value, dims: Dims, shape: Dims
+) -> ir.Value | None:
+    """A target that is computed from the input's sizes, written before a Reshape, or `None`."""
+    if node.op_type != "Reshape" or attribute(node, "allowzero", 0):
+        return None
+    tape, sizes = ir.tape.Tape(), []
+    for size in shape:
+        factor, symbols = parts(size)
+        axes = [dims.index(symbol(name)) for name in symbols if symbol(name) in dims]
+        if len(axes) < len(symbols):
+            return None
+        factors = [tape.op("Shape", [value], {"start": axis, "end": axis + 1}) for axis in axes]
+        if factor != 1 or not factors:
+            factors.append(add_initializer(graph, f"{node.name}/factor", np.array([factor])))
+        sizes.append(functools.reduce(lambda left, right: tape.op("Mul", [left, right]), factors))
+    target = tape.op("Concat", sizes, {"axis": 0})
+    node.prepend(list(tape.nodes))
+    node.attributes["allowzero"] = ir.AttrInt64("allowzero", 1)
+    return target
+
+
+def remove_no_ops(graph: ir.Graph, shapes: InferredShapes) -> int:
+    """Removes nodes that pass on their input: same type, same shape, same order.
+
+    before   y = Neg(Cast(Transpose(x, perm=[0, 1, 2]), to=FLOAT))     x of FLOAT
+    after    y = Neg(x)
+
+    Returns:
+        Number of nodes that were removed or changed.
+    """
+    changed = 0
+    for node in all_nodes(graph):
+        if not node.outputs or node.outputs[0].is_graph_output() or not node.inputs:
+            continue
+        value, output = node.inputs[0], node.outputs[0]
+        if _is_no_op(node, shapes):
+            output.replace_all_uses_with(value)
+            node.graph.remove(node, safe=True)
+            changed += 1
+        elif node.op_type == "Gather" and (index := _wrapped_index(node.inputs[1])) is not None:
+            # Indices below 0 count from the end in Gather itself.
+            node.replace_input_with(1, index)
+            changed += 1
+    return changed
+
+
+def _is_no_op(node: ir.Node, shapes: InferredShapes) -> bool:
+    """Whether a node's output is its first input."""
+    value, operator = node.inputs[0], node.op_type
+    dims = shapes.dims.get(value)
+    same = dims is not None and dims == shapes.dims.get(node.outputs[0])
+    if operator == "Cast":
+        return _dtype(value) is not None and _dtype(value) == node.attributes["to"].value
+    if operator == "Transpose":
+        order = attribute(node, "perm", None)
+        return order is not None and list(order) == sorted(order)
+    if operator in ("Expand", *RESHAPES):
+        return same
+    if operator == "Slice":
+        starts = shapes.constant(node.inputs[1])
+        steps = shapes.constant(node.inputs[4]) if len(node.inputs) > 4 else [1]
+        return same and starts is not None and not any(starts) and set(steps or [0]) == {1}
+    if operator == "And":
+        return value is node.inputs[1]
+    if operator == "Concat":
+        return len(node.inputs) == 1
+    if operator in ("Add", "Sub"):
+        return same and is_number(node.inputs[1], 0)
+    return operator in ("Mul", "Div") and same and is_number(node.inputs[1], 1)
+
+
+def _dtype(value: ir.Value) -> ir.DataType | None:
+    """A value's dtype; TopK's indices are int64, whatever tf2onnx notes for them."""
+    top_k = producer(value, "TopK")
+    return ir.DataType.INT64 if top_k and value in top_k.outputs[1:] else value.dtype
+
+
+def _wrapped_index(value: ir.Value) -> ir.Value | None:
+    """`i` if `value` is `where(i < 0, i + size, i)`, which Keras writes before a Gather."""
+    where = producer(value, "Where")
+    if not where:
+        return None
+    below, shifted, index = where.inputs
+    less, add = producer(below, "Less"), producer(shifted, "Add")
+    if not less or not add or add.inputs[0] is not index or not is_number(less.inputs[1], 0):
+        return None
+    cast = producer(less.inputs[0], "Cast")  # integers are compared as int64
+    compared = cast.inputs[0] if cast else less.inputs[0]
+    return index if compared is index or less.inputs[0] is index else None

@@ -7,9 +7,8 @@ operator: `LayerNormalization` of ONNX, and of the domain `com.microsoft` `Multi
 `SkipLayerNormalization` (residual + norm).
 
 The fusions stand by subject in `fuse_attention`, `fuse_norms`, `fuse_products` and
-`fuse_selections`. Small ones are patterns (`fuse_rule`); to add one, write a class there and put it
-in `fuse_blocks`. Others are functions of the graph and its shapes. `docs/library.md` says why
-existing rules do not help.
+`fuse_patterns`. Some are patterns: to add one, write a class and put it in `fuse_blocks`. Others
+are functions of the graph and its shapes. `docs/library.md` says why existing rules do not help.
 """
 
 import contextlib
@@ -22,11 +21,11 @@ from onnxscript.rewriter import pattern
 from keras_transformer.export.graph import fuse_attention, fuse_norms, fuse_products
 from keras_transformer.export.graph.channels_first import keep_channels_first
 from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
-from keras_transformer.export.graph.fuse_rule import Rule
-from keras_transformer.export.graph.fuse_selections import (
+from keras_transformer.export.graph.fuse_patterns import (
     Ascending,
     HardSigmoid,
     PickedElements,
+    Rule,
 )
 from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes
 from keras_transformer.export.graph.shapes import InferredShapes

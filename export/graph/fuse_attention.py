@@ -26,8 +26,8 @@ from keras_transformer.export.graph.nodes import (
     replace_node,
     substitute,
 )
+from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import Dims
 
 # Replaces `query` in the name of a weight that queries, keys and values were packed into.
 PACKED = "query_key_value"
@@ -87,7 +87,7 @@ def fuse_attention(model: ir.Model, shapes: InferredShapes) -> int:
     after    output, keys, values = MultiHeadAttention(query, key, value, ..., past_key, past_value)
 
     Returns:
-        How many were written.
+        Number of written operators.
     """
     count = 0
     for node in all_nodes(model.graph):
@@ -124,7 +124,7 @@ def _read(softmax: ir.Node) -> _Attention | None:
 
 
 def _without_scale(value: ir.Value) -> tuple[ir.Value, float]:
-    """What a value is a multiple of, and the factor."""
+    """The value of which this one is a multiple, and the factor."""
     multiply = producer(value, "Mul")
     factor = number(multiply.inputs[1]) if multiply else None
     return (value, 1.0) if factor is None else (multiply.inputs[0], factor)
@@ -226,7 +226,7 @@ def _write(attention: _Attention, shapes: InferredShapes) -> None:
 
 
 def _bias(attention: _Attention, shapes: InferredShapes, tape: ir.tape.Tape) -> ir.Value | None:
-    """What the operator adds to the scores; it does not broadcast along the queries."""
+    """The bias that the operator adds to the scores; it does not broadcast along the queries."""
     negative = attention.negative_bias
     if negative is None:
         return None

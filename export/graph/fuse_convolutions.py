@@ -20,8 +20,8 @@ from keras_transformer.export.graph.nodes import (
     only_reader,
     other_input,
 )
+from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import Dims
 from keras_transformer.types import Array
 
 

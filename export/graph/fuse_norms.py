@@ -3,10 +3,12 @@
 Shapes: B batch, T positions, D d_model.
 """
 
+from typing import Any
+
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
-from keras_transformer.export.graph.fuse_rule import Rule, vector
+from keras_transformer.export.graph.fuse_patterns import Rule, vector
 from keras_transformer.export.graph.nodes import (
     MICROSOFT,
     all_nodes,
@@ -27,7 +29,7 @@ class LayerNorm(Rule):
     after    y = LayerNormalization(x, gamma, beta)
     """
 
-    def pattern(self, op, x, gamma, beta, epsilon):
+    def pattern(self, op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
         mean = op.ReduceMean(x, _outputs=["mean"])
         deviation = op.Sub(x, mean)
         variance = op.ReduceMean(op.Mul(deviation, deviation), _outputs=["variance"])
@@ -36,7 +38,7 @@ class LayerNorm(Rule):
 
     def check(
         self,
-        context,
+        context: Any,
         x: ir.Value,
         gamma: ir.Value,
         beta: ir.Value,
@@ -52,7 +54,16 @@ class LayerNorm(Rule):
         constants = (number(epsilon), vector(gamma), vector(beta))
         return rank > 0 and not any(item is None for item in constants)
 
-    def rewrite(self, op, x, gamma, beta, epsilon, mean, variance):
+    def rewrite(
+        self,
+        op: Any,
+        x: ir.Value,
+        gamma: ir.Value,
+        beta: ir.Value,
+        epsilon: ir.Value,
+        mean: ir.Value,
+        variance: ir.Value,
+    ) -> ir.Value:
         return op.LayerNormalization(
             x, vector(gamma), vector(beta), axis=-1, epsilon=number(epsilon)
         )
@@ -67,17 +78,19 @@ class RootMeanSquareNorm(Rule):
     after    y = Mul(Div(x, Sqrt(Add(ReduceMean(Pow(x, 2)), epsilon))), gamma)
     """
 
-    def pattern(self, op, x, epsilon, gamma):
+    def pattern(self, op: Any, x: Any, epsilon: Any, gamma: Any) -> Any:
         square = pattern.OrValue([op.Mul(x, x), op.Pow(x, pattern.Constant(2.0))])
         mean = op.ReduceMean(square, _outputs=["mean"])
         return op.Mul(op.Mul(x, op.Reciprocal(op.Sqrt(op.Add(mean, epsilon)))), gamma)
 
     def check(
-        self, context, x: ir.Value, epsilon: ir.Value, gamma: ir.Value, mean: ir.Value
+        self, context: Any, x: ir.Value, epsilon: ir.Value, gamma: ir.Value, mean: ir.Value
     ) -> bool:
         return vector(gamma) is not None
 
-    def rewrite(self, op, x, epsilon, gamma, mean):
+    def rewrite(
+        self, op: Any, x: ir.Value, epsilon: ir.Value, gamma: ir.Value, mean: ir.Value
+    ) -> ir.Value:
         options = {name: item.value for name, item in mean.producer().attributes.items()}
         mean = op.ReduceMean(op.Pow(x, op.Constant(value_float=2.0)), **options)
         return op.Mul(op.Div(x, op.Sqrt(op.Add(mean, epsilon))), vector(gamma))

@@ -7,10 +7,12 @@ Shapes: B batch, T positions, H heads, K size of a head, D d_model, N columns of
 vocabulary.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
-from keras_transformer.export.graph.fuse_rule import Rule, vector
+from keras_transformer.export.graph.fuse_patterns import Rule, vector
 from keras_transformer.export.graph.nodes import (
     MICROSOFT,
     add_initializer,
@@ -20,8 +22,8 @@ from keras_transformer.export.graph.nodes import (
     producer,
     replace_node,
 )
+from keras_transformer.export.graph.shape_data import product
 from keras_transformer.export.graph.shapes import InferredShapes
-from keras_transformer.export.graph.sizes import product
 
 # ONNX Runtime makes one operator of Gemm and one of these.
 ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
@@ -117,11 +119,11 @@ class Logits(Rule):
     after    logits = FusedMatMul(x, embedding, transB=1)
     """
 
-    def pattern(self, op, x, embedding):
+    def pattern(self, op: Any, x: Any, embedding: Any) -> Any:
         return op.MatMul(x, op.Transpose(embedding, perm=[1, 0]))
 
-    def check(self, context, x: ir.Value, embedding: ir.Value) -> bool:
+    def check(self, context: Any, x: ir.Value, embedding: ir.Value) -> bool:
         return embedding.const_value is not None
 
-    def rewrite(self, op, x, embedding):
+    def rewrite(self, op: Any, x: ir.Value, embedding: ir.Value) -> ir.Value:
         return op.FusedMatMul(x, embedding, transB=1, _domain=MICROSOFT)

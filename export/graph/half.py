@@ -52,7 +52,7 @@ def halve(model: ir.Model, is_kept: Callable[[ir.Value], bool]) -> int:
         is_kept: function of a weight that says whether it stays float32.
 
     Returns:
-        How many weights are float16 now.
+        Number of float16 weights.
     """
     graph, converter = model.graph, _Converter(model)
     for node in all_nodes(graph):  # caches that are float16 already; tf2onnx notes no dtype here
@@ -81,7 +81,7 @@ def _float_values(graph: ir.Graph) -> set[ir.Value]:
     """The float32 values without a noted dtype, as far as the operators tell.
 
     tf2onnx notes the dtypes of the values that it writes. Dtypes of fused operators follow from
-    their inputs: an operator gives what it reads, except those of `NO_NUMBERS`.
+    their inputs: an operator returns the type of its input, except the operators of `NO_NUMBERS`.
     """
     floats = set()
 

@@ -5,6 +5,7 @@ compares and sorts integers as float32, which knows 24 bits of them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tf2onnx
@@ -44,7 +45,7 @@ def _compare(name: str) -> Handler:
     return lowered(write)
 
 
-def _arg_extreme(context, node, name: str, arguments: Sequence) -> None:
+def _arg_extreme(context: Any, node: Any, name: str, arguments: Sequence) -> None:
     """The place of the largest or smallest number of an axis, which for ONNX is no boolean."""
     dtype = context.get_dtype(node.input[0])
     if dtype in COMPARED:
@@ -137,7 +138,7 @@ def _not_zero(add: Writer, y: str) -> str:
     return add("Add", y, add("Gather", add.like(y, [0]), is_zero))
 
 
-def _is_count(context, value: str) -> bool:
+def _is_count(context: Any, value: str) -> bool:
     """Whether integers are never below 0: sizes, or places."""
     node = context.get_node_by_output(value)
     while node is not None and node.type in MOVES:
@@ -263,7 +264,7 @@ def _invert(add: Writer, x: str) -> str:
 
 
 # As in `operators.HANDLERS`.
-HANDLERS = {
+HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     "ArgMax": (_arg_extreme, []),
     "ArgMin": (_arg_extreme, []),
     "BitwiseAnd": lowered(_bitwise_and),

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.shape_data import ShapeTable
-from keras_transformer.export.graph.sizes import Dims, Size, product, quotient, total
+from keras_transformer.export.graph.shape_data import (
+    Dims,
+    ShapeTable,
+    Size,
+    product,
+    quotient,
+    total,
+)
 
 # No axis is this long: tf2onnx and TensorFlow write this or more for "up to the end".
 ENDLESS = 10**9
@@ -59,7 +65,7 @@ def transpose(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     return tuple(dims[axis] for axis in order)
 
 
-def unsqueeze(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
+def unsqueeze(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> Dims | None:
     """(B, T) with axes [1] becomes (B, 1, T)."""
     axes = shapes.constant(node.inputs[1])
     if axes is None:
@@ -69,7 +75,7 @@ def unsqueeze(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     return tuple(1 if axis in axes else next(remaining) for axis in range(rank))
 
 
-def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes) -> Dims | None:
+def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes: Dims) -> Dims | None:
     """(B, 1, T) with axes [1] becomes (B, T); without axes, all of size 1 are removed."""
     if axes:
         axes = shapes.constant(node.inputs[1])
@@ -81,7 +87,7 @@ def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes) -> Dims | None
 
 
 def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
-    """The inputs' sizes of one axis are added; the other axes are those of the first.
+    """The inputs' sizes of one axis are added; the other axes are equal to the first input's.
 
     A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new symbol.
     """
@@ -92,7 +98,7 @@ def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
     return replace_axes(inputs[0], [axis], (length,))
 
 
-def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
+def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> list[Dims] | None:
     """Parts of an axis, of given sizes or of equal ones: (B, T, 3 D) gives three of (B, T, D)."""
     sizes = shapes.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     axis = attribute(node, "axis", 0) % len(dims)
@@ -101,7 +107,7 @@ def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims] | Non
     return None if None in sizes else [replace_axes(dims, [axis], (size,)) for size in sizes]
 
 
-def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims | None:
+def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims | None:
     """An axis from a start to an end: its own size if it is whole, else a number or symbol."""
     starts, ends, axes, steps = (*map(shapes.constant, node.inputs[1:]), None, None)[:4]
     if len(node.inputs) > 3 and axes is None:
@@ -119,7 +125,7 @@ def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims | None:
     return tuple(output)
 
 
-def tile(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
+def tile(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> Dims | None:
     """Each axis times its number of repeats: (B, T) by [1, 3] gives (B, 3 T)."""
     repeats = shapes.data.get(node.inputs[1])
     if repeats is None:
@@ -127,7 +133,7 @@ def tile(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     return tuple(product(pair) for pair in zip(dims, repeats.flat, strict=True))
 
 
-def pad(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims:
+def pad(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims:
     """Sizes grow by the padding on both sides: (B, T) by [0, 1, 0, 2] gives (B, T + 3)."""
     widths = shapes.constant(node.inputs[1])
     if widths is None or len(widths) != 2 * len(dims):
@@ -136,13 +142,13 @@ def pad(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims:
     return tuple(total(size, sum(pair)) for size, pair in zip(dims, pairs, strict=True))
 
 
-def constant_of_shape(shapes: ShapeTable, node: ir.Node, _) -> Dims | None:
+def constant_of_shape(shapes: ShapeTable, node: ir.Node, _: Dims) -> Dims | None:
     """The values of the input."""
     target = shapes.data.get(node.inputs[0])
     return None if target is None else tuple(target.flat)
 
 
-def range_(shapes: ShapeTable, node: ir.Node, *_) -> Dims:
+def range_(shapes: ShapeTable, node: ir.Node, *_: Dims | None) -> Dims:
     """From 0 in steps of 1 the end is also the count."""
     start, stop, step = (shapes.data.get(value) for value in node.inputs)
     if start is not None and stop is not None and step is not None:
@@ -151,7 +157,9 @@ def range_(shapes: ShapeTable, node: ir.Node, *_) -> Dims:
     return shapes.new_symbols(node.outputs[0], 1)
 
 
-def conv(shapes: ShapeTable, node: ir.Node, dims: Dims, filters: Dims, *_) -> Dims | None:
+def conv(
+    shapes: ShapeTable, node: ir.Node, dims: Dims, filters: Dims, *_: Dims | None
+) -> Dims | None:
     """(B, C, S) by filters (N, C / groups, k): (B, N, S'), S' by strides and padding."""
     if len(dims) != len(filters):
         return None

@@ -108,7 +108,7 @@ def hoist_row_operations(graph: ir.Graph, shapes: InferredShapes) -> int:
     after    ys = MatMul(xs, w); Loop { y = Gather(ys, step) }
 
     Returns:
-        How many nodes were moved.
+        Number of nodes that were moved.
     """
     changed = 0
     for loop in [node for node in graph if node.op_type == "Loop"]:
@@ -165,9 +165,9 @@ def _hoist_row_operation(node: ir.Node, row: ir.Node, loop: ir.Node) -> None:
 def sink_weights(main: ir.Graph) -> None:
     """Moves weights into the step that alone reads them; products get copies of shared ones.
 
-    ONNX Runtime packs constants for products. It also packs those of the surrounding graph, but a
-    product of one row then takes several times as long; constants two graphs further out, as around
-    the steps of a search, are not packed.
+    ONNX Runtime packs constants for products. It also packs constants of the surrounding graph, but
+    a product of one row then takes several times as long; constants two graphs further out, as
+    around the steps of a search, are not packed.
     """
     for loop in all_nodes(main):
         if loop.op_type == "Loop":

@@ -19,7 +19,8 @@ class Writer:
     """
 
     def __init__(self, context: Any, node: Any) -> None:
-        self.context, self.node = context, node
+        self.context: Any = context
+        self.node: Any = node
 
     def __call__(self, op: str, *inputs: Any, **attributes: Any) -> str:
         """Adds an operator and returns the name of its first output.

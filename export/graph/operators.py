@@ -4,6 +4,7 @@ A new one is a function here and an entry in `HANDLERS`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -15,7 +16,7 @@ from keras_transformer.export.graph.lowering import Writer, lowered
 
 # As TensorFlow and as ONNX name them.
 KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
-# What tf2onnx pads as it is; all else as float32.
+# Types that tf2onnx pads directly; others are padded as float32.
 WITHOUT_CAST = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64}
 
 
@@ -24,7 +25,7 @@ def _erfc(add: Writer, x: str) -> str:
     return add("Sub", add.like(x, 1), add("Erf", x))
 
 
-def _pool(context, node, name: str, arguments: Sequence) -> None:
+def _pool(context: Any, node: Any, name: str, arguments: Sequence) -> None:
     """Names the kind of padding, as TensorFlow does, and gives short inputs no rows.
 
     ONNX Runtime 1.31 moves a Pad of zeros into the MaxPool behind it. That pads with -inf, so where
@@ -88,7 +89,7 @@ def _arctan2(add: Writer, y: str, x: str) -> str:
     return add("Where", integer_operators.is_negative(add, y), add("Neg", angle), angle)
 
 
-def _pad(context, node, name: str, arguments: Sequence) -> None:
+def _pad(context: Any, node: Any, name: str, arguments: Sequence) -> None:
     """Casts what a boolean or small number is padded with, as tf2onnx casts what is padded.
 
     before   y = Pad(float(x), pads, True)      no valid graph: Pad has one type
@@ -167,7 +168,7 @@ def _cumulative_product(add: Writer, x: str, axis: str) -> str:
 
 
 # Operator -> its function, and what that gets: the name in ONNX, then arguments.
-HANDLERS = {
+HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     **integer_operators.HANDLERS,
     "Cumprod": lowered(_cumulative_product),
     "Erfc": lowered(_erfc),

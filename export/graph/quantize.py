@@ -70,7 +70,7 @@ def reduce_precision(model: ir.Model, precision: str, keep_float: Sequence[str] 
         keep_float: prefixes of Keras paths of weights that stay float32.
 
     Returns:
-        How many weights were reduced. Weights of convolutions never are.
+        Number of weights that were reduced. Weights of convolutions never are.
     """
     prefixes = tuple(keep_float or ())
 

@@ -1,35 +1,116 @@
-"""The table of known shapes, and data propagation: values of small integer tensors.
+"""Inferred shapes: sizes of axes, and the values of small integer tensors.
+
+A size is an `int` or a `SymbolicSize`, for example 12 times `source_ids[0]` times `source_ids[1]`.
+Products and quotients are exact, which is what the target of a Reshape needs. A sum of symbols is a
+new symbol that is named after the formula, so that equal sums are equal sizes.
 
 TensorFlow computes shapes at run time. A layer that joins heads takes the shape of its input
 (B, T, H, K), picks B and T, appends H K and reshapes to the result: eight small nodes. `propagate`
-follows such tensors through the graph. Their values are object arrays of sizes (`sizes`).
+follows such tensors through the graph (data propagation). Their values are object arrays of sizes.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.sizes import (
-    Dims,
-    Size,
-    SymbolicSize,
-    difference,
-    product,
-    symbol,
-    total,
-)
 from keras_transformer.types import Array
 
 INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
+@dataclass(frozen=True)
+class SymbolicSize:
+    """`factor` times the product of `symbols`, which are sorted names."""
+
+    factor: int
+    symbols: tuple[str, ...]
+
+
+Size = int | SymbolicSize
+Dims = tuple[Size, ...]
+
+
+def symbol(name: str) -> SymbolicSize:
+    """A size of which only the name is known."""
+    return SymbolicSize(1, (name,))
+
+
+def parts(size: Size) -> tuple[int, tuple[str, ...]]:
+    """The factor and the symbols of a size."""
+    return (size, ()) if isinstance(size, int) else (size.factor, size.symbols)
+
+
+def _size(factor: int, symbols: Iterable[str]) -> Size:
+    symbols = tuple(sorted(symbols))
+    return SymbolicSize(factor, symbols) if symbols and factor else factor
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of any number of sizes."""
+    factor, symbols = 1, ()
+    for size in sizes:
+        other, others = parts(size)
+        factor, symbols = factor * other, symbols + others
+    return _size(factor, symbols)
+
+
+def quotient(size: Size, divisor: Size) -> Size | None:
+    """`size / divisor` if it is exact for all values of the symbols, else `None`."""
+    factor, symbols = parts(size)
+    other, others = parts(divisor)
+    remaining = list(symbols)
+    for name in others:
+        if name not in remaining:
+            return None
+        remaining.remove(name)
+    return _size(factor // other, remaining) if other and factor % other == 0 else None
+
+
+def total(left: Size, right: Size) -> Size:
+    """`left + right`: exact for integers, else a symbol that is named after the formula."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right
+    if 0 in (left, right):
+        return left if right == 0 else right
+    return symbol(f"({left!r} + {right!r})")
+
+
+def difference(left: Size, right: Size) -> Size:
+    """`left - right`: exact for integers, else a symbol that is named after the formula."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left - right
+    return left if right == 0 else symbol(f"({left!r} - {right!r})")
+
+
+def depends_on(size: Size, name: str) -> bool:
+    """Whether a size contains a symbol of an axis of the value `name`."""
+    return any(part.startswith(f"{name}[") for part in parts(size)[1])
+
+
+def broadcast_size(sizes: Iterable[Size], otherwise: Size) -> Size:
+    """The size of one axis after broadcasting.
+
+    A size of 1 is stretched to the others, and an integer is preferred to a symbol. Two different
+    symbols may be equal at run time, or one of them may be 1, so the result is a new symbol.
+
+    Args:
+        sizes: the inputs' sizes of this axis.
+        otherwise: the new symbol.
+    """
+    sizes = set(sizes) - {1}
+    integers = [size for size in sizes if isinstance(size, int)]
+    candidates = integers or (sizes if len(sizes) < 2 else [otherwise])
+    return next(iter(candidates), 1)
+
+
 class ShapeTable:
-    """What is known of shapes. Values of which nothing is known are in neither dict.
+    """Inferred shapes of a graph. Unknown values are in neither dict.
 
     Attributes:
-        dims: dict from values to their shapes, tuples of sizes (`sizes`).
+        dims: dict from values to their shapes, tuples of sizes (`shape_data`).
         data: dict from small integer tensors to their values, object arrays of sizes.
     """
 

@@ -18,8 +18,14 @@ import onnx_ir as ir
 from keras_transformer.export.graph import layout_rules as layout
 from keras_transformer.export.graph.layout_rules import replace_axes
 from keras_transformer.export.graph.nodes import attribute
-from keras_transformer.export.graph.shape_data import ShapeTable
-from keras_transformer.export.graph.sizes import Dims, broadcast_size, product, quotient, total
+from keras_transformer.export.graph.shape_data import (
+    Dims,
+    ShapeTable,
+    broadcast_size,
+    product,
+    quotient,
+    total,
+)
 
 
 def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
@@ -32,7 +38,7 @@ def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
     return tuple(output)
 
 
-def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
+def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> Dims | None:
     """The input stretched to a target: an axis of 1 takes the target's size.
 
     (B, 1, 1, T) expanded to [1, 1, T, 1] is (B, 1, T, T).
@@ -43,12 +49,12 @@ def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> Dims | None:
     return broadcast(shapes, node, dims, tuple(target.flat))
 
 
-def same_as_first(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims:
+def same_as_first(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims:
     """Operators that change numbers and keep the shape."""
     return dims
 
 
-def reduce(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> Dims | None:
+def reduce(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims | None:
     """Sums, means and products along `axes`, which is an attribute or a second input."""
     axes = attribute(node, "axes", None)
     if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
@@ -75,7 +81,9 @@ def matmul(shapes: ShapeTable, node: ir.Node, left: Dims, right: Dims) -> Dims |
     return (*broadcast(shapes, node, left[:-2], right[:-2]), left[-2], columns)
 
 
-def skip_layer_normalization(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims]:
+def skip_layer_normalization(
+    shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None
+) -> list[Dims]:
     """ONNX Runtime's residual + norm: the norm first, the sum last, statistics between them."""
     return [dims, (), (), dims]
 
@@ -90,7 +98,7 @@ def multi_head_attention(
 
 
 def packed_attention(
-    shapes: ShapeTable, node: ir.Node, dims: Dims, weights: Dims, *_
+    shapes: ShapeTable, node: ir.Node, dims: Dims, weights: Dims, *_: Dims | None
 ) -> Dims | None:
     """ONNX Runtime's attention with its projections, (D, 3 H K): (B, T, D) gives (B, T, H K)."""
     size = quotient(weights[1], 3)
@@ -134,7 +142,7 @@ def non_zero(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
     return (len(dims), shapes.new_symbol(node.outputs[0], 1))
 
 
-def top_k(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> list[Dims] | None:
+def top_k(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> list[Dims] | None:
     """Values and indices: `k` replaces the size of an axis."""
     count = shapes.data.get(node.inputs[1])
     if count is None:
@@ -142,7 +150,7 @@ def top_k(shapes: ShapeTable, node: ir.Node, dims: Dims, _) -> list[Dims] | None
     return [replace_axes(dims, [attribute(node, "axis", -1)], (count.flat[0],))] * 2
 
 
-def recurrent(shapes: ShapeTable, node: ir.Node, dims: Dims, *_) -> list[Dims] | None:
+def recurrent(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> list[Dims] | None:
     """LSTM and others: (S, B, D) gives all states (S, 1 or 2, B, H) and the last (1 or 2, B, H)."""
     size = attribute(node, "hidden_size", None)
     if size is None or attribute(node, "layout", 0):

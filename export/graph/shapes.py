@@ -1,7 +1,7 @@
 """Symbolic shape inference for an ONNX graph, loops included.
 
 Converted Keras code computes each shape at run time, with about ten small nodes where one constant
-would do. To find these, sizes are followed through the graph as products of symbols (`sizes`).
+would do. To find these, sizes are followed through the graph as products of symbols (`shape_data`).
 `docs/library.md` says why no existing inference does this.
 """
 
@@ -10,9 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from keras_transformer.export.graph.shape_data import INTEGERS, ShapeTable, propagate
+from keras_transformer.export.graph.shape_data import (
+    INTEGERS,
+    Dims,
+    ShapeTable,
+    depends_on,
+    propagate,
+)
 from keras_transformer.export.graph.shape_rules import RULES
-from keras_transformer.export.graph.sizes import Dims, depends_on
 
 # Larger integer tensors are data, not shapes.
 LARGEST = 64

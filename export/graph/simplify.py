@@ -1,7 +1,7 @@
 """Graph passes that change no number, so that only necessary nodes remain.
 
-`simplify` repeats four passes until none finds anything: constants (`folding`), plain reshapes and
-nodes that do nothing (`no_ops`), and nodes that may leave a loop (`loops`). Each starts from newly
+`simplify` repeats some passes until none finds anything: constants, reshapes and
+nodes without effect (`folding`), and nodes that may leave a loop (`loops`). Each starts from newly
 inferred shapes. `docs/library.md` compares this with existing optimizers.
 """
 
@@ -10,13 +10,12 @@ from onnx_ir.passes import common
 
 from keras_transformer.export.graph.einsums import multiply_matrices
 from keras_transformer.export.graph.empty_batches import positive_axes
-from keras_transformer.export.graph.folding import fold_constants
+from keras_transformer.export.graph.folding import fold_constants, plain_reshapes, remove_no_ops
 from keras_transformer.export.graph.loops import (
     hoist_invariants,
     hoist_row_operations,
     keep_loop_state,
 )
-from keras_transformer.export.graph.no_ops import plain_reshapes, remove_no_ops
 from keras_transformer.export.graph.shapes import InferredShapes
 
 

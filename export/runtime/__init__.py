@@ -6,11 +6,11 @@
     python -m keras_transformer.export.runtime out/onnx < in.txt > out.txt
     python -m keras_transformer.export.runtime --check out/onnx
 
-What lives here, from the bottom up:
+Contents, from the bottom up:
 
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
 - `lines`: which lines are refused, and how results are written;
-- `rows` and `text_rows`: readers, which turn arrays and texts into rows of the model;
+- `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
 - `batching`: batches, worker threads, and faults of single rows;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
@@ -18,7 +18,7 @@ What lives here, from the bottom up:
 - `installation`, `trials` and `check`: what is wrong with serving on this machine;
 - `console` and `__main__`: the command line.
 
-What may be imported: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
+Imports: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
 what that imports. A new task with a search is a class in `searches`; a new task without one is a
 head in `export.artefact.task_heads`.
 """
@@ -33,7 +33,7 @@ from keras_transformer.export.artefact.results import (
     Translation,
     Vector,
 )
-from keras_transformer.export.runtime.predictor import Predictor, answers, open_runner
+from keras_transformer.export.runtime.predictor import Predictor, open_runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
 
@@ -51,7 +51,6 @@ __all__ = [
     "Translation",
     "Translator",
     "Vector",
-    "answers",
     "open_runner",
     "open_text_model",
 ]

@@ -111,7 +111,7 @@ class StepsSession:
         tensors, steps = self.run_steps(buffers)
         history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
         width, most = scores.shape[1], history.shape[2]
-        results = finished(history[:, -width:, most - steps :], scores, given)
+        results = final_outputs(history[:, -width:, most - steps :], scores, given)
         found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
         return [found[name] for name in names or found]
 
@@ -176,7 +176,7 @@ class StepsSession:
         return binding
 
 
-def finished(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
+def final_outputs(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
     """The outputs of a search: ids (B, W, T), without the prompt and padding columns, and scores.
 
     Args:

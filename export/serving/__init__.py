@@ -2,7 +2,7 @@
 
     python -m keras_transformer.export.serving en-de=out/onnx --port 8080
 
-What lives here, from the bottom up:
+Contents, from the bottom up:
 
 - `limits`: all sizes and times, and the refusals with their statuses in HTTP and gRPC;
 - `engine`: an artefact and its sessions; `line_queue`: makes batches of lines of similar length;

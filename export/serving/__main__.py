@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import pathlib
 import re
 import select
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from keras_transformer.export.serving import MissingExtra, Served, serve
 from keras_transformer.export.serving.limits import Limits
@@ -16,48 +17,48 @@ _KINDS = {"replicas": int, "gpus": float, "threads": int, "workers": int, "batch
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def parser():
-    """The parser of the command line."""
-    made = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    found = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.serving",
-        description="Serve artefacts over HTTP and gRPC, on this machine's 127.0.0.1 unless told "
-        "otherwise, until SIGTERM.",
+        description="Serve artefacts over HTTP and gRPC until SIGTERM, by default at 127.0.0.1.",
         epilog="Exit status: 0 all requests that were taken in were answered; 1 some were not; "
         "2 wrong arguments, a bad artefact, a port that is taken.",
     )
-    made.add_argument(
+    add, limits = found.add_argument, Limits()
+    add(
         "models",
         nargs="+",
         metavar="[NAME=]FOLDER[,OPTION=VALUE...]",
-        help="what export_onnx wrote, and the name to serve it by (the folder's). A translator "
-        "called en-de is a pair of languages for /translate. Options: replicas, gpus (for each), "
-        "threads, workers, batch_tokens, provider",
+        help="folder of an artefact, and its name in the service (default: the folder's). A "
+        "translator called en-de is a pair of languages for /translate. Options: replicas, gpus "
+        "(for each), threads, workers, batch_tokens, provider",
     )
-    made.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
-    made.add_argument("--port", type=int, default=8080, help="of HTTP (%(default)s; 0: any)")
-    made.add_argument("--grpc-port", type=int, help="of gRPC (the next one)")
-    made.add_argument(
+    add("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    add("--port", type=int, default=8080, help="of HTTP (%(default)s; 0: any)")
+    add("--grpc-port", type=int, help="of gRPC (the next one)")
+    add(
         "--queue",
         type=int,
-        default=Limits.waiting_lines,
+        default=limits.waiting_lines,
         metavar="LINES",
         help="that may wait for a model before requests are refused (%(default)s)",
     )
-    made.add_argument(
+    add(
         "--deadline",
         type=float,
-        default=Limits.deadline_seconds,
+        default=limits.deadline_seconds,
         metavar="SECONDS",
         help="of requests that bring none (%(default)g)",
     )
-    made.add_argument(
+    add(
         "--drain",
         type=float,
         default=30.0,
         metavar="SECONDS",
         help="that open requests have after SIGTERM (%(default)g)",
     )
-    made.add_argument(
+    add(
         "--allow-host",
         action="append",
         default=[],
@@ -65,23 +66,27 @@ def parser():
         help="additional host name to accept in `Host` and `Origin`, for example your proxy's; "
         "repeatable",
     )
-    made.add_argument(
+    add(
         "--replicas",
         type=int,
         metavar="N",
         help="processes for each model that names no number, started and watched by Ray "
         "(default: this process alone, without Ray)",
     )
-    made.add_argument("--quiet", action="store_true", help="no line a request on standard output")
-    made.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
-    return made
+    add("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
+    add("--quiet", action="store_true", help="no line for each request on standard output")
+    return found
 
 
-def named(text):
-    """The name and the `Served` of an argument.
+def named(text: str, replicas: int | None = None) -> tuple[str, Served]:
+    """Reads the argument of a model: its name and how it is served.
+
+    Args:
+        text: `[NAME=]FOLDER[,OPTION=VALUE...]`.
+        replicas: int, if the argument has none.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the argument is wrong.
     """
     place, *options = text.split(",")
     name, equals, folder = place.partition("=")
@@ -89,7 +94,7 @@ def named(text):
         name, folder = pathlib.Path(place).resolve().name, place
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name for an address: pass NAME=FOLDER")
-    found = {}
+    found: dict[str, Any] = {"replicas": replicas}
     for option in options:
         key, _, value = option.partition("=")
         if key == "provider":
@@ -104,30 +109,20 @@ def named(text):
     return name, Served(folder, **found)
 
 
-def main(arguments=None):
-    """The command line. Returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line, and returns the exit status."""
     options = parser().parse_args(arguments)
 
-    def listening(port, grpc_port):
+    def listening(port: int, grpc_port: int) -> None:
         say(f"serving {', '.join(models)}: http {options.host}:{port}, grpc {grpc_port}")
 
     try:
-        pairs = [named(text) for text in options.models]
+        pairs = [named(text, options.replicas) for text in options.models]
         models = dict(pairs)
-        if options.replicas is not None:
-            own = {"replicas": options.replicas}
-            models = {
-                name: served if served.replicas else dataclasses.replace(served, **own)
-                for name, served in models.items()
-            }
         if len(models) < len(pairs):
             raise ValueError("two models have one name: pass NAME=FOLDER")
-        limits = dataclasses.replace(
-            Limits(), waiting_lines=options.queue, deadline_seconds=options.deadline
-        )
-        log = None
-        if not options.quiet and sys.stdout is not None:
-            log = _Output()
+        limits = Limits(waiting_lines=options.queue, deadline_seconds=options.deadline)
+        has_log = not options.quiet and sys.stdout is not None
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints, and the log is JSON
             answered = serve(
                 models,
@@ -135,7 +130,7 @@ def main(arguments=None):
                 options.port,
                 options.grpc_port,
                 limits=limits,
-                log=log,
+                log=_Output() if has_log else None,
                 drain_seconds=options.drain,
                 ray_address=options.ray_address,
                 listening=listening,
@@ -152,7 +147,7 @@ def main(arguments=None):
 class _Output:
     """Standard output without a buffer, which Python would flush at exit, however long that takes.
 
-    Writing waits for a reader also where the output does not block.
+    Writing waits for a reader even if the output does not block.
     """
 
     def write(self, text: str) -> None:
@@ -164,10 +159,11 @@ class _Output:
                 select.select([], [1], [])
 
     def flush(self) -> None:
-        pass
+        """Does nothing: `write` has written."""
 
 
-def say(text):
+def say(text: str) -> None:
+    """Prints a line on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
+from keras_transformer.export.artefact.signature import MANIFEST_FILE
 from keras_transformer.export.runtime import ArtefactError, open_runner
 from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
@@ -114,6 +114,7 @@ class Engine:
         runner = idle.get()
         start = time.perf_counter()
         try:
+            # Results hold no lengths. The metrics need them, so the lines are tokenised twice.
             lengths = runner.lengths(items)
             results = list(runner.results(items, seed, self._most_tokens, max(1, len(items))))
         except ValueError as error:
@@ -157,9 +158,8 @@ class Engine:
         idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for number in range(self._workers):
             idle.put(runners[number % len(runners)])
-        draws = any(value["name"] == SEED for value in manifest["inputs"])
-        task, version = manifest["task"], manifest["checksum"][:12]
-        return Description(task, version, draws), idle
+        version = manifest["checksum"][:12]
+        return Description(manifest["task"], version, runners[0].samples), idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Changes when the manifest is replaced; None if there is none."""

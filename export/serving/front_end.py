@@ -17,7 +17,7 @@ from keras_transformer.export.serving.models import Models
 class _Server(uvicorn.Server):
     """uvicorn's server, which leaves signals to the service."""
 
-    def capture_signals(self):
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 

@@ -72,7 +72,7 @@ _ONE_OF = {"InferParameter": "parameter_choice"}
 _KINDS = {name: [text.split()[-2] for text in fields] for name, fields in _FIELDS.items()}
 
 
-def _file():
+def _file() -> descriptor_pb2.FileDescriptorProto:
     package = "keras_transformer.inference"
     file = descriptor_pb2.FileDescriptorProto(
         name="keras_transformer/inference.proto", package=package, syntax="proto3"
@@ -148,8 +148,8 @@ def count_fields(name: str, data: bytes, most: int) -> int:
     return count
 
 
-def _varint(data, place):
-    """An integer in seven bits a byte, and the place behind it."""
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """Reads an integer, seven bits a byte; returns it and the place behind it."""
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(data):

@@ -5,12 +5,12 @@ import json
 import sys
 import threading
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from keras_transformer.export.serving.engine import BatchResult
-from keras_transformer.export.serving.limits import Admission
+from keras_transformer.export.serving.limits import Admission, Output
 from keras_transformer.export.serving.line_queue import LineQueue
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
@@ -64,7 +64,7 @@ class Log:
         dropped: counter of the lines that were not written.
     """
 
-    def __init__(self, file: TextIO, dropped: Counter) -> None:
+    def __init__(self, file: Output, dropped: Counter) -> None:
         self._file, self._dropped = file, dropped
         self._lines: list[str] = []
         self._arrived, self._closing = threading.Event(), threading.Event()
@@ -111,7 +111,7 @@ class Metrics:
         registry: of `prometheus_client`.
     """
 
-    def __init__(self, log: TextIO | None = sys.stdout) -> None:
+    def __init__(self, log: Output | None = sys.stdout) -> None:
         self.registry = CollectorRegistry()
         batch, request = ("model", "replica"), ("protocol", "model")
         self._requests = self._make(Counter, "requests", "Requests.", (*request, "status"))

@@ -138,6 +138,7 @@ class RayPool:
         self._options = options | {"workers": workers, "batch_tokens": batch_tokens}
         self._actor = ray.remote(Engine).options(
             num_cpus=0,  # `threads` and `workers` decide how many cores are used
+            memory=1 + sum(path.stat().st_size for path in pathlib.Path(folder).iterdir()),
             num_gpus=gpus,
             scheduling_strategy="SPREAD",
             max_concurrency=workers + 1,  # one thread is left for signs of life

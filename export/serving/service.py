@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.ray_cluster import running_ray
-from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.limits import Limits, Output
 from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
 from keras_transformer.types import StrPath
 
@@ -91,7 +91,7 @@ def serve(
     grpc_port: int | None = None,
     *,
     limits: Limits | None = None,
-    log: TextIO | None = sys.stdout,
+    log: Output | None = sys.stdout,
     drain_seconds: float = 30.0,
     ray_address: str | None = None,
     listening: Callable[[int, int], None] | None = None,
@@ -210,7 +210,7 @@ def _extra(name: str) -> Iterator[None]:
 
 
 async def _serve(
-    pools: dict[str, Pool], limits: Limits, log: TextIO | None, **servers: Any
+    pools: dict[str, Pool], limits: Limits, log: Output | None, **servers: Any
 ) -> bool:
     """Opens the pools, and serves them with `run_servers` until a signal."""
     stop = asyncio.Event()

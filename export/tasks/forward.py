@@ -242,7 +242,7 @@ class ForwardTask:
         """The fields that a head adds to the manifest; none without a head."""
         if self.head is None:
             return {}
-        return {"head": described(self.head), "ignores_padding": self.ignores_padding(cases)}
+        return {"head": describe_head(self.head), "ignores_padding": self.ignores_padding(cases)}
 
     def ignores_padding(self, cases: Sequence[Case]) -> bool:
         """Whether Keras gives the same for rows of ids with and without padding on the right."""
@@ -266,7 +266,7 @@ class ForwardTask:
         return True
 
 
-def described(head: Head) -> dict[str, Any]:
+def describe_head(head: Head) -> dict[str, Any]:
     """`{"class_name", "config"}` of a head, as in the manifest."""
     return {"class_name": type(head).__name__, "config": head.get_config()}
 

@@ -170,7 +170,9 @@ class Shortlist:
     """
 
     def __init__(self, first_count: int, offsets: Ids, ids: Ids) -> None:
-        self.first_count, self.offsets, self.ids = first_count, offsets, ids
+        self.first_count: int = first_count
+        self.offsets: Ids = offsets
+        self.ids: Ids = ids
 
     def candidates(self, source_ids: Iterable[int]) -> Ids:
         """The ids, in order, that a source of these ids allows, end token included.

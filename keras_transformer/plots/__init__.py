@@ -1,10 +1,10 @@
-"""Figures: what people look at while they train, and at what a trained model does.
+"""Figures: learning curves and attention maps.
 
-What lives here: one file a kind of figure. Every function returns a `matplotlib.figure.Figure` made
-without pyplot, so no display is needed and nothing stays open. `figure.savefig(path)` writes it.
+Each kind of figure is one file. Every function returns a `matplotlib.figure.Figure` made without
+pyplot, so that no display is needed and nothing stays open. `figure.savefig(path)` writes it.
 
-What may be imported: NumPy, Keras, layers, trees and special ids of this package; Matplotlib only
-inside the functions that draw. A new kind of figure is one file here, and its function below.
+Imports: NumPy, Keras and layers; Matplotlib only inside the functions that draw. A new kind of
+figure is one file here, and its function below.
 """
 
 from keras_transformer.plots.attention import (

@@ -129,7 +129,7 @@ class BracketGrammar:
     def step(
         self, ids: Tensor, state: BracketState, known: Tensor | tuple[()]
     ) -> tuple[Tensor, BracketState]:
-        """Which tokens may follow, boolean (B, W, V), and the next state. See `Grammar`."""
+        """Returns the allowed next tokens, boolean (B, W, V), and the next state. See `Grammar`."""
         kind = tf.gather(self.kind, ids)  # (B, W), as are all conditions below
         state = self._after(ids, kind, state)
         inside = state.depth > 0

@@ -26,7 +26,7 @@ class Grammar(Protocol):
             source: the input of the model's encoder: ids (B, S), or a dict of arrays.
 
         Returns:
-            What `step` needs to know about the source: a nest of tensors (B, ...), `()` for none.
+            The facts about the source that `step` needs: a nest of tensors (B, ...), `()` for none.
         """
 
     def start(self, batch_size: Tensor, beam_width: int) -> Any:

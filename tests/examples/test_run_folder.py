@@ -13,7 +13,6 @@ import tensorflow as tf  # noqa: E402
 from support import arguments, recipes, selection  # noqa: E402
 from support.devices import mirrored_strategy  # noqa: E402
 from support.run_folder import HistoryLog, RunFolder  # noqa: E402
-from support.scores.bleu import bleu  # noqa: E402
 from support.sets.text_sets import TextSets  # noqa: E402
 
 from keras_transformer.training.checkpoints import write_checkpoint  # noqa: E402
@@ -177,21 +176,6 @@ def test_there_must_be_something_to_choose(run, values, penalties):
     save_epochs(run, *values)
     with pytest.raises(ValueError, match="nothing to choose from"):
         selection.choose_weights(make_model(), run, lambda penalty: 1.0, penalties, usual=2)
-
-
-def test_bleu_is_that_of_sacrebleu():
-    sacrebleu = pytest.importorskip("sacrebleu")
-    found, wanted = ["eine rote Katze saß", "ein Hund"], ["eine rote Katze saß", "der Hund"]
-    score = bleu(found, wanted, "char")
-    assert score["bleu"] == sacrebleu.corpus_bleu(found, [wanted], tokenize="char").score
-    assert score["exact_match"] == 0.5 and "tok:char" in score["signature"]
-    assert score["lengths"] == {"system": 23, "reference": 23} and score["brevity_penalty"] == 1
-
-
-@pytest.mark.parametrize(("found", "wanted"), [([], []), (["a"], ["a", "b"])])
-def test_bleu_needs_a_reference_for_each_translation(found, wanted):
-    with pytest.raises(ValueError, match="one reference for each"):
-        bleu(found, wanted)
 
 
 def test_an_annealed_rate_ends_at_zero():

@@ -1,9 +1,7 @@
 """The example script, from text to a measured and exported model, on number words."""
 
-import importlib.util
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -11,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import processes
+from support import processes, scripts
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -27,7 +25,6 @@ from keras_transformer.export.runtime import Translator  # noqa: E402
 from keras_transformer.training import callbacks, checkpoints  # noqa: E402
 
 pytestmark = pytest.mark.slow
-SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "translate.py"
 # Seconds, not minutes; it learns little, but something.
 SMALL = dict(
     model=dict(num_layers=1, d_model=16, num_heads=2, d_ff=19, dropout=0.1),
@@ -35,9 +32,10 @@ SMALL = dict(
     average=6,
 )
 # The script in a process of its own, where nothing is imported before what it imports itself.
-SMALL_SCRIPT = f"""import runpy
-script = runpy.run_path({str(SCRIPT)!r})
-from keras_transformer.training import recipes
+SMALL_SCRIPT = f"""import runpy, sys
+sys.path.insert(0, {str(scripts.EXAMPLES)!r})
+script = runpy.run_path({str(scripts.EXAMPLES / "translate.py")!r})
+from support import recipes
 recipes.RECIPES["numbers"] |= {SMALL!r}
 script["main"]()
 """
@@ -46,9 +44,7 @@ ARGUMENTS = "--limit 67 --vocab-size 331 --tokens-per-batch 613 --beam-width 2 -
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("translate_example", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = scripts.load("translate")
     with pytest.MonkeyPatch.context() as patch, processes.forked_proofs():
         patch.setitem(recipes.RECIPES, "numbers", recipes.RECIPES["numbers"] | SMALL)
         yield module
@@ -70,24 +66,17 @@ def read_metrics(folder):
     return json.loads((folder / "metrics.json").read_text("utf-8"))
 
 
+@pytest.mark.full
 def test_leaves_what_it_promises(done):
     names = {path.name for path in done.iterdir()}
     pictures = {"learning_curve.png", "attention.png"}
-    assert names == pictures | {
-        "model.keras",
-        "tokenizer.model",
-        "metrics.json",
-        "history.jsonl",
-        "run.json",
-        "weights",
-        "state",
-        "saved_model",
-        "onnx",
-    }
+    files = {"model.keras", "tokenizer.model", "metrics.json", "history.jsonl", "run.json"}
+    assert names == pictures | files | {"weights", "state", "saved_model", "onnx"}
     for name in pictures:
         assert (done / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_metrics_say_how_and_what(done):
     metrics = read_metrics(done)
     assert metrics["command"].startswith("python examples/translate.py --limit 67")
@@ -102,6 +91,7 @@ def test_metrics_say_how_and_what(done):
     assert score["lengths"]["reference"] > 0
 
 
+@pytest.mark.full
 def test_saved_model_is_the_chosen_average_and_gives_the_reported_bleu(script, done):
     metrics = read_metrics(done)
     chosen = metrics["chosen_on_validation"]
@@ -119,10 +109,11 @@ def test_saved_model_is_the_chosen_average_and_gives_the_reported_bleu(script, d
     tokenizer = kt.Tokenizer.load(done / "tokenizer.model")
     sources, references = number_words(limit=67).tests["test"]
     search = kt.BeamSearch(2, chosen["length_penalty"])
-    translations = callbacks.translate(search, model, tokenizer, sources)
+    translations = kt.translate(search, model, tokenizer, sources)
     assert bleu(translations, references, "char") == metrics["scores"]["test"]
 
 
+@pytest.mark.full
 def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     compared = read_metrics(done)["onnx_beside_keras"]
     assert compared["sentences"] == compared["same_tokens"] == compared["same_texts"] == 67
@@ -132,7 +123,7 @@ def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     sources, _ = number_words(limit=67).tests["test"]
     penalty = read_metrics(done)["chosen_on_validation"]["length_penalty"]
     search = kt.BeamSearch(2, penalty)
-    found = callbacks.translate(search, model, translator.tokenizer, sources[:7])
+    found = kt.translate(search, model, translator.tokenizer, sources[:7])
     assert translator.translate(sources[:7]) == found
 
 
@@ -214,6 +205,7 @@ def problem(script, arguments):
     return str(ended.value.code)
 
 
+@pytest.mark.full
 def test_other_arguments_do_not_go_on_with_a_run(script, done):
     said = problem(script, [*ARGUMENTS.split(), "--seed", "2", "--output", str(done)])
     assert said.startswith("translate.py: ") and "another run: it differs in seed." in said
@@ -261,9 +253,9 @@ def test_replicas_of_a_cpu_train_together_and_libraries_keep_quiet(tmp_path):
 
 
 def test_examples_are_short_and_in_the_index():
-    index = (SCRIPT.parent / "README.md").read_text("utf-8")
-    scripts = sorted(SCRIPT.parent.glob("*.py"))
-    assert scripts
-    for path in scripts:
+    index = (scripts.EXAMPLES / "README.md").read_text("utf-8")
+    paths = sorted(scripts.EXAMPLES.glob("*.py"))
+    assert paths
+    for path in paths:
         assert len(path.read_text("utf-8").splitlines()) <= 210, path.name
         assert f"| `{path.name}` |" in index

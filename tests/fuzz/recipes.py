@@ -39,8 +39,9 @@ class ByHand(keras.layers.Layer):
         if self.what == "cond":
             return ops.cond(ops.sum(x) > 0, lambda: ops.exp(y), lambda: y) + 1
         if self.what == "while":
-            return ops.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, b, a + 1),
-                                  (0, y, x))[1]  # fmt: skip
+            return ops.while_loop(
+                lambda i, a, b: i < 3, lambda i, a, b: (i + 1, b, a + 1), (0, y, x)
+            )[1]
         if self.what == "scan":
             steps = ops.scan(lambda c, e: (c + e, c * 0.5), y[:, 0], ops.swapaxes(y, 0, 1))[1]
             return ops.swapaxes(steps, 0, 1)
@@ -65,10 +66,13 @@ def read(name):
 CHOICES, TEMPLATES = read("models.txt")
 SEARCH_CHOICES, SEARCHED, SEARCHES = read("searches.txt")
 INPUTS = {
-    "s": "keras.Input((None, 4))", "v": "keras.Input((6,))", "g": "keras.Input((8, 6, 3))",
+    "s": "keras.Input((None, 4))",
+    "v": "keras.Input((6,))",
+    "g": "keras.Input((8, 6, 3))",
     "ids": "keras.Input((None,), dtype='int32', name='ids{}')",
-    "i": "keras.Input(({},), dtype='{}')", "b": "keras.Input((None,), dtype='bool')",
-}  # fmt: skip
+    "i": "keras.Input(({},), dtype='{}')",
+    "b": "keras.Input((None,), dtype='bool')",
+}
 POLICIES = ["mixed_bfloat16", "mixed_float16", "bfloat16", "float16"]
 RANKS = {"s": 3, "v": 2, "g": 4}
 

@@ -40,7 +40,9 @@ def test_the_judge_excuses_numbers_that_noise_moves(monkeypatch, output, place, 
 
 
 @pytest.mark.slow
-def test_random_models_and_searches_are_right_or_refused():
-    command = [sys.executable, str(FUZZER), "--count", "60", "--searches", "6", "--seed", "1"]
+@pytest.mark.parametrize("count, searches", [(20, 2), pytest.param(60, 6, marks=pytest.mark.full)])
+def test_random_models_and_searches_are_right_or_refused(count, searches):
+    command = [sys.executable, str(FUZZER), "--seed", "1"]
+    command += ["--count", str(count), "--searches", str(searches)]
     done = subprocess.run(command, capture_output=True, text=True)  # forks: no TensorFlow before
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -14,9 +14,13 @@ from keras_transformer.export import export_onnx
 from keras_transformer.importers import bert
 
 SIZES = {
-    "vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 24, "max_position_embeddings": 29,
-}  # fmt: skip
+    "vocab_size": 37,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 29,
+}
 
 
 def write(folder, special=(0, 5, 6, 7), **options):

@@ -13,11 +13,21 @@ from keras_transformer.importers import fairseq
 from keras_transformer.importers.mapping import NEVER
 
 SIZES = {
-    "vocab_size": 37, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1,
-    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24, "max_position_embeddings": 29, "activation_function": "relu",
-    "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "bos_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 37,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 29,
+    "activation_function": "relu",
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+    "bos_token_id": 0,
+}
 
 
 def m2m100():
@@ -56,11 +66,15 @@ MODELS = {
         {},
     ),
     "own output": lambda: (
-        *marian(True, decoder_vocab_size=41, share_encoder_decoder_embeddings=False,
-                tie_word_embeddings=False),
+        *marian(
+            True,
+            decoder_vocab_size=41,
+            share_encoder_decoder_embeddings=False,
+            tie_word_embeddings=False,
+        ),
         {},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
@@ -74,11 +88,12 @@ def test_logits_are_those_of_the_origin(make):
     target[:, 0] = 2
     with torch.no_grad():
         expected = origin(
-            input_ids=torch.where(published.mask(source) > 0, published.theirs(orders[0], source),
-                                  1),
+            input_ids=torch.where(
+                published.mask(source) > 0, published.theirs(orders[0], source), 1
+            ),
             attention_mask=published.mask(source),
             decoder_input_ids=published.theirs(orders[1], target),
-        ).logits.numpy()  # fmt: skip
+        ).logits.numpy()
     logits = np.asarray(model({"source_ids": source, "target_ids": target}))
     counted = [row for row in range(logits.shape[2]) if logits[0, 0, row] > NEVER / 2]
     assert sorted(orders[1][counted]) == list(range(size))

@@ -18,8 +18,9 @@ def folder(tmp_path_factory):
 def test_the_model_and_its_tokenizer_are_written_to_train_on(folder, tmp_path):
     assert main(["bergamot", str(folder), str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "model.keras", "tokenizer.model",
-    ]  # fmt: skip
+        "model.keras",
+        "tokenizer.model",
+    ]
     model = keras.saving.load_model(tmp_path / "out" / "model.keras")
     tokenizer = kt.Tokenizer.load(tmp_path / "out" / "tokenizer.model")
     assert model.recurrent and model.vocab_size == tokenizer.vocab_size

@@ -21,9 +21,13 @@ def folder(tmp_path_factory):
     """A BERT folder with `vocab.txt` and random weights."""
     folder = tmp_path_factory.mktemp("bert")
     config = transformers.BertConfig(
-        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=24, max_position_embeddings=29,
-    )  # fmt: skip
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=29,
+    )
     published.drawn(transformers.BertModel(config)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
     return folder

@@ -3,13 +3,15 @@
 Shapes: B batch, S source length, T target length, U their vocabulary, V ours.
 """
 
+import functools
+import itertools
 import json
 import pickle
 import shutil
 
 import numpy as np
 import pytest
-from support import exports, published
+from support import exports, published, tiers
 from support.published import torch, transformers
 
 import keras_transformer as kt
@@ -18,30 +20,54 @@ from keras_transformer.importers import marian
 from keras_transformer.importers.mapping import NEVER
 
 SIZES = {
-    "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
-    "max_position_embeddings": 29, "forced_eos_token_id": None,
-}  # fmt: skip
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 29,
+    "forced_eos_token_id": None,
+}
 OPUS = {
-    "vocab_size": 37, "pad_token_id": 36, "eos_token_id": 0, "decoder_start_token_id": 36,
-    "activation_function": "swish", "scale_embedding": True,
-}  # fmt: skip
+    "vocab_size": 37,
+    "pad_token_id": 36,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 36,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
 VARIANTS = {
     "as OPUS-MT": OPUS,
     "other ids, no scale": {
-        **OPUS, "pad_token_id": 3, "eos_token_id": 2, "decoder_start_token_id": 0,
-        "activation_function": "relu", "scale_embedding": False,
+        **OPUS,
+        "pad_token_id": 3,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 0,
+        "activation_function": "relu",
+        "scale_embedding": False,
     },
     "two vocabularies": {
-        **OPUS, "vocab_size": 41, "decoder_vocab_size": 43, "pad_token_id": 0, "eos_token_id": 1,
-        "unk_token_id": 2, "decoder_start_token_id": 1, "scale_embedding": False,
+        **OPUS,
+        "vocab_size": 41,
+        "decoder_vocab_size": 43,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "unk_token_id": 2,
+        "decoder_start_token_id": 1,
+        "scale_embedding": False,
         "share_encoder_decoder_embeddings": False,
     },
     "own output": {
-        **OPUS, "vocab_size": 37, "decoder_vocab_size": 43, "activation_function": "relu",
-        "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False,
+        **OPUS,
+        "vocab_size": 37,
+        "decoder_vocab_size": 43,
+        "activation_function": "relu",
+        "share_encoder_decoder_embeddings": False,
+        "tie_word_embeddings": False,
     },
-}  # fmt: skip
+}
 MAX_LENGTH = 12
 
 
@@ -73,14 +99,21 @@ class Origin:
         return published.tokens(self.target, generated[:, 1:], end=3)
 
 
-@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
-def origin(request, tmp_path_factory):
-    return Origin(tmp_path_factory.mktemp("marian"), request.param)
-
-
 @pytest.fixture(scope="module")
-def opus(tmp_path_factory):
-    return Origin(tmp_path_factory.mktemp("opus"), OPUS)
+def origins(tmp_path_factory):
+    """A function from the name of a variant to its `Origin`, each made once."""
+    folder = tmp_path_factory.mktemp("marian")
+    return functools.cache(lambda name: Origin(folder / name, VARIANTS[name]))
+
+
+@pytest.fixture(params=VARIANTS)
+def origin(request, origins):
+    return origins(request.param)
+
+
+@pytest.fixture
+def opus(origins):
+    return origins("as OPUS-MT")
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -104,8 +137,12 @@ def test_hidden_states_and_logits_are_those_of_transformers(origin, side):
     assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-def test_searches_write_what_generate_writes(origin, beams):
+@pytest.mark.parametrize(
+    "variant, beams",
+    tiers.quick(itertools.product(VARIANTS, (1, 4)), ("as OPUS-MT", 4), ("two vocabularies", 1)),
+)
+def test_searches_write_what_generate_writes(origins, variant, beams):
+    origin = origins(variant)
     source = published.ids(len(origin.source))
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
     ours = published.found(search(origin.ours, source, MAX_LENGTH).ids)
@@ -113,15 +150,21 @@ def test_searches_write_what_generate_writes(origin, beams):
     assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1  # no model of one text
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", tiers.quick(["float32", "int8"], "float32"))
 def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
     """int8 with float logits: close enough for most of such short texts."""
     source = published.ids(len(opus.source))
     reduced = {} if precision == "float32" else {"keep_float": ["token_embedding"]}
     export_onnx(
-        opus.ours, tmp_path / "onnx", None, kt.BeamSearch(4, length_penalty=0.0),
-        max_length=MAX_LENGTH, precision=precision, verbose=False, **reduced,
-    )  # fmt: skip
+        opus.ours,
+        tmp_path / "onnx",
+        None,
+        kt.BeamSearch(4, length_penalty=0.0),
+        max_length=MAX_LENGTH,
+        precision=precision,
+        verbose=False,
+        **reduced,
+    )
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": source})
     pairs = zip(published.found(token_ids), opus.generate(source, 4), strict=True)
     same = [ours == theirs for ours, theirs in pairs]
@@ -262,8 +305,11 @@ class Code:
         return open, (str(self.path), "w")
 
 
-@pytest.mark.parametrize("save", [torch.save, lambda state, file: file.write_bytes(
-    pickle.dumps(state))], ids=["of PyTorch", "plain"])  # fmt: skip
+@pytest.mark.parametrize(
+    "save",
+    [torch.save, lambda state, file: file.write_bytes(pickle.dumps(state))],
+    ids=["of PyTorch", "plain"],
+)
 def test_a_pickle_with_code_is_refused_and_never_run(copy, save, tmp_path):
     (copy / "model.safetensors").unlink()
     save({"weight": Code(tmp_path / "ran")}, copy / "pytorch_model.bin")

@@ -33,9 +33,12 @@ def origin(tmp_path_factory):
     for row in read:
         with torch.no_grad():
             written = model.generate(
-                torch.tensor([row]), max_new_tokens=9, num_beams=1, do_sample=False,
+                torch.tensor([row]),
+                max_new_tokens=9,
+                num_beams=1,
+                do_sample=False,
                 bad_words_ids=[[ids["<pad>"]], [ids["<unk>"]]],
-            )  # fmt: skip
+            )
         texts.append(tokenizer.decode(written[0], skip_special_tokens=True))
     return folder, read, texts
 
@@ -65,9 +68,15 @@ def artefact(loaded, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "out"
     model, (source, target) = loaded
     export_onnx(
-        model, folder, source, SEARCH, target_tokenizer=target, max_length=9, text=True,
+        model,
+        folder,
+        source,
+        SEARCH,
+        target_tokenizer=target,
+        max_length=9,
+        text=True,
         verbose=False,
-    )  # fmt: skip
+    )
     return folder
 
 

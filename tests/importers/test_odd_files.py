@@ -5,6 +5,7 @@ A configuration may say any number. Nothing of that size is made before the tens
 
 import json
 import pathlib
+import re
 import struct
 import zipfile
 
@@ -26,20 +27,40 @@ from keras_transformer.importers.marian_binary import (
 safetensors = pytest.importorskip("safetensors.numpy")
 ORIGINS = {
     bert: {
-        "model_type": "bert", "vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 29,
+        "model_type": "bert",
+        "vocab_size": 37,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "max_position_embeddings": 29,
     },
     gpt2: {
-        "model_type": "gpt2", "vocab_size": 37, "n_embd": 16, "n_layer": 2, "n_head": 2,
-        "n_positions": 29, "bos_token_id": 0, "eos_token_id": 1,
+        "model_type": "gpt2",
+        "vocab_size": 37,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 29,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
     },
     marian: {
-        "model_type": "marian", "vocab_size": 37, "d_model": 16, "encoder_layers": 2,
-        "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "pad_token_id": 36, "eos_token_id": 0,
-        "decoder_start_token_id": 36, "activation_function": "relu",
+        "model_type": "marian",
+        "vocab_size": 37,
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24,
+        "pad_token_id": 36,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 36,
+        "activation_function": "relu",
     },
-}  # fmt: skip
+}
 LAYERS = {bert: "num_hidden_layers", gpt2: "n_layer", marian: "encoder_layers"}
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -75,10 +96,16 @@ def test_a_table_of_positions_that_no_file_holds_is_not_made_of_any_length(tmp_p
 @pytest.mark.parametrize("name", ["dim-emb", "transformer-dim-ffn", "enc-depth"])
 def test_a_size_that_no_tensor_of_a_binary_file_has_is_refused(name, tmp_path):
     config = {
-        "type": "transformer", "dim-emb": 12, "enc-depth": 1, "dec-depth": 1,
-        "transformer-heads": 3, "transformer-dim-ffn": 19, "dec-cell": "ssru",
-        "transformer-ffn-activation": "relu", "transformer-decoder-autoreg": "rnn",
-    }  # fmt: skip
+        "type": "transformer",
+        "dim-emb": 12,
+        "enc-depth": 1,
+        "dec-depth": 1,
+        "transformer-heads": 3,
+        "transformer-dim-ffn": 19,
+        "dec-cell": "ssru",
+        "transformer-ffn-activation": "relu",
+        "transformer-decoder-autoreg": "rnn",
+    }
     write_model(tmp_path / "model.bin", {"Wemb": normal(23, 12)}, {**config, name: 10**12})
     with pytest.raises(ValueError, match=rf"model\.bin says {name}=1000000000000, but"):
         bergamot.load(tmp_path)
@@ -112,56 +139,52 @@ def test_an_index_that_is_none_is_named(content, tmp_path):
         bert.load_model(tmp_path)
 
 
-def test_numbers_that_numpy_does_not_have_are_named(tmp_path):
-    write(tmp_path, bert)
-    entry = {"dtype": "F8_E4M3", "shape": [2, 3], "data_offsets": [0, 6]}
+def header_of(dtype):
+    """A file of `safetensors` that says to hold a number type that NumPy lacks."""
+    entry = {"dtype": dtype, "shape": [2, 3], "data_offsets": [0, 6]}
     header = json.dumps({"table": entry}).encode()
-    content = struct.pack("<Q", len(header)) + header + bytes(6)
-    (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.safetensors holds a number type"):
-        bert.load_model(tmp_path)
+    return struct.pack("<Q", len(header)) + header + bytes(6)
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
-def test_nested_too_deeply_is_no_json(file, tmp_path, capsys):
-    write(tmp_path, bert)
-    (tmp_path / "vocab.txt").unlink()
-    (tmp_path / file).write_text(DEEP, "utf-8")
-    assert main(["bert", str(tmp_path), str(tmp_path / "out")]) == 1
-    assert f"{file} is no JSON file" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "origin, file, content, message",
+    [
+        (
+            bert,
+            "model.safetensors",
+            header_of("F8_E4M3"),
+            r"model\.safetensors holds a number type",
+        ),
+        (bert, "config.json", DEEP.encode(), r"config\.json is no JSON file"),
+        (marian, "target.spm", b"no model", r"target\.spm cannot be read.* no SentencePiece model"),
+        (marian, "vocab.json", b'{"</s>": 0, "<unk>": [1]}', r"vocab\.json must hold a vocabulary"),
+    ],
+)
+def test_a_file_with_other_content_is_named(origin, file, content, message, tmp_path):
+    write(tmp_path, origin)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        origin.load(tmp_path)
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        {},
-        {"model": []},
-        {"model": {"vocab": [["a", -1.0]]}},
-        {"model": {"vocab": {"a": "5"}}},
-        {"model": {"vocab": {"a": 5}}, "added_tokens": ["b"]},
-        {"model": {"vocab": {"a": 5}}, "added_tokens": [{"content": "b"}]},
+        DEEP,
+        "{}",
+        '{"model": []}',
+        '{"model": {"vocab": [["a", -1.0]]}}',
+        '{"model": {"vocab": {"a": "5"}}}',
+        '{"model": {"vocab": {"a": 5}}, "added_tokens": ["b"]}',
+        '{"model": {"vocab": {"a": 5}}, "added_tokens": [{"content": "b"}]}',
     ],
 )
-def test_a_tokenizer_without_a_vocabulary_of_ids_is_named(content, tmp_path):
+def test_a_tokenizer_without_a_vocabulary_of_ids_is_named(content, tmp_path, capsys):
     write(tmp_path, bert)
     (tmp_path / "vocab.txt").unlink()
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
-    with pytest.raises(ValueError, match=r"tokenizer\.json (must|has)"):
-        bert.load_model(tmp_path)
-
-
-def test_a_text_model_that_is_none_is_named(tmp_path):
-    write(tmp_path, marian)
-    (tmp_path / "target.spm").write_bytes(b"no model")
-    with pytest.raises(ValueError, match=r"target\.spm cannot be read.* no SentencePiece model"):
-        marian.load(tmp_path)
-
-
-def test_a_vocabulary_of_anything_but_ids_is_named(tmp_path):
-    write(tmp_path, marian)
-    (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": [1]}), "utf-8")
-    with pytest.raises(ValueError, match=r"vocab\.json must hold a vocabulary"):
-        marian.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content, "utf-8")
+    assert main(["bert", str(tmp_path), str(tmp_path / "out")]) == 1
+    assert re.search(r"tokenizer\.json (must|has|is no JSON file)", capsys.readouterr().err)
 
 
 class TestPickles:

@@ -18,8 +18,11 @@ LINES = [
     "Um homem de camisa azul está em pé numa escada, limpando uma janela.",
     "Two young, white males are outside near many bushes!",
     "Ein  Mann   schläft – „im“ Zimmer auf einem Sofa … ½ Ⅳ ﬁn",
-    "1 234 567,89 € <s> </s> <unk> <pad> ⁇ ▁ x", "Ωmega 漢字 😀 \u200d\u00a0end", " leading", "",
-]  # fmt: skip
+    "1 234 567,89 € <s> </s> <unk> <pad> ⁇ ▁ x",
+    "Ωmega 漢字 😀 \u200d\u00a0end",
+    " leading",
+    "",
+]
 KINDS = [
     {"model_type": "unigram"},
     {"model_type": "bpe"},

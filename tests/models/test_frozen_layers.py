@@ -220,5 +220,5 @@ def test_lora_chooses_layers_by_name_and_a_refusal_changes_nothing(options, erro
     assert all("feed_forward/hidden" in w.path for w in model.trainable_weights)
     before = flags(model)
     with pytest.raises(ValueError, match="already enabled"):
-        model.enable_lora(2)
+        model.enable_lora(2, names=("hidden",))
     assert flags(model) == before

@@ -406,7 +406,7 @@ def test_it_learns_to_copy():
     model.compile(keras.optimizers.Adam(5e-3), loss)
     inputs = {"source_ids": tokens[:rows], "target_ids": targets[:rows]}
     model.fit(inputs, labels[:rows], batch_size=64, epochs=8, verbose=0)
-    copied = GreedySearch()(model, tokens[rows:], max_length=length + 1).ids[:, 0]
+    copied = GreedySearch()(model, tokens[rows:], max_length=length + 1).ids.numpy()[:, 0]
     assert (copied == labels[rows:])[labels[rows:] > 0].mean() >= 0.98
 
 

@@ -140,7 +140,11 @@ def test_models_that_cannot_be_an_encoder_are_refused(arguments, error, match):
         (np.zeros((3, 8, 8, 3)), TypeError, "pass a dict with an array for each"),
         ({"image": np.zeros((3, 8, 8, 3))}, ValueError, r"must be a dict of \['image', 'place'\]"),
         ({"image": np.zeros((8, 8, 3)), "place": np.zeros((1, 1))}, ValueError, "image has shape"),
-        ({"image": np.zeros((3, 8, 8, 3)), "place": np.zeros((2, 1))}, ValueError, "one batch"),
+        (
+            {"image": np.zeros((3, 8, 8, 3)), "place": np.zeros((2, 1))},
+            ValueError,
+            "batch size of image",
+        ),
         ({"image": np.full((3, 8, 8, 3), "a"), "place": np.zeros((3, 1))}, TypeError, "string"),
     ],
 )

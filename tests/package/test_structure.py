@@ -46,11 +46,12 @@ FLOORS = (
         "training.distribution",
         "training.losses",
         "training.metrics",
+        "training.optimizers",
         "training.replicas",
         "training.schedules",
         "training.steps",
     },
-    {"decoding"},
+    {"decoding", "translation"},
     {"models", "search"},
     {"plots", "importers"},
     {"training"},
@@ -60,7 +61,7 @@ FLOORS = (
     {"importers.__main__"},
 )
 # What needs no framework at all, and what needs Keras only.
-NO_FRAMEWORK = {name for floor in FLOORS[:5] for name in floor}
+NO_FRAMEWORK = {name for floor in FLOORS[:6] for name in floor}
 KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
@@ -179,6 +180,10 @@ def test_serving_needs_what_the_extra_installs_and_no_more():
     assert needed(names) == SERVING
     for name in names:
         assert outside(MODULES[name].anywhere) <= SERVING | LATE.get(name, set()), name
+
+
+def test_the_service_needs_no_ray_to_be_imported():
+    assert not needed(among(["export.serving"])) & RAY
 
 
 def test_archives_need_what_their_extra_installs_and_ray_only_when_they_run():

@@ -345,7 +345,7 @@ PROMPTS = np.array(
     ids=["prefix", "prompt", "both", "known", "long", "long and known"],
 )
 def test_beam_and_greedy_equal_a_plain_search(causal, prefix, min_length, unknown):
-    model = FakeModel(11, end_bias=1.5, causal=causal)
+    model = FakeModel(11, end_bias=3.0, causal=causal)
     model.table[:, 1] += 1.0
     source = PROMPTS if causal else sentences(5, 3, 11)
     options = {"min_length": min_length, "allow_unknown": unknown}

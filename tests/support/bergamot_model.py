@@ -12,8 +12,12 @@ from support.marian_writer import write_model
 
 from keras_transformer.importers.marian_binary import SHORTLIST_MAGIC, read_model
 
-LINES = [f"{a} {b} {c} ." for a in ("um", "dois", "três") for b in ("cão", "gato", "homem")
-         for c in ("corre", "dorme", "come pão", "vê o mar")]  # fmt: skip
+LINES = [
+    f"{a} {b} {c} ."
+    for a in ("um", "dois", "três")
+    for b in ("cão", "gato", "homem")
+    for c in ("corre", "dorme", "come pão", "vê o mar")
+]
 D, H, F, DEPTHS = 12, 3, 19, (2, 2)
 CONFIG = {
     "type": "transformer",
@@ -40,9 +44,17 @@ def vocabulary(lines=LINES, size=60, **options):
     """A SentencePiece model numbered as Bergamot's are: </s> 0, <unk> 1, no begin, no padding."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=size, eos_id=0, unk_id=1,
-        bos_id=-1, pad_id=-1, hard_vocab_limit=False, minloglevel=2, **options,
-    )  # fmt: skip
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=size,
+        eos_id=0,
+        unk_id=1,
+        bos_id=-1,
+        pad_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
     return model.getvalue()
 
 

@@ -10,6 +10,7 @@ import hashlib
 import keras
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 from support import shared
@@ -103,6 +104,39 @@ def graph(converted):
     for name, value in converted.graph.initializers.items():
         copy.graph.initializers[name].meta.update(value.meta)
     return copy
+
+
+def fused(model, precision="float32"):
+    """The fused graph of a Keras model, or of a converted graph, as an export writes it."""
+    from keras_transformer.export.graph.fuse import fuse_blocks
+
+    converted = convert(model) if isinstance(model, keras.Model) else graph(model)
+    fuse_blocks(converted, precision)
+    return converted
+
+
+def operators(model):
+    """How often each operator is in an `onnx_ir.Model`, loops included."""
+    return counts(ir.to_proto(model).graph)
+
+
+def parsed(text):
+    """The `onnx_ir.Model` of a graph in ONNX's textual form."""
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>{text}'))
+
+
+def check(model, exported, rtol=1e-4, **inputs):
+    """Compares the results of an `onnx_ir.Model` with those of the Keras model."""
+    arrays = [inputs[tensor.name] for tensor in model.inputs]
+    expected = model(arrays if len(arrays) > 1 else arrays[0])
+    expected = expected.values() if isinstance(expected, dict) else [expected]
+    for result, array in zip(run(exported, **inputs), expected, strict=True):
+        np.testing.assert_allclose(result, array, rtol=rtol, atol=1e-5)
+
+
+def numbers(*shape):
+    """Normal random numbers, the same at each call."""
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
 def run(model, **inputs):

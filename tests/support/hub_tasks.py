@@ -40,10 +40,20 @@ def sentence_pieces(pad=0, end=1, begin=2, unknown=3):
     """A serialised SentencePiece model."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_writer=made, vocab_size=37, minloglevel=2,
-        model_type="bpe", pad_id=pad, eos_id=end, bos_id=begin, unk_id=unknown,
-        pad_piece="<pad>", eos_piece="<eos>", bos_piece="<bos>", unk_piece="<unk>",
-    )  # fmt: skip
+        sentence_iterator=iter(LINES),
+        model_writer=made,
+        vocab_size=37,
+        minloglevel=2,
+        model_type="bpe",
+        pad_id=pad,
+        eos_id=end,
+        bos_id=begin,
+        unk_id=unknown,
+        pad_piece="<pad>",
+        eos_piece="<eos>",
+        bos_piece="<bos>",
+        unk_piece="<unk>",
+    )
     return made.getvalue()
 
 
@@ -60,9 +70,15 @@ def gemma():
     models = hub.models
     tokenizer = models.GemmaTokenizer(sentence_pieces())
     backbone = models.GemmaBackbone(
-        tokenizer.vocabulary_size(), num_layers=1, num_query_heads=4, num_key_value_heads=2,
-        hidden_dim=12, intermediate_dim=34, head_dim=6, dropout=DROPOUT,
-    )  # fmt: skip
+        tokenizer.vocabulary_size(),
+        num_layers=1,
+        num_query_heads=4,
+        num_key_value_heads=2,
+        hidden_dim=12,
+        intermediate_dim=34,
+        head_dim=6,
+        dropout=DROPOUT,
+    )
     return models.GemmaCausalLM(backbone, models.GemmaCausalLMPreprocessor(tokenizer, LENGTH))
 
 

@@ -29,12 +29,22 @@ def write(folder):
     ids = {piece: number for number, piece in enumerate(pieces)}
     (folder / "vocab.json").write_text(json.dumps(ids), "utf-8")
     config = transformers.MarianConfig(
-        vocab_size=len(ids), d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24,
-        decoder_ffn_dim=24, max_position_embeddings=40, pad_token_id=ids["<pad>"], eos_token_id=0,
-        decoder_start_token_id=ids["<pad>"], activation_function="swish", scale_embedding=True,
+        vocab_size=len(ids),
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        max_position_embeddings=40,
+        pad_token_id=ids["<pad>"],
+        eos_token_id=0,
+        decoder_start_token_id=ids["<pad>"],
+        activation_function="swish",
+        scale_embedding=True,
         forced_eos_token_id=None,
-    )  # fmt: skip
+    )
     model = published.drawn(transformers.MarianMTModel(config))
     model.save_pretrained(folder)
     return model, ids
@@ -43,6 +53,7 @@ def write(folder):
 def tokenizer(folder):
     """`transformers`' own tokenizer of a folder."""
     return transformers.MarianTokenizer(
-        source_spm=str(folder / "source.spm"), target_spm=str(folder / "target.spm"),
+        source_spm=str(folder / "source.spm"),
+        target_spm=str(folder / "target.spm"),
         vocab=str(folder / "vocab.json"),
-    )  # fmt: skip
+    )

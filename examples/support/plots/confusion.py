@@ -1,4 +1,4 @@
-"""Which classes a model takes for which others.
+"""Confusion matrix of a classifier.
 
 Shapes: N examples, C classes.
 """

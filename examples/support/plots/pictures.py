@@ -9,8 +9,8 @@ import numpy as np
 def plot_picture_attention(pictures, maps, captions, names, title=None):
     """Draws pictures, and beside each what attention weighs: brighter patches weigh more.
 
-    Each map has its own scale, from 0 to its largest weight, for the weights of many patches are
-    small.
+    Each map has its own scale, from 0 to its largest weight, because many patches have small
+    weights.
 
     Args:
         pictures: (N, height, width) or (N, height, width, 1) in grey, (N, height, width, 3) in

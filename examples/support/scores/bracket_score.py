@@ -6,7 +6,7 @@ documented rules, with the parameter file COLLINS.prm:
 - a bracket is a label and the words that it spans; tags of words are none;
 - TOP is left out; ADVP and PRT are equal;
 - punctuation is left out, and the words are counted without it: a comma more or less in a phrase
-  changes nothing. What has punctuation alone is no bracket;
+  changes nothing. A phrase of punctuation alone is no bracket;
 - a bracket that comes twice over the same words must be found twice;
 - sums are over the brackets of all sentences, so long sentences count more.
 
@@ -80,8 +80,8 @@ def bracket_score(gold, predicted):
     """
     if not gold or len(gold) != len(predicted):
         raise ValueError(
-            "There must be one predicted tree, or None, for each of one or more sentences, but "
-            f"there are {len(gold)} sentences and {len(predicted)} trees."
+            "Pass one predicted tree, or None, for each sentence, and at least one sentence. "
+            f"There are {len(gold)} sentences and {len(predicted)} trees."
         )
     wanted, made, right, complete = 0, 0, 0, 0
     for number, (truth, tree) in enumerate(zip(gold, predicted, strict=True)):
@@ -100,7 +100,7 @@ def bracket_score(gold, predicted):
 
 
 def _found(truth, tree, number):
-    """The brackets of a predicted tree. Which words are punctuation, its sentence says."""
+    """The brackets of a predicted tree. Its sentence tells which words are punctuation."""
     tags = [tag for _, tag in tagged_words(truth)]
     if len(tagged_words(tree)) != len(tags):
         raise ValueError(

@@ -50,8 +50,8 @@ SENTENCES = (
     "On {day} {person} {activity} in {place} at {time}.",
     "{person} {activity} in {place} on {day} at {time}.",
 )
-# What is asked for, and how. An activity or a time alone tells the sentence; of person, place and
-# date it takes two.
+# Kinds of questions and their wording. An activity or a time alone identifies the sentence;
+# of person, place and date it takes two.
 QUESTIONS = (
     ("place", "Where is {person} on {date}?"),
     ("place", "In which city does one find {person} on {date}?"),
@@ -100,7 +100,7 @@ def calendar_questions(passages=4000, limit=None):
 
     Args:
         passages: int, how many to train on. 250 others are the validation set, 250 the test set.
-        limit: int, use the first so many questions of each set only. Defaults to `None`: all.
+        limit: int, number of questions used of each set. Defaults to `None`: all.
 
     Returns:
         Three `Questions`: train, valid, test.
@@ -128,12 +128,12 @@ def calendar_questions(passages=4000, limit=None):
 def calendar_summaries(passages=4000, limit=None):
     """Sets of made calendars and summaries of them: who is where, whatever else the passage tells.
 
-    The passages are those of `calendar_questions`. Each of the two people is in both places, in
+    The passages come from `calendar_questions`. Each of the two people is in both places, in
     one order or the other.
 
     Args:
         passages: int, how many to train on. 250 others are the validation set, 250 the test set.
-        limit: int, use the first so many of each set only. Defaults to `None`: all.
+        limit: int, number of examples used of each set. Defaults to `None`: all.
 
     Returns:
         `TextSets` of passages and summaries, with one test set, "test".
@@ -156,10 +156,10 @@ def calendar_summaries(passages=4000, limit=None):
 
 
 def word_overlap_answers(questions):
-    """What looking up words finds: a baseline.
+    """Answers by word overlap: a baseline.
 
     Takes the sentence that has most words in common with the question, the first of several, and
-    in it what is of the kind that is asked for: that kind it is told.
+    in it the words of the right kind. The kind is given.
 
     Args:
         questions: `Questions`.
@@ -194,7 +194,7 @@ def _drawn(passages):
 
 
 def _summary(facts):
-    """Who is where, people and places in the order of the passage."""
+    """People and their places, in the order of the passage."""
     places = {}
     for fact in facts:
         places.setdefault(fact["person"][0], []).append(fact["place"][0])

@@ -24,7 +24,7 @@ def read_synopses(folder, limit=None, longest=60):
 
     Args:
         folder: str or path-like, where "Translation-en" is; ".xz", ".gz" or ".bz2" may follow.
-        limit: int, use the first so many pairs of each set only, in an order by chance. Defaults to
+        limit: int, number of pairs used of each set, in an order by chance. Defaults to
             `None`: all.
         longest: int, most words of a paragraph; the rest of it is left out. Defaults to 60.
 

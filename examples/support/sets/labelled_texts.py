@@ -40,7 +40,7 @@ def read_trec(folder, limit=None):
     Args:
         folder: folder of `TREC.train.all` and `TREC.test.all`: a class number and a question a
             line. A tenth of the training questions becomes the validation set.
-        limit: int, use the first so many texts of each set only. Defaults to `None`: all.
+        limit: int, number of texts used of each set. Defaults to `None`: all.
 
     Returns:
         `LabelledTexts`.
@@ -72,7 +72,7 @@ def read_sst2(folder, limit=None):
     Args:
         folder: folder of `train.tsv`, `dev.tsv` and `test.tsv`: a sentence, a tabulator and 0 or 1
             a line.
-        limit: int, use the first so many texts of each set only. Defaults to `None`: all.
+        limit: int, number of texts used of each set. Defaults to `None`: all.
 
     Returns, raises: as `read_trec`.
     """
@@ -90,8 +90,8 @@ def read_imdb(folder, limit=None):
     Args:
         folder: folder of `train.jsonl.gz` and `test.jsonl.gz`: an object with "text" and "label", 0
             or 1, a line. A tenth of the training reviews becomes the validation set.
-        limit: int, use the first so many texts of each set only, in random order, for the files
-            are sorted by label. Defaults to `None`: all.
+        limit: int, number of texts used of each set, in random order, because the
+            files are sorted by label. Defaults to `None`: all.
 
     Returns, raises: as `read_trec`.
     """
@@ -114,7 +114,7 @@ def made_opinions(limit=None):
     counted one by one do not tell. No opinion is in two sets.
 
     Args:
-        limit: int, use the first so many texts of each set only. Defaults to `None`: all, 2,000 to
+        limit: int, number of texts used of each set. Defaults to `None`: all, 2,000 to
             train on and 400 each in the other sets.
 
     Returns:

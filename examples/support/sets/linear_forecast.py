@@ -9,7 +9,7 @@ import numpy as np
 class LinearForecast:
     """Each future step is a weighted sum of the past ones, the same for all series.
 
-    The weights are those of the least squared error, in closed form: nothing is trained. As in the
+    The weights minimise the squared error, in closed form. As in the
     models of Zeng et al. (arXiv 2205.13504), which beat many Transformers, each window is taken
     without its level, here its mean, which is added to the forecast again.
 

@@ -16,7 +16,7 @@ def number_words(source="en", target="de", count=20_000, limit=None):
     Args:
         source, target: str, languages as num2words calls them, such as "en", "de" or "pt_BR".
         count: int, how many numbers in all, from 2,000 to a million.
-        limit: int, use the first so many pairs of each set only. Defaults to `None`: all.
+        limit: int, number of pairs used of each set. Defaults to `None`: all.
 
     Returns:
         `TextSets` with one test set, "test".

@@ -47,7 +47,7 @@ def fashion_mnist(folder, limit=None):
 
     Args:
         folder: where its four files are, under the names that they come with.
-        limit: int, use the first so many pictures of each set only. Defaults to `None`: all.
+        limit: int, number of pictures used of each set. Defaults to `None`: all.
 
     Returns:
         `PictureSets`.
@@ -96,7 +96,7 @@ def made_pictures(count=3000, limit=None):
 
     Args:
         count: int, how many pictures in all, at least 6.
-        limit: int, use the first so many pictures of each set only. Defaults to `None`: all.
+        limit: int, number of pictures used of each set. Defaults to `None`: all.
 
     Returns:
         `PictureSets`.
@@ -127,7 +127,7 @@ def made_pictures(count=3000, limit=None):
     return PictureSets(*((pixels[part[:limit]], classes[part[:limit]]) for part in parts), labels)
 
 
-# Which pixels belong to a shape, by their distances from its middle.
+# Mask of the pixels of a shape, by their distances from its middle.
 SHAPES = {
     "disc": lambda x, y, radius: np.hypot(x, y) <= radius,
     "ring": lambda x, y, radius: np.abs(np.hypot(x, y) - radius + 1) <= 1.2,

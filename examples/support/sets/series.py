@@ -37,7 +37,7 @@ class SeriesSets(NamedTuple):
 
         Args:
             past: S, int. future: T, int.
-            limit: int, the first so many windows of each set only. Defaults to `None`: all.
+            limit: int, number of windows used of each set. Defaults to `None`: all.
 
         Returns:
             Dict from "train", "valid", "test" to two arrays (N, S, F) and (N, T, F).
@@ -76,7 +76,7 @@ def windows(rows, past, future):
 
 
 def split(rows, counts, names):
-    """Sets of series, split by time: so many rows to train on, to choose by, to measure on.
+    """Sets of series, split by time: numbers of rows for training, validation and test.
 
     Args:
         rows: (R, F).

@@ -46,7 +46,7 @@ def read_sets(
             whichever is there.
         tests: list of names of test files. Defaults to `None`: all whose name begins with "test".
         undo_bpe: bool, join pieces that subword-nmt has cut (`"@@ "`).
-        limit: int, use the first so many pairs of each set only. Defaults to `None`: all.
+        limit: int, number of pairs used of each set. Defaults to `None`: all.
 
     Returns:
         `TextSets`.

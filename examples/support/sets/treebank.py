@@ -10,7 +10,7 @@ from support.sets.trees import Tree, cleaned, read_trees, tagged_words
 # The files of the sample by number. Whole articles, so that no article is in two sets.
 TRAIN, VALID, TEST = range(1, 151), range(151, 171), range(171, 200)
 
-# Alternatives by label; one that is written twice is drawn twice as often. What stands after "-"
+# Alternatives by label; one that is written twice is drawn twice as often. The text after "-"
 # makes words agree, and is no part of a tree's label. "of" belongs to the noun before it, every
 # other preposition to the verb.
 PHRASES = {
@@ -64,7 +64,7 @@ def read_treebank(path, limit=None):
 
     Args:
         path: zip file with files such as `wsj_0001.mrg` in it.
-        limit: int, use the first so many trees of each set only. Defaults to `None`: all.
+        limit: int, number of trees used of each set. Defaults to `None`: all.
 
     Returns:
         `TreeSets`.
@@ -100,7 +100,7 @@ def made_trees(limit=None):
     The same ones are drawn in every call: 2,000 to train on, 200 each in the other sets.
 
     Args:
-        limit: int, use the first so many trees of each set only. Defaults to `None`: all.
+        limit: int, number of trees used of each set. Defaults to `None`: all.
 
     Returns:
         `TreeSets`.

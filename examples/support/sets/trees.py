@@ -52,7 +52,7 @@ def tagged_words(tree):
 
 
 def phrases(tree, least=1):
-    """All phrases inside a tree, itself left out, that have at least so many words; list of `Tree`.
+    """All phrases inside a tree, except itself, with at least `words` words; list of `Tree`.
 
     Each is a small tree to learn from, of words that belong together.
 

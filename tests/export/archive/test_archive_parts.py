@@ -9,7 +9,7 @@ from pyarrow import parquet
 from support import archives, artefacts, head_artefacts, seeded_artefact
 
 from keras_transformer.export.archive import ArchiveError, outputs, plan
-from keras_transformer.export.archive.progress import JobProgress
+from keras_transformer.export.archive.job import JobProgress
 from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
 
 TOKENIZER = artefacts.tokenizer()
@@ -148,7 +148,7 @@ def test_a_part_is_answered_at_its_last_try(translator, inputs, tmp_path):
     part = made.parts()[1]
     tries = tmp_path / "out" / f".{part.name}{TRIES_ENDING}"
     tries.write_bytes(b"x" * (MOST_TRIES - 1))
-    assert Worker(translator, tmp_path / "out", made.options, None, 1).answer([part])[0] == 2
+    assert Worker(translator, tmp_path / "out", made.options, None, 1).compute([part])[0] == 2
     assert (tmp_path / "out" / part.name).exists() and not tries.exists()
 
 
@@ -160,7 +160,7 @@ def test_a_part_at_which_workers_die_again_and_again_ends_the_job(translator, in
     (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * MOST_TRIES)
     worker = Worker(translator, out, made.options, None, 1)
     with pytest.raises(ArchiveError, match="5 workers have died at lines 3 to 4 of .*a.txt.gz"):
-        worker.answer([part])
+        worker.compute([part])
 
 
 def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, tmp_path):
@@ -169,10 +169,10 @@ def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, t
     worker = Worker(translator, tmp_path / "out", made.options, None, 1)
     (tmp_path / "b.txt").write_bytes(b"another\n")
     with pytest.raises(ArchiveError, match="b.txt has changed since the job was planned: 2 bytes"):
-        worker.answer(made.parts()[3:])
+        worker.compute(made.parts()[3:])
     (tmp_path / "b.txt").unlink()
     with pytest.raises(ArchiveError, match="b.txt cannot be read any more"):
-        worker.answer(made.parts()[3:])
+        worker.compute(made.parts()[3:])
 
 
 def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_path):

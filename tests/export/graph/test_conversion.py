@@ -9,28 +9,21 @@ import onnx_ir as ir
 import pytest
 import tensorflow as tf
 from keras import layers
-from support.exports import convert, counts, run, source, tiny
+from support.exports import (
+    check,
+    convert,
+    fused,
+    numbers,
+    operators,
+    run,
+    source,
+    tiny,
+)
 
 from keras_transformer.export import ExportError
-from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.layers.blocks import EncoderBlock
-
-
-def written(model):
-    """The fused `onnx_ir.Model` of a Keras model, as an export writes it."""
-    made = convert(model)
-    fuse_blocks(made)
-    return made
-
-
-def check(model, made, **inputs):
-    """Holds what ONNX Runtime gives to what Keras gives."""
-    arrays = [inputs[tensor.name] for tensor in model.inputs]
-    expected = model(arrays if len(arrays) > 1 else arrays[0])
-    (found,) = run(made, **inputs)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def recurrent(layer):
@@ -43,10 +36,10 @@ def recurrent(layer):
 
 def test_lstm_is_the_operator_of_its_name():
     model = recurrent(layers.LSTM(6, return_sequences=True))
-    made = written(model)
-    found = counts(ir.to_proto(made).graph)
+    made = fused(model)
+    found = operators(made)
     assert found["LSTM"] == 1 and found["Loop"] == 0
-    check(model, made, x=np.random.default_rng(0).normal(size=(3, 7, 5)).astype("float32"))
+    check(model, made, x=numbers(3, 7, 5))
 
 
 @pytest.mark.parametrize(
@@ -60,9 +53,9 @@ def test_lstm_is_the_operator_of_its_name():
 )
 def test_recurrent_layers_are_converted(layer):
     model = recurrent(layer)
-    made = written(model)
+    made = fused(model)
     for length in (1, 7):
-        x = np.random.default_rng(0).normal(size=(2, length, 5)).astype("float32")
+        x = numbers(2, length, 5)
         check(model, made, x=x)
 
 
@@ -72,7 +65,7 @@ def test_recurrent_layers_step_over_padding(layer):
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(50, 6, mask_zero=True)(ids)
     model = keras.Model(ids, layers.Bidirectional(layer(4, name="chain"))(x))
-    made = written(model)
+    made = fused(model)
     check(model, made, ids=source(4, 7, vocab_size=50))
     names = {name for name in made.graph.initializers if "chain" in name and "kernel" in name}
     assert names <= {variable.path for variable in model.variables} and len(names) == 4
@@ -108,7 +101,7 @@ main (float[T, B, 2] x, int64 count) => (float[B, 3] y)
 def test_what_each_step_makes_of_its_row_is_made_for_all_at_once(place, axis, inside):
     text = ROWS.replace("PLACE", place).replace("AXIS", str(axis))
     model = ir.from_proto(onnx.parser.parse_model(text))
-    x = np.random.default_rng(0).normal(size=(3, 3, 2)).astype("float32")
+    x = numbers(3, 3, 2)
     steps = [{"x": x, "count": np.array(count)} for count in (0, 2, 3)]
     before = [run(model, **inputs)[0] for inputs in steps]
     simplify(model)
@@ -124,7 +117,7 @@ def test_a_step_of_a_masked_recurrent_layer_is_few_nodes(layer):
     """One product a step; what is padded is stepped over by a choice, not by products with 0."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(50, 6, mask_zero=True)(ids)
-    made = written(keras.Model(ids, layer(4, return_sequences=True)(x)))
+    made = fused(keras.Model(ids, layer(4, return_sequences=True)(x)))
     (loop,) = (node for node in made.graph if node.op_type == "Loop")
     found = collections.Counter(node.op_type for node in loop.attributes["body"].value)
     assert (found["MatMul"] + found["Gemm"], found["Where"], found["Not"]) == (
@@ -166,9 +159,9 @@ class Kept(layers.Layer):
 def test_a_tensor_that_a_layer_keeps_is_a_constant():
     x = keras.Input((None, 5), name="x")
     model = keras.Model(x, Kept()(x))
-    made = written(model)
+    made = fused(model)
     assert [value.name for value in made.graph.inputs] == ["x"]
-    check(model, made, x=np.random.default_rng(0).normal(size=(3, 7, 5)).astype("float32"))
+    check(model, made, x=numbers(3, 7, 5))
 
 
 class Looked(layers.Layer):
@@ -193,10 +186,10 @@ def test_an_encoder_that_is_used_twice_is_in_the_file_once():
     pairs = [keras.Input((None,), dtype="int32", name=name) for name in ("first", "second")]
     one, two = (layers.GlobalAveragePooling1D()(encoder(ids)) for ids in pairs)
     model = keras.Model(pairs, layers.Dot(1)([one, two]))
-    made = written(model)
+    made = fused(model)
     packed = [name for name in made.graph.initializers if "query_key_value/kernel" in name]
     assert len([name for name in packed if not name.endswith("sizes")]) == 1
-    assert counts(ir.to_proto(made).graph)["Attention"] == 2
+    assert operators(made)["Attention"] == 2
     check(model, made, first=source(3, 7, vocab_size=50), second=source(3, 4, vocab_size=50))
 
 
@@ -235,8 +228,8 @@ def test_max_pooling_sees_the_zeros_around_it(padding):
     x = keras.Input((17, 13, 3), name="x")
     padded = layers.ZeroPadding2D(1)(layers.Conv2D(5, 3)(x))
     model = keras.Model(x, layers.MaxPooling2D(3, 2, padding=padding)(padded))
-    inputs = np.random.default_rng(0).normal(size=(2, 17, 13, 3)).astype("float32")
-    check(model, written(model), x=inputs)
+    inputs = numbers(2, 17, 13, 3)
+    check(model, fused(model), x=inputs)
 
 
 @pytest.mark.parametrize("multiplier", [1, 2])
@@ -246,10 +239,10 @@ def test_grouped_convolutions_are_one_operator(multiplier):
     x = keras.Input((7, 5, 6), name="x")
     y = layers.Conv2D(3 * multiplier, 3, padding="same", groups=3)(x)
     model = keras.Model(x, layers.Conv2D(4, 3, groups=1)(y))
-    made = written(model)
+    made = fused(model)
     found = [node.attributes["group"].value for node in made.graph if node.op_type == "Conv"]
     assert found == [3, 1]
-    check(model, made, x=np.random.default_rng(0).normal(size=(2, 7, 5, 6)).astype("float32"))
+    check(model, made, x=numbers(2, 7, 5, 6))
 
 
 def test_a_compiled_function_beside_a_recurrent_layer_is_converted():
@@ -257,9 +250,9 @@ def test_a_compiled_function_beside_a_recurrent_layer_is_converted():
     x = keras.Input((7, 6), name="x")
     y = layers.LSTM(5, return_sequences=True)(layers.Conv1D(4, 3, groups=2)(x))
     model = keras.Model(x, y)
-    made = written(model)
-    assert counts(ir.to_proto(made).graph)["LSTM"] == 1
-    check(model, made, x=np.random.default_rng(0).normal(size=(2, 7, 6)).astype("float32"))
+    made = fused(model)
+    assert operators(made)["LSTM"] == 1
+    check(model, made, x=numbers(2, 7, 6))
 
 
 @pytest.mark.parametrize("fill", [True, False])
@@ -267,6 +260,4 @@ def test_a_mask_is_padded(fill):
     x = keras.Input((5, 3), name="x")
     mask = keras.ops.pad(x > 0, [[0, 0], [1, 2], [0, 1]], constant_values=fill)
     model = keras.Model(x, keras.ops.cast(mask, "float32"))
-    check(
-        model, written(model), x=np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
-    )
+    check(model, fused(model), x=numbers(2, 5, 3))

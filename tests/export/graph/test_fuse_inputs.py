@@ -1,18 +1,32 @@
-"""Fusion behind other inputs than ids: series, pictures, vectors; few nodes, the same numbers."""
+"""Fusion of users' models: other inputs than ids, and layers that are written by hand."""
 
 import keras
 import numpy as np
-import onnx.parser
+import onnx
 import onnx_ir as ir
 import pytest
 from keras import layers, ops
-from support.exports import convert, counts, run, source, tiny
+from support.exports import (
+    check,
+    convert,
+    counts,
+    fused,
+    numbers,
+    operators,
+    parsed,
+    run,
+    session,
+    source,
+    tiny,
+)
 
-from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.shapes import InferredShapes
+from keras_transformer.export import export_onnx
+from keras_transformer.export.graph import fuse_attention
+from keras_transformer.export.graph.quantize import reduce_precision
 from keras_transformer.layers.blocks import EncoderBlock
 
 BLOCKS = 2
+X = numbers(3, 5, 4)
 
 
 class ClassToken(layers.Layer):
@@ -55,52 +69,32 @@ def ids():
     return keras.Model(x, layers.Dense(3)(encoder(x)))
 
 
-MODELS = {"series": series, "pictures": pictures, "vectors": vectors, "ids": ids}
-# Nodes of a written file: those of two blocks, and what stands before and behind them.
-MOST = {"series": 37, "pictures": 42, "vectors": 26, "ids": 62}
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def made(request):
-    """A model's kind, the Keras model, and what an export makes of it in float32."""
+# Each with the most nodes of its file: two blocks, and what stands before and behind them.
+@pytest.mark.parametrize("build, most", [(series, 37), (pictures, 42), (vectors, 26), (ids, 62)])
+def test_every_norm_and_attention_is_one_operator(build, most):
     keras.utils.set_random_seed(5)
-    model = MODELS[request.param]()
-    graph = convert(model)
-    fuse_blocks(graph)
-    return request.param, model, graph
-
-
-def test_every_norm_and_attention_is_one_operator(made):
-    kind, _, graph = made
-    found = counts(ir.to_proto(graph).graph)
+    model = build()
+    exported = fused(model)
+    found = operators(exported)
     assert found["LayerNormalization"] == 2 * BLOCKS
     assert found["Attention"] == BLOCKS
     assert found["Gemm"] == 2 * BLOCKS  # feed-forward networks
     assert not found.keys() & {"Softmax", "MultiHeadAttention", "Split", "Reciprocal"}
-    assert sum(found.values()) <= MOST[kind]
-
-
-@pytest.mark.parametrize("batch", [0, 1, 3])
-def test_numbers_stay_the_same_for_every_batch(made, batch):
-    kind, model, graph = made
-    if kind == "ids":
+    assert sum(found.values()) <= most
+    x = numbers(3, *(9 if size is None else size for size in model.input_shape[1:]))
+    if build is ids:
         x = source(3, 7, vocab_size=50)
         x[1] = 0  # a row of padding
-    else:
-        shape = [9 if size is None else size for size in model.input_shape[1:]]
-        x = np.random.default_rng(0).normal(size=(3, *shape)).astype("float32")
-    (found,) = run(graph, x=x[:batch])
-    np.testing.assert_allclose(found, model(x)[:batch], rtol=1e-4, atol=1e-5)
+    for batch in (0, 1, 3):
+        (found,) = run(exported, x=x[:batch])
+        np.testing.assert_allclose(found, model(x)[:batch], rtol=1e-4, atol=1e-5)
 
 
 def test_rotary_models_take_an_empty_batch():
     model = tiny("encode", vocab_size=50, num_layers=1, positions="rotary")
-    graph = convert(model)
-    fuse_blocks(graph)
+    exported = fused(model)
     for batch in (0, 3):
-        rows = source(3, 7, vocab_size=50)[:batch]
-        (found,) = run(graph, source_ids=rows)
-        np.testing.assert_allclose(found, model(rows), rtol=1e-4, atol=1e-5)
+        check(model, exported, source_ids=source(3, 7, vocab_size=50)[:batch])
 
 
 def test_the_attention_of_keras_is_one_operator_and_the_norm_behind_it():
@@ -109,46 +103,13 @@ def test_the_attention_of_keras_is_one_operator_and_the_norm_behind_it():
     attention = layers.MultiHeadAttention(2, 5)
     model = keras.Model(x, layers.LayerNormalization()(layers.Add()([x, attention(x, x)])))
     for variable in attention.variables:  # biases, too
-        variable.assign(np.random.default_rng(0).normal(size=variable.shape, scale=0.5))
-    graph = convert(model)
-    fuse_blocks(graph)
-    found = counts(ir.to_proto(graph).graph)
+        variable.assign(0.5 * numbers(*variable.shape))
+    exported = fused(model)
+    found = operators(exported)
     assert found["LayerNormalization"] == found["Attention"] == 1
     assert sum(found.values()) == 5  # and a product with a bias, the residual
-    for batch, length in ((3, 7), (1, 1), (0, 4)):
-        rows = np.random.default_rng(0).normal(size=(batch, length, 12)).astype("float32")
-        (result,) = run(graph, x=rows)
-        np.testing.assert_allclose(result, model(rows), rtol=1e-4, atol=1e-5)
-
-
-WINDOWS = {
-    "Conv<strides = [2]>(x, w)": 9,
-    "Conv<pads = [1, 1]>(x, w)": 19,
-    "Conv<dilations = [3], pads = [3, 3]>(x, w)": 19,
-    'Conv<strides = [2], auto_pad = "SAME_UPPER">(x, w)': 10,
-    'Conv<auto_pad = "SAME_LOWER">(x, w)': 19,
-    'Conv<strides = [3], auto_pad = "VALID">(x, w)': 6,
-    "MaxPool<kernel_shape = [4], strides = [4]>(x)": 4,
-    "AveragePool<kernel_shape = [2], pads = [1, 0]>(x)": 19,
-    "GlobalAveragePool(x)": 1,
-    "GlobalMaxPool(x)": 1,
-}
-
-
-@pytest.mark.parametrize("node, length", WINDOWS.items())
-def test_windows_leave_the_length_that_is_expected(node, length):
-    text = '<ir_version: 8, opset_import: ["": 17]> main (float[B, 4, {}] x) => (float[?, ?, ?] y) '
-    text += "<float[4, 4, 3] w = {{{}}}> {{ y = {} }}"
-    weights = ",".join(["1.0"] * 48)
-    model = ir.from_proto(onnx.parser.parse_model(text.format(19, weights, node)))
-    (found,) = run(model, x=np.ones((2, 4, 19), np.float32))
-    dims = InferredShapes(model.graph).dims[model.graph.outputs[0]]
-    assert found.shape[1:] == dims[1:] == (4, length)
-    free = ir.from_proto(onnx.parser.parse_model(text.format("S", weights, node)))
-    shapes = InferredShapes(free.graph)
-    before, after = (shapes.dims[value[0]] for value in (free.graph.inputs, free.graph.outputs))
-    assert before[0] == after[0] and after[1] == 4
-    assert (after[2] == before[2]) == (length == 19) and (after[2] == 1) == (length == 1)
+    for shape in ((3, 7, 12), (1, 1, 12), (0, 4, 12)):
+        check(model, exported, x=numbers(*shape))
 
 
 class PowerNorm(layers.Layer):
@@ -158,20 +119,178 @@ class PowerNorm(layers.Layer):
         self.scale = self.add_weight(shape=(shape[-1],), name="scale")
 
     def call(self, x):
-        mean = keras.ops.mean(keras.ops.power(x, 2), axis=-1, keepdims=True)
-        return x * keras.ops.rsqrt(mean + 1e-6) * self.scale
+        mean = ops.mean(ops.power(x, 2), axis=-1, keepdims=True)
+        return x * ops.rsqrt(mean + 1e-6) * self.scale
 
 
 @pytest.mark.parametrize("norm", [layers.RMSNormalization, PowerNorm])
 def test_norms_by_the_root_mean_square_divide_once(norm):
     """So written, ONNX Runtime computes each by one operator."""
-    keras.utils.set_random_seed(3)
-    x = keras.Input((None, 8), name="x")
-    model = keras.Model(x, norm(name="norm")(x))
+    model = model_of(norm(), (None, 8))
     model.layers[-1].scale.assign(np.linspace(0.5, 2, 8))
-    made = convert(model)
-    fuse_blocks(made)
-    found = counts(ir.to_proto(made).graph)
+    exported = fused(model)
+    found = operators(exported)
     assert (found["Reciprocal"], found["Div"], found["Mul"], found["Pow"]) == (0, 1, 1, 1)
-    x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype("float32")
-    np.testing.assert_allclose(run(made, x=x)[0], model(x), rtol=1e-5, atol=1e-5)
+    check(model, exported, x=numbers(3, 5, 8))
+
+
+LINE = """
+main (float[N, 3] x) => (float[N, 3] y)
+<float offset = {{{}}}, float low = {{{}}}, float high = {{{}}}, float slope = {{{}}}> {{
+    moved = Add(x, offset)
+    cut = Clip(moved, low, high)
+    y = Mul(cut, slope)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "offset, low, high, slope, is_fused",
+    [
+        (3.0, 0.0, 6.0, 1 / 6, True),
+        (0.5, 0.0, 4.0, 0.25, True),
+        (3.0, -1.0, 6.0, 1 / 6, False),
+        (3.0, 0.0, 6.0, 0.2, False),
+    ],
+)
+def test_a_line_from_0_to_1_is_a_hard_sigmoid(offset, low, high, slope, is_fused):
+    before = parsed(LINE.format(offset, low, high, slope))
+    after = fused(before)
+    assert operators(after)["HardSigmoid"] == is_fused
+    x = np.linspace(-7, 7, 33, dtype="float32").reshape(11, 3)
+    np.testing.assert_allclose(run(after, x=x)[0], run(before, x=x)[0], atol=1e-6)
+
+
+class HandWritten(layers.Layer):
+    """Self-attention of two heads that computes queries, keys and values by other means."""
+
+    def parts(self, x):
+        raise NotImplementedError
+
+    def call(self, x):
+        query, key, value = (
+            ops.transpose(ops.reshape(part, (-1, ops.shape(x)[1], 2, 3)), (0, 2, 1, 3))
+            for part in self.parts(x)
+        )
+        scores = ops.matmul(query * 0.7, ops.transpose(key, (0, 1, 3, 2)))
+        y = ops.transpose(ops.matmul(ops.softmax(scores), value), (0, 2, 1, 3))
+        return ops.reshape(y, (-1, ops.shape(x)[1], 6))
+
+    def compute_output_shape(self, shape):
+        return (*shape[:-1], 6)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Split(HandWritten):
+    """Queries, keys and values are thirds of one product.
+
+    Args:
+        gated: whether each key's value is multiplied by a number of its own.
+    """
+
+    def __init__(self, gated=False, **arguments):
+        super().__init__(**arguments)
+        self.gated = gated
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(shape[-1], 18), name="w")
+
+    def parts(self, x):
+        query, key, value = ops.split(ops.matmul(x, self.w), 3, axis=-1)
+        return query, key, value * x[:, :, :1] if self.gated else value
+
+    def get_config(self):
+        return {**super().get_config(), "gated": self.gated}
+
+
+class Projections(HandWritten):
+    """Projections with names that others use: q_proj, k_proj, v_proj."""
+
+    def build(self, shape):
+        for name in ("q_proj", "k_proj", "v_proj"):
+            setattr(self, name, layers.Dense(6, name=name))
+            getattr(self, name).build(shape)
+
+    def parts(self, x):
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+
+
+class Scores(layers.Layer):
+    """Keras' attention, with the sums written by hand."""
+
+    def call(self, x):
+        x = ops.reshape(x, (-1, ops.shape(x)[1], 2, 2))
+        scores = ops.einsum("btnh,bsnh->bnts", x, x) * 0.5
+        return ops.einsum("bnts,bsnh->btnh", ops.softmax(scores), x)
+
+    def compute_output_shape(self, shape):
+        return (*shape[:-1], 2, 2)
+
+
+def model_of(layer, shape=(None, 4), dtype="float32"):
+    keras.utils.set_random_seed(3)
+    x = keras.Input(shape, dtype=dtype, name="x")
+    return keras.Model(x, layer(x))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_attention_after_an_equal_split_is_exported(tmp_path, gated):
+    model = model_of(Split(gated))
+    export_onnx(model, tmp_path / "out", verbose=False)
+    (found,) = session(tmp_path / "out").run(None, {"x": X})
+    np.testing.assert_allclose(found, model(X), rtol=1e-4, atol=1e-5)
+    written = onnx.load(tmp_path / "out" / "model.onnx").graph
+    # A number per key does not do the same to the values as to the outputs.
+    assert counts(written)["MultiHeadAttention" if gated else "Attention"] == 1
+
+
+@pytest.mark.parametrize("layer", [Split, Projections, Scores])
+def test_attention_is_fused_only_if_the_softmax_goes_along_the_keys(layer):
+    converted = convert(model_of(layer()))
+    (softmax,) = (node for node in converted.graph if node.op_type == "Softmax")
+    for axis in (-1, 3, 2, 1):
+        softmax.attributes["axis"] = ir.AttrInt64("axis", axis)
+        exported = fused(converted)
+        for one, two in zip(run(exported, x=X), run(converted, x=X), strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+        found = operators(exported)
+        assert found["MultiHeadAttention"] + found["Attention"] == (axis in (-1, 3))
+
+
+@pytest.mark.parametrize("precision", ["int8", "weight_int4", "float16"])
+def test_projections_of_any_name_are_kept_by_their_own_paths(precision):
+    model = model_of(Projections(name="mine"))
+    path = "mine/k_proj/kernel"
+    assert path in [variable.path for variable in model.variables]
+    for keep in ([], [path]):
+        exported = fused(model, precision)
+        reduce_precision(exported, precision, keep_float=keep)
+        sizes = [
+            value.const_value.size
+            for value in exported.graph.initializers.values()
+            if value.const_value.dtype == ir.DataType.FLOAT and "kernel" in value.name
+        ]
+        assert (4 * 18 in sizes) == bool(keep)
+
+
+def test_layers_and_models_may_have_any_name(tmp_path):
+    x = keras.Input((4,), name="x")
+    y = layers.Dense(2, name="größe: 1")(layers.Dense(3, name="_my layer")(x))
+    model = keras.Model(x, {"y": y}, name="a model")
+    export_onnx(model, tmp_path / "out", verbose=False)
+    (found,) = session(tmp_path / "out").run(None, {"x": X[0]})
+    np.testing.assert_allclose(found, model(X[0])["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_export_is_written_without_a_fusion_that_fails(tmp_path, monkeypatch):
+    def fails(graph, *arguments, **options):
+        graph.remove(graph[-1])  # half-done work is undone
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(fuse_attention, "pack_projections", fails)
+    model = model_of(Split())
+    with pytest.warns(UserWarning, match="Fusing blocks failed.*slower"):
+        export_onnx(model, tmp_path / "out", verbose=False)
+    (found,) = session(tmp_path / "out").run(None, {"x": X})
+    np.testing.assert_allclose(found, model(X), rtol=1e-4, atol=1e-5)
+    assert counts(onnx.load(tmp_path / "out" / "model.onnx").graph)["Softmax"] == 1

@@ -4,13 +4,12 @@ import keras
 import numpy as np
 import onnx_ir as ir
 import pytest
+import tensorflow as tf
 from keras import layers, ops
-from support.exports import convert, counts, run, session
+from support.exports import fused, numbers, operators, run, session
 
-from keras_transformer.export import ExportError, export_onnx
-from keras_transformer.export.graph.fuse import fuse_blocks
-from keras_transformer.export.graph.simplify import simplify
-from keras_transformer.export.onnx_model import restore_outputs
+from keras_transformer.export import ExportError, export_onnx, onnx_model
+from keras_transformer.export.graph import conversion
 
 LARGE = 1_700_000_001  # beyond what float32 knows exactly
 INTEGERS = np.array(
@@ -49,10 +48,8 @@ def holds(functions, *arrays, free=False):
     shape = [None if free and axis == 0 else n for axis, n in enumerate(arrays[0].shape[1:])]
     x = keras.Input(shape, dtype=arrays[0].dtype.name, name="x")
     model = keras.Model(x, {f"y{i}": Does(each)(x) for i, each in enumerate(functions)})
-    made = convert(model)
-    simplify(made)
-    fuse_blocks(made)
-    restore_outputs(made.graph, list(model.output_names))
+    made = fused(model)
+    onnx_model.restore_outputs(made.graph, list(model.output_names))
     for array in arrays:
         for expected, found in zip(model(array).values(), run(made, x=array), strict=True):
             expected = np.asarray(expected)
@@ -127,6 +124,14 @@ def test_small_numbers_are_not_lost():
     holds(functions, UNIT, -0.0 * np.abs(UNIT))
 
 
+def test_a_choice_does_not_read_the_other_number():
+    """A product with 0 would give NaN for an infinite number."""
+    array = np.array([[np.inf, 1.0, -np.inf, -2.0]], "float32")
+    holds(
+        [lambda x: ops.where(x * 2 > 3, 0.5, x), lambda x: ops.where(x < 0, x, ops.exp(x))], array
+    )
+
+
 def test_an_angle_has_the_sign_of_zero():
     signs = np.array([[-0.0, 0.0, -0.0, 0.0, 3.0, -3.0, 0.25, -0.25]], "float32")
     array = np.concatenate([signs, signs[:, ::-1], np.float32([[np.inf, -np.inf] * 4])])
@@ -137,9 +142,9 @@ def test_an_angle_has_the_sign_of_zero():
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 def test_bits_are_moved_as_in_tensorflow(dtype):
-    counts = [ops.cast(count, dtype) for count in (0, 1, 5, 31, 70)]
-    functions = [lambda x, n=n: ops.right_shift(x, n) for n in counts]
-    functions += [lambda x, n=n: ops.left_shift(x, n) for n in counts[:3]]
+    shifts = [ops.cast(count, dtype) for count in (0, 1, 5, 31, 70)]
+    functions = [lambda x, n=n: ops.right_shift(x, n) for n in shifts]
+    functions += [lambda x, n=n: ops.left_shift(x, n) for n in shifts[:3]]
     functions.append(lambda x: ops.right_shift(x, x))
     factor = 1_000_003 if dtype == "int64" else 1
     holds(functions, (INTEGERS.astype("int64") * factor).astype(dtype))
@@ -155,29 +160,24 @@ def test_products_of_integers_are_exact(dtype):
 
 
 def test_an_axis_shorter_than_the_window_has_no_places():
-    array = np.random.default_rng(0).normal(size=(3, 11, 4)).astype("float32")
+    array = numbers(3, 11, 4)
     pools = [layers.MaxPooling1D, layers.AveragePooling1D]
-    functions = [
-        pool(size, strides, padding)
-        for pool in pools
-        for size, strides, padding in (
-            (2, 2, "valid"), (2, 3, "valid"), (3, 2, "valid"), (3, 2, "same"),
-        )
-    ]  # fmt: skip
+    kinds = [(2, 2, "valid"), (2, 3, "valid"), (3, 2, "valid"), (3, 2, "same")]
+    functions = [pool(size, strides, padding) for pool in pools for size, strides, padding in kinds]
     made = holds(functions, *(array[:, :length] for length in (11, 7, 6, 3)), free=True)
     shapes = [found.shape for found in run(made, x=array[:, :1])]  # TensorFlow ends the process
     assert shapes == ([(3, 0, 4)] * 3 + [(3, 1, 4)]) * 2
 
 
 def test_rolling_serves_an_empty_axis():
-    array = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    array = numbers(3, 5, 4)
     functions = [lambda x, axis=axis: ops.roll(x, -7, axis=axis) for axis in (0, 1, -1)]
     functions.append(lambda x: ops.roll(x, (2, -1), axis=(0, 1)))
     holds(functions, array, array[:1], array[:, :1], array[:0], array[:, :0], free=True)
 
 
 def test_products_up_to_each_number():
-    array = np.random.default_rng(0).normal(size=(3, 5, 2)).astype("float32")
+    array = numbers(3, 5, 2)
     functions = [lambda x, axis=axis: ops.cumprod(x, axis=axis) for axis in (1, 2, -1)]
     holds(functions, array, array[:, :1], array[:0], free=True)
     holds(functions, np.int32([[[-2, 3], [0, 1], [5, -1]]]), free=True)
@@ -199,9 +199,9 @@ def test_bits_of_two_numbers_are_refused_by_name():
 
 def test_a_place_is_divided_by_one_node():
     """Places and sizes are never below 0, so that nothing is to be corrected."""
-    x = np.random.default_rng(0).normal(size=(3, 7)).astype("float32")
+    x = numbers(3, 7)
     made = holds(lambda x: ops.top_k(x, 3)[1] // 2, x)
-    found = counts(ir.to_proto(made).graph)
+    found = operators(made)
     assert (found["Div"], found["Mod"]) == (1, 0)
     holds(lambda x: ops.top_k(x, 3)[0] // 2, INTEGERS)  # numbers may be below 0
 
@@ -237,7 +237,7 @@ def test_branches_and_loops_may_pass_values_on():
         ]
 
     functions = [branches, lambda x: branches(ops.tanh(x)), lambda x: ops.diag(x[:, 0]), swap]
-    array = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    array = numbers(3, 4)
     holds(functions, array, -array, array[:1])
 
 
@@ -248,7 +248,7 @@ def test_places_and_sizes_that_are_computed_are_folded_as_they_are():
         lambda x: ops.take(x, [0, -1], axis=1),
         lambda x: ops.take(x, [[0, -1], [2, 1]], axis=1),
     ]
-    array = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    array = numbers(3, 4)
     holds(functions, array, array[:1])
 
 
@@ -263,3 +263,72 @@ def test_a_crop_of_pictures_of_any_size_is_refused(tmp_path):
         with pytest.raises(ExportError, match=message):
             export_onnx(model, tmp_path / "out", verbose=False)
         assert not (tmp_path / "out").exists()
+
+
+def updated(x, update, start):
+    """What XLA says: the update is moved back until it fits."""
+    start = [max(0, min(i, n - k)) for i, n, k in zip(start, x.shape, update.shape, strict=True)]
+    x = x.copy()
+    x[tuple(slice(i, i + k) for i, k in zip(start, update.shape, strict=True))] = update
+    return x
+
+
+def converted_update(known, of_update, dtype="float32"):
+    """`slice_update` of tensors of these shapes, `None` for an axis of any size."""
+    specs = {
+        "x": tf.TensorSpec(known, dtype, "x"),
+        "update": tf.TensorSpec(of_update, dtype, "update"),
+        "start": tf.TensorSpec([len(known)], "int32", "start"),
+    }
+    traced = conversion.trace(
+        lambda x, update, start: {"y": keras.ops.slice_update(x, start, update)}, [], specs
+    )
+    model, _ = conversion.convert(traced, [], onnx_model.OPSET)
+    model.ir_version = onnx_model.IR_VERSION
+    return model
+
+
+def arrays(*shapes, dtype="float32"):
+    return [(9 * numbers(*shape)).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_a_token_is_written_into_a_cache_of_any_size(dtype):
+    model = converted_update((None, None, 3, 5), (None, None, 3, 5), dtype)
+    for batch, length, tokens, place in ((2, 7, 1, 4), (1, 3, 2, 0), (4, 1, 1, 0), (0, 7, 1, 2)):
+        x, update = arrays((batch, length, 3, 5), (batch, tokens, 3, 5), dtype=dtype)
+        start = np.array([0, place, 0, 0], "int32")
+        (found,) = run(model, x=x, update=update, start=start)
+        np.testing.assert_array_equal(found, updated(x, update, start))
+
+
+@pytest.mark.parametrize("known", [(7, 5, 3), (None, None, None)], ids=["known", "unknown"])
+@pytest.mark.parametrize("start", [(1, 2, 1), (6, 4, 2), (-1, 0, 1), (0, 0, 0)], ids=str)
+def test_every_axis_may_be_updated_and_places_are_moved_back(known, start):
+    """TensorFlow's own kernel does the same, XLA's rule."""
+    of_update = (2, 3, 1) if known[0] else known
+    x, update = arrays((7, 5, 3), (2, 3, 1))
+    start = np.array(start, "int32")
+    (found,) = run(converted_update(known, of_update), x=x, update=update, start=start)
+    np.testing.assert_array_equal(found, updated(x, update, start))
+    np.testing.assert_array_equal(found, keras.ops.slice_update(x, start, update))
+
+
+def test_only_the_axes_that_may_differ_are_indexed():
+    """Behind the last of them an update is written whole."""
+    model = converted_update((None, 7, 3, 5), (None, 1, 3, 5))
+    (scattered,) = [node for node in model.graph if node.op_type == "ScatterND"]
+    x, update = arrays((2, 7, 3, 5), (2, 1, 3, 5))
+    indices = scattered.inputs[1]
+    model.graph.outputs.append(indices)
+    indices.type = ir.TensorType(ir.DataType.INT64)
+    _, found = run(model, x=x, update=update, start=np.array([0, 4, 0, 0], "int32"))
+    assert found.tolist() == [[[0, 4]], [[1, 4]]]
+
+
+def test_an_update_of_the_whole_is_all_there_is():
+    model = converted_update((2, 3), (2, 3), "int32")
+    x, update = arrays((2, 3), (2, 3), dtype="int32")
+    (found,) = run(model, x=x, update=update, start=np.array([1, 1], "int32"))
+    np.testing.assert_array_equal(found, update)
+    assert operators(model)["ScatterND"] == 0

@@ -5,24 +5,38 @@ import functools
 import keras
 import numpy as np
 import onnx
-import onnx.parser
 import onnx_ir as ir
 import pytest
+from keras import layers, ops
 from onnx import TensorProto
 from support import exports
-from support.exports import BEAM, MAX_LENGTH, body, counts, graph, run, source, tiny
+from support.exports import (
+    BEAM,
+    MAX_LENGTH,
+    body,
+    convert,
+    counts,
+    graph,
+    numbers,
+    operators,
+    parsed,
+    run,
+    source,
+    tiny,
+)
 
 from keras_transformer.export import ExportError, export_onnx, tasks
-from keras_transformer.export.graph.fuse import fuse_blocks
 from keras_transformer.export.graph.quantize import (
     quantize_blocks,
     quantize_columns,
     reduce_precision,
 )
+from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.proof import comparison
 from keras_transformer.search import GreedySearch
 
 INTEGERS = ("int8", "weight_int8", "weight_int4")
+BITS = {"int8": 8, "weight_int8": 8, "weight_int4": 4}
 OPERATOR = {
     "int8": "DynamicQuantizeMatMul",
     "weight_int8": "MatMulNBits",
@@ -32,10 +46,8 @@ OPERATOR = {
 
 @functools.cache
 def fused(search, precision):
-    """The shared graph, fused; nobody changes it."""
-    model = graph(exports.shared_graph(search))
-    fuse_blocks(model, precision)
-    return model
+    """The shared graph, fused; it is shared, so copy it before a change."""
+    return exports.fused(exports.shared_graph(search), precision)
 
 
 def reduced(search, precision, **arguments):
@@ -44,16 +56,18 @@ def reduced(search, precision, **arguments):
     return model
 
 
-def product_graph(weight):
-    rows, columns = weight.shape
-    proto = onnx.parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["": 17]>
-        main (float[?, {rows}] x, float[{rows}, {columns}] "layer/kernel")
-        => (float[?, {columns}] y) {{ y = MatMul(x, "layer/kernel") }}
+def with_weight(weight, inputs, *nodes):
+    """A graph of nodes from `inputs` to `y` that read "layer/kernel"."""
+    model = parsed(f"""
+        main ({inputs}, float[{weight.shape[0]}, {weight.shape[1]}] "layer/kernel") => (float y)
+        {{ {" ".join(nodes)} }}
     """)
-    del proto.graph.input[1]
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "layer/kernel"))
-    return ir.from_proto(proto)
+    value = model.graph.inputs.pop()
+    value.const_value = ir.tensor(weight, name=value.name)
+    model.graph.register_initializer(value)
+    model.graph.outputs[0].shape = None
+    model.graph.opset_imports["com.microsoft"] = 1
+    return model
 
 
 def test_columns_have_scales_of_their_own():
@@ -73,38 +87,109 @@ def test_blocks_hold_their_largest_entry_exactly():
     assert integers[0, 1, 4] == 0 and integers[0, 1, 5] == 8
 
 
+def rounded(matrix, bits):
+    """The matrix (K, N) that the integers of its blocks stand for; and the steps between them."""
+    integers, scale = quantize_blocks(matrix, bits)
+    blocks = (integers.astype(np.float32) - 2 ** (bits - 1)) * scale[..., None]
+    steps = np.broadcast_to(np.abs(scale)[..., None], blocks.shape)
+    rows, columns = matrix.shape
+    return [array.reshape(columns, -1)[:, :rows].T for array in (blocks, steps)]
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounding_is_half_a_step_at_most(bits):
-    matrix = np.random.default_rng(0).standard_normal((67, 5)).astype(np.float32)
-    integers, scale = quantize_blocks(matrix, bits)
-    back = (integers.astype(np.float32) - 2 ** (bits - 1)) * scale[..., None]
-    error = np.abs(back.reshape(5, -1)[:, :67].T - matrix).reshape(67, 5)
-    step = np.repeat(np.abs(scale), 32, axis=1)[:, :67].T
+    matrix = numbers(67, 5)
+    back, step = rounded(matrix, bits)
+    error = np.abs(back - matrix)
     # The entry opposite to the largest one has no integer of its own and may lose a whole step.
     assert np.all(error <= 1.001 * step) and np.mean(error <= 0.501 * step) > 0.97
 
 
 @pytest.mark.parametrize("precision", INTEGERS)
 def test_product_is_that_of_the_rounded_weight(precision):
-    random = np.random.default_rng(1)
-    weight = random.standard_normal((37, 11)).astype(np.float32)
-    x = random.standard_normal((5, 37)).astype(np.float32)
-    model = product_graph(weight)
+    weight, x = numbers(37, 11), numbers(5, 37)
+    model = with_weight(weight, "float[N, 37] x", 'y = MatMul(x, "layer/kernel")')
     reduce_precision(model, precision)
     (found,) = run(model, x=x)
     if precision == "int8":
         integers, scale = quantize_columns(weight)
         expected, tolerance = x @ (integers * scale), 0.2  # the input is rounded as well
     else:
-        integers, scale = quantize_blocks(weight, int(precision[-1]))
-        back = (integers.astype(np.float32) - 2 ** (int(precision[-1]) - 1)) * scale[..., None]
-        back = back.reshape(11, -1)[:, :37].T
+        back, _ = rounded(weight, BITS[precision])
         expected, tolerance = x @ back, 1e-4
         for rows in (slice(0, 32), slice(32, 37)):  # the input's blocks are rounded as well
             half_step = np.abs(x[:, rows]).max(axis=1, keepdims=True) / 127 / 2
             tolerance = tolerance + half_step * np.abs(back[rows]).sum(axis=0)
     assert np.all(np.abs(found - expected) <= tolerance)
     assert np.abs(found - expected).max() > 0
+
+
+@pytest.mark.parametrize("size", [64, 50, 13])
+@pytest.mark.parametrize("precision", INTEGERS)
+def test_rows_of_a_table_are_those_of_the_rounded_table(precision, size):
+    rows = numbers(37, size)
+    model = with_weight(rows, "int32[N, T] ids", 'y = Gather("layer/kernel", ids)')
+    reduce_precision(model, precision)
+    back = rounded(rows.T, 8 if size % 2 else BITS[precision])[0].T
+    for ids in ([[0, 36, 7], [7, -1, 2]], np.zeros((0, 3))):
+        ids = np.array(ids, "int32")
+        np.testing.assert_allclose(run(model, ids=ids)[0], back[ids], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", INTEGERS)
+def test_a_table_that_gives_logits_is_reduced_for_both(precision):
+    rows, ids = numbers(301, 64), np.arange(20, dtype="int32")[None]
+    product = 'y = com.microsoft.FusedMatMul<transB = 1>(x, "layer/kernel")'
+    model = with_weight(rows, "int32[N, T] ids", 'x = Gather("layer/kernel", ids)', product)
+    reduce_precision(model, precision)
+    assert ir.DataType.FLOAT not in {
+        value.const_value.dtype
+        for value in model.graph.initializers.values()
+        if value.const_value.size == rows.size
+    }
+    exact = rows[ids] @ rows.T
+    assert np.abs(run(model, ids=ids)[0] - exact).std() < 0.15 * exact.std()
+
+
+class Columns(layers.Layer):
+    """Rows or columns of a table, by id."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.axis = axis
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(64, 64), name="table", initializer="normal")
+
+    def call(self, ids):
+        return ops.take(self.table, ids, axis=self.axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_only_rows_of_a_table_are_looked_up_in_integers(axis):
+    ids = keras.Input((3,), dtype="int32", name="x")
+    model = keras.Model(ids, Columns(axis)(ids))
+    converted = convert(model)
+    simplify(converted)
+    assert reduce_precision(converted, "int8") == (1 if axis == 0 else 0)
+    ids = np.array([[0, 5, 63], [7, 1, 2]], "int32")
+    found, expected = run(converted, x=ids)[0], np.asarray(model(ids))
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_an_encoder_in_four_bits_keeps_no_table_in_float():
+    model = tiny("encode", vocab_size=997, num_layers=1, d_model=64, d_ff=65)
+    plain = exports.fused(model, "weight_int4")
+    small, kept = graph(plain), graph(plain)
+    reduce_precision(small, "weight_int4")
+    reduce_precision(kept, "weight_int4", ["token_embedding"])
+    assert operators(small)["GatherBlockQuantized"] == 1 and operators(small)["Gather"] == 0
+    assert operators(kept)["GatherBlockQuantized"] == 0
+    sizes = [len(ir.to_proto(each).SerializeToString()) for each in (small, plain, kept)]
+    assert sizes[0] < 0.25 * sizes[1] < sizes[2]
+    ids = source(5, 7, vocab_size=997)
+    (exact,), (found,) = run(plain, source_ids=ids), run(small, source_ids=ids)
+    assert np.abs(found - exact).std() < 0.3 * exact.std()
 
 
 @pytest.mark.parametrize("precision", INTEGERS)
@@ -118,8 +203,10 @@ def test_loop_body_is_reduced_like_the_encoder(precision):
     assert inside[OPERATOR[precision]] == 2 * 6 + 1
 
 
-@pytest.mark.parametrize("precision, loss", [("int8", 0.05), ("weight_int8", 0.05),
-                                             ("weight_int4", 0.5), ("float16", 0.005)])  # fmt: skip
+@pytest.mark.parametrize(
+    "precision, loss",
+    [("int8", 0.05), ("weight_int8", 0.05), ("weight_int4", 0.5), ("float16", 0.005)],
+)
 def test_logits_lose_little(precision, loss):
     feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
     feed["source_ids"][2] = 0  # float16 must not make NaN of a mask that hides everything
@@ -238,9 +325,12 @@ def test_packed_weights_stay_float_in_an_export(tmp_path):
     keep = ["encoder_block_0/self_attention/key"]
     for keep_float in ([], keep):
         export_onnx(
-            tiny("encode", num_layers=1), tmp_path / "out", precision="int8",
-            keep_float=keep_float, verbose=False,
-        )  # fmt: skip
+            tiny("encode", num_layers=1),
+            tmp_path / "out",
+            precision="int8",
+            keep_float=keep_float,
+            verbose=False,
+        )
         names = {item.name for item in onnx.load(tmp_path / "out" / "model.onnx").graph.initializer}
         packed = "encoder_block_0/self_attention/query_key_value/kernel"
         assert (packed in names) == bool(keep_float)
@@ -251,17 +341,26 @@ def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
     sizes = {}
     for precision in ("float32", "int8"):
         manifest = export_onnx(
-            model, tmp_path / precision, search=GreedySearch(), precision=precision,
-            max_length=MAX_LENGTH, verbose=False,
-        )  # fmt: skip
+            model,
+            tmp_path / precision,
+            search=GreedySearch(),
+            precision=precision,
+            max_length=MAX_LENGTH,
+            verbose=False,
+        )
         assert manifest["precision"] == precision
         sizes[precision] = manifest["files"]["model.onnx"]["bytes"]
     assert sizes["int8"] < 0.6 * sizes["float32"]
     with pytest.raises(ExportError, match="Parity of the scores.*spread.*keep_float"):
         export_onnx(
-            model, tmp_path / "strict", search=GreedySearch(), precision="int8",
-            max_length=MAX_LENGTH, tolerance=1e-9, verbose=False,
-        )  # fmt: skip
+            model,
+            tmp_path / "strict",
+            search=GreedySearch(),
+            precision="int8",
+            max_length=MAX_LENGTH,
+            tolerance=1e-9,
+            verbose=False,
+        )
     assert not (tmp_path / "strict").exists()
 
 

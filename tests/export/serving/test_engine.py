@@ -33,17 +33,18 @@ def replaced(tokenizer, tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Functions that are called, in turn, before a folder is opened; each opening is counted."""
-    before, count, open_runner = [], [], engine_module.open_runner
+    """Functions that are called, in turn, after a folder was opened; each opening is counted."""
+    after, count, open_runner = [], [], engine_module.open_runner
 
     def counted(*arguments, **options):
         count.append(True)
-        if before:
-            before.pop(0)()
-        return open_runner(*arguments, **options)
+        runner = open_runner(*arguments, **options)
+        if after:
+            after.pop(0)()
+        return runner
 
     monkeypatch.setattr(engine_module, "open_runner", counted)
-    return before, count
+    return after, count
 
 
 def test_an_artefact_that_replaces_another_is_loaded(replaced, caplog):
@@ -106,7 +107,7 @@ def test_an_artefact_that_is_replaced_while_it_is_opened_is_not_mixed(replaced, 
     folder, replace = replaced
     engine = Engine(folder, threads=1, workers=2)
     replace(3)
-    opened[0].extend([lambda: None, lambda: replace(5), lambda: None, lambda: replace(7)])
+    opened[0].extend([lambda: replace(5), lambda: None, lambda: None, lambda: replace(7)])
     for _ in range(3):
         engine.reload()
         versions = {engine.compute([""]).description.version for _ in range(2)}
@@ -121,14 +122,14 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
     translator = Translator(folder)
     size = sum(file["bytes"] for file in translator.manifest["files"].values())
     monkeypatch.setattr(engine_module, "SESSION_BYTES", int(copies * size))
-    all_here, used, answers = threading.Barrier(3, timeout=60), set(), engine_module.answers
+    all_here, used, results = threading.Barrier(3, timeout=60), set(), Translator.results
 
     def recorded(runner, *arguments):
         used.add(id(runner))
         all_here.wait()  # three batches at the same time
-        return answers(runner, *arguments)
+        return results(runner, *arguments)
 
-    monkeypatch.setattr(engine_module, "answers", recorded)
+    monkeypatch.setattr(Translator, "results", recorded)
 
     async def use():
         pool = LocalPool(folder, 3, threads=1)
@@ -137,8 +138,10 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
         await pool.close()
         return batches
 
+    batches = asyncio.run(use())
+    monkeypatch.undo()
     expected = translator.n_best(artefacts.LINES)
-    assert all(batch.results == expected for batch in asyncio.run(use()))
+    assert all(batch.results == expected for batch in batches)
     assert len(used) == sessions
 
 

@@ -21,7 +21,7 @@ from support.service_requests import (
     wait_for,
 )
 
-from keras_transformer.export.serving import engine
+from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.messages import MESSAGES
 
@@ -329,13 +329,13 @@ def test_a_client_cannot_ask_for_more_time_than_the_service_gives(small, local):
 
 def test_a_batch_that_hangs_is_given_up(small, monkeypatch):
     """The service has one worker: it is ready again when the batch ends."""
-    go, results = threading.Event(), engine.answers
+    go, results = threading.Event(), Translator.results
 
     def hang(runner, items, *arguments):
         assert list(items) != [b"hang"] or go.wait(60)
         return results(runner, items, *arguments)
 
-    monkeypatch.setattr(engine, "answers", hang)
+    monkeypatch.setattr(Translator, "results", hang)
     assert small.request("GET", "/ready")[0] == 200
     assert ask(small, body=b"hang")[0] == 504
     for path in ("/ready", "/v2/health/ready", "/v2/models/en-de/ready"):

@@ -74,13 +74,13 @@ def test_lines_that_come_together_are_written_together():
 WRITER = """
 import os, sys
 from keras_transformer.export.serving.__main__ import _Output
-from keras_transformer.export.serving.metrics import Metrics
-from keras_transformer.export.serving.models import Record
+from keras_transformer.export.serving.limits import Admission, Limits
+from keras_transformer.export.serving.metrics import Metrics, Record
 
 os.set_blocking(1, False)
-metrics = Metrics(_Output())
+metrics, admission = Metrics(_Output()), Admission(Limits())
 for _ in range(3000):
-    metrics.request_done(Record("v2-http"), 0.1)
+    metrics.request_done(Record("v2-http", admission))
 print("written", file=sys.stderr, flush=True)
 metrics.close()
 """

@@ -107,6 +107,7 @@ def served(request, tokenizer, tmp_path_factory):
     process = Process(folder, aside, *request.param, imports=not request.param)
     yield folder, process
     process.process.kill()
+    process.process.wait()
 
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -124,6 +125,7 @@ def test_the_default_service_is_one_small_process_without_frameworks(folder, tmp
         assert pages * os.sysconf("SC_PAGE_SIZE") < 300e6
     finally:
         service.process.kill()
+        service.process.wait()
     imported = re.findall(r"^import time:.*\| +(\w+)\.", service.errors.read_text(), re.M)
     assert "onnxruntime" in imported and not set(FRAMEWORKS) & set(imported)
 
@@ -196,13 +198,13 @@ def test_sigterm_answers_what_was_taken_in(served):
 
 
 HANGING = """
-import sys
-from keras_transformer.export.serving import __main__, engine
-answers = engine.answers
+import time
+from keras_transformer.export.runtime import Translator
+from keras_transformer.export.serving import __main__
+results = Translator.results
 def hang(runner, items, *arguments):
-    import time
-    return time.sleep(600) if list(items) == [b"hang"] else answers(runner, items, *arguments)
-engine.answers = hang
+    return time.sleep(600) if list(items) == [b"hang"] else results(runner, items, *arguments)
+Translator.results = hang
 __main__.run()
 """
 

@@ -1,0 +1,269 @@
+"""Every script of a task in its shortest form: its report, pictures and artefact; its own logic."""
+
+import functools
+import json
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+from support import bergamot_model, scripts
+from support.sets.pictures import made_pictures
+from support.sets.series import made_series
+from support.sets.sound import log_bands
+from support.sets.spoken_digits import WORDS, dialled_digits
+from support.sets.text_sets import TextSets
+from support.sets.trees import from_brackets, read_trees, tagged_words
+
+import keras_transformer as kt
+from keras_transformer.export.runtime import Generator, Predictor, Transcriber, Translator
+from keras_transformer.importers import bergamot
+
+
+class Task(NamedTuple):
+    """The arguments that make a script short; its pictures; what else its report must say."""
+
+    arguments: str
+    pictures: tuple[str, ...]
+    report: dict[str, object]
+
+
+TASKS = {
+    "answer": Task(
+        "--passages 20 --limit 40 --num-layers 1 --d-model 16",
+        ("answer",),
+        {"questions": 40, "data": "made calendars"},
+    ),
+    "classify": Task(
+        "--limit 60", ("words", "confusion"), {"data": "opinions made of a few words"}
+    ),
+    "forecast": Task(
+        "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
+    ),
+    "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
+    "language_model": Task("--limit 500", ("learning",), {}),
+    "parse": Task("--limit 40 --beam-width 2", (), {}),
+    "similarity": Task(
+        "--limit 60 --vocab-size 300 --num-layers 1 --d-model 16",
+        ("similarity",),
+        {"pairs": 60, "data": "number words"},
+    ),
+    "speech": Task("--limit 8 --layers 1", ("spectrogram",), {"data": "made"}),
+    "summarise": Task(
+        "--limit 16 --vocab-size 700 --num-layers 1 --d-model 16 --beam-width 1",
+        ("summarise",),
+        {"texts": 16, "data": "made calendars"},
+    ),
+    "tag": Task("--limit 60", ("confusion",), {}),
+    "why_self_attention": Task("--rows 64 --longest 64", ("why_self_attention",), {}),
+}
+
+
+def load(name):
+    """A script as a module, with short constants."""
+    script = scripts.load(name)
+    if name == "why_self_attention":
+        script.LENGTH, script.LAYERS, script.DISTANCES = 32, 1, [0, 1, 31]
+    return script
+
+
+def read_report(folder):
+    return json.loads((folder / "score.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A function from a script's name to the folder of its run, which is made once."""
+
+    @functools.cache
+    def run(name):
+        folder = tmp_path_factory.mktemp(name)
+        options = [*TASKS[name].arguments.split(), "--epochs", "1", "--output", str(folder)]
+        load(name).main(options)
+        return folder
+
+    return run
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TASKS)
+def test_a_short_run_leaves_a_report_and_pictures(finished, name):
+    folder, task = finished(name), TASKS[name]
+    report = read_report(folder)
+    assert task.report.items() <= report.items()
+    assert report["epochs"] >= 1 and report["artefact_bytes"] > 10_000
+    values = [*report["score"].values(), *report.get("baseline", {}).values()]
+    assert values and all(0 <= value < 100 for value in values)
+    for picture in task.pictures:
+        assert (folder / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.full
+def test_an_answer_is_a_part_of_its_passage(finished):
+    passage = "Anna reads a novel in Rome."
+    pairs = [("Where is Anna on 3/5?", passage)]
+    (answer,) = Predictor(finished("answer") / "onnx").predict(pairs)
+    assert answer.error is None and 0 < answer.score <= 1
+    assert answer.text and passage[answer.start : answer.end] == answer.text
+    baseline = read_report(finished("answer"))["baseline"]
+    assert 0.2 < baseline["most words in common, kind given"] < 0.8
+
+
+@pytest.mark.full
+def test_texts_get_classes_tags_and_vectors(finished):
+    (result,) = Predictor(finished("classify") / "onnx").predict(["the film was not good"])
+    assert {*result.labels} == {"negative", "positive"} and result.error is None
+    (result,) = Predictor(finished("tag") / "onnx").predict(["Anna sees the garden"])
+    assert result.words == ("Anna", "sees", "the", "garden")
+    assert len(result.tags) == 4 and result.error is None
+    first, second = Predictor(finished("similarity") / "onnx").predict(["one", "zwei"])
+    assert first.vector @ first.vector == pytest.approx(1, abs=1e-5)
+    assert first.vector @ second.vector < 1
+
+
+@pytest.mark.full
+def test_the_score_of_a_forecast_is_its_artefacts(finished):
+    before, after = made_series().windows(past=48, future=24, limit=20)["test"]
+    results = Predictor(finished("forecast") / "onnx").predict(np.ascontiguousarray(before))
+    found = np.stack([next(iter(result.arrays.values())) for result in results])
+    report = read_report(finished("forecast"))
+    assert report["score"]["mse"] == pytest.approx(np.square(found - after).mean(), rel=1e-5)
+    assert {"linear, mse", "the last day again, mse"} <= report["baseline"].keys()
+
+
+@pytest.mark.full
+def test_the_score_of_pictures_is_their_artefacts(finished):
+    sets = made_pictures(limit=20)
+    pixels, classes = sets.test
+    answers = Predictor(finished("images") / "onnx").predict(pixels)
+    found = [answer.label for answer in answers]
+    right = np.mean([a == sets.labels[n] for a, n in zip(found, classes, strict=True)])
+    assert right == read_report(finished("images"))["score"]["accuracy"]
+
+
+@pytest.mark.full
+def test_a_language_model_continues_a_prompt(finished):
+    generator = Generator(finished("language_model") / "onnx")
+    (text,) = generator.generate(["the old "], seed=3)
+    assert text and generator.generate(["the old "], seed=3) == [text]
+
+
+@pytest.mark.full
+def test_trees_are_well_formed_after_one_epoch(finished):
+    report = read_report(finished("parse"))
+    assert report["score"]["well-formed"] == report["score"]["well-formed, as many words"] == 1
+    assert report["others"]["without the grammar"]["well-formed"] < 1
+    assert 0.1 < report["baseline"]["f1 of one bracket a sentence"] < 0.9
+    sentence = "Anna sees the garden ."
+    (result,) = Translator(finished("parse") / "onnx").n_best([sentence])
+    assert len(result.texts) == 2 and result.error is None
+    for line in result.texts:
+        assert len(tagged_words(from_brackets(line))) == len(sentence.split())
+
+
+@pytest.mark.full
+def test_sound_becomes_words_of_digits(finished):
+    transcriber = Transcriber(finished("speech") / "onnx")
+    frames = log_bands(dialled_digits().test[0].samples, bands=64)
+    (text,) = transcriber.transcribe([frames])
+    assert set(text) <= set("".join(WORDS) + " ")
+
+
+@pytest.mark.full
+def test_a_summary_may_be_empty_and_is_drawn(finished):
+    folder = finished("summarise")
+    (result,) = Translator(folder / "onnx").n_best(["Anna reads a novel in Rome."])
+    assert result.error is None and len(result.texts) == 1
+    model = keras.models.load_model(folder / "model.keras")
+    tokenizer = kt.Tokenizer.load(folder / "onnx" / "tokenizer.model")
+    figure = load("summarise").draw_attention(model, tokenizer, [("Anna reads.", "Anna", "")])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["</s>"]
+
+
+@pytest.mark.full
+def test_summaries_start_from_a_published_translator(tmp_path, monkeypatch):
+    start = bergamot_model.write_folder(tmp_path / "pt-en")
+    lines = bergamot_model.LINES  # all that its vocabulary can spell
+    sets = TextSets([lines, lines], [lines[:4], lines[:4]], {"test": [lines[:4], lines[:4]]})
+    script = load("summarise")
+    monkeypatch.setattr(script, "calendar_summaries", lambda *_, **__: sets)
+    options = ["--epochs", "1", "--beam-width", "1", "--start", str(start)]
+    script.main([*options, "--output", str(tmp_path / "out")])
+    assert read_report(tmp_path / "out")["epochs"] == 1  # none of beginnings: it can copy
+    published = bergamot.load(start)[0].get_weights()
+    trained = keras.models.load_model(tmp_path / "out" / "model.keras").get_weights()
+    moved = [np.abs(a - b).max() for a, b in zip(trained, published, strict=True)]
+    assert max(moved) < 0.02  # one update at 0.0002 at most
+    assert (tmp_path / "out" / "summarise.png").exists()  # a decoder without self-attention, too
+
+
+@pytest.mark.full
+def test_each_kind_of_layer_is_measured(finished):
+    report = read_report(finished("why_self_attention"))
+    kinds = load("why_self_attention").KINDS
+    assert list(report["score"]) == [f"recall over 31, {kind}" for kind in kinds]
+    assert report["milliseconds"].keys() == kinds.keys()
+    # Without the scale, the gradient of large keys vanishes.
+    scaled, plain, additive = report["slopes"].values()
+    assert scaled[-1] > 0.8 * scaled[0] and additive[-1] > 0.5 * scaled[0]
+    assert plain[-1] < 0.35 * scaled[-1]
+
+
+@pytest.mark.full
+def test_a_published_model_is_imported_trained_and_served(tmp_path, capsys):
+    script = scripts.load("pretrained")
+    small = script.make_small_model(tmp_path / "small")
+    script.main(["--folder", str(small), "--output", str(tmp_path), "--seconds", "0"])
+    printed = capsys.readouterr().out
+    assert "1 epochs, loss" in printed and "after, served:" in printed
+    served = Translator(tmp_path / "onnx").translate(script.HELD_OUT)
+    for line, text in zip(script.HELD_OUT, served, strict=True):
+        assert f"  {line} -> {text}" in printed
+
+
+@pytest.mark.parametrize(
+    "name, arguments, message",
+    [
+        ("classify", ["--data", "."], "--data and --set go together"),
+        ("forecast", ["--past", "100"], "--past must be whole days"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(name, arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        scripts.load(name).main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_a_translator_of_two_vocabularies_is_refused(tmp_path, monkeypatch):
+    script = scripts.load("summarise")
+    monkeypatch.setattr(script.bergamot, "load", lambda folder: (None, ("source", "target")))
+    options = ["--limit", "4", "--start", "de-en", "--output", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="de-en has two vocabularies"):
+        script.main(options)
+
+
+def test_lines_that_are_no_tree_of_the_sentence_count_as_missed():
+    parse = scripts.load("parse")
+    gold = read_trees("(S (NP (NN a)) (VP (VB b)))\n(S (NN a))")
+    scores = parse.scores(gold, ["(S (NP XX ) (VP XX ) )", "(S XX XX )"])
+    assert scores["well-formed"] == 1 and scores["well-formed, as many words"] == 0.5
+    assert (scores["precision"], scores["recall"]) == (1, 3 / 4)
+    assert parse.scores(gold, ["(S (NP XX )", ""])["well-formed"] == 0
+    assert parse.flat_score(gold) == pytest.approx(2 * 2 / (4 + 2))
+
+
+def test_the_baseline_of_tags_is_the_usual_tag():
+    usual_tags = scripts.load("tag").usual_tags
+    train = [["a", "walk"], ["walk", "walk", "a"]], [["D", "N"], ["V", "V", "D"]]
+    assert usual_tags(train, ["walk", "a"]) == ["V", "D"]
+    assert usual_tags(([["a", "b"]], [["X", "X"]]), ["new"]) == ["X"]
+
+
+def test_restricted_attention_sees_its_block_and_the_one_before():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(1, 64, 8)).astype("float32")
+    layer = load("why_self_attention").RestrictedSelfAttention(2, 4)
+    before = np.asarray(layer(x))
+    x[0, 20] += 1  # in the second block of 16
+    changed = np.abs(np.asarray(layer(x)) - before).max(-1)[0] > 1e-6
+    np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(16, 48))
