@@ -1,4 +1,4 @@
-"""The service on Ray Serve beside `Translator` on whole files: equality, speed, overload.
+"""The service beside `Translator` on whole files: equality, speed, overload.
 
     python benchmarks/service.py --artefact en-pt=FOLDER --file LINES \
         --output benchmarks/results/service.json
@@ -167,6 +167,7 @@ def main():
     parser.add_argument("--artefact", required=True, help="NAME=FOLDER, such as en-pt=out/onnx")
     parser.add_argument("--file", type=Path, required=True, help="sentences, one a line")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--replicas", help="on Ray; without it the service is one process")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, default=4, help="the file is sent, in a round")
     parser.add_argument("--overload", type=float, default=60)
@@ -184,8 +185,9 @@ def main():
     # Of each length as many as there are in the file, and enough of them for a p95.
     single_file.write_text("".join(f"{line}\n" for line in lines[::3]), "utf-8")
 
+    replicas = ["--replicas", args.replicas] if args.replicas else []
     begun = time.perf_counter()
-    with Service(args.artefact) as service:
+    with Service(args.artefact, *replicas) as service:
         report["start seconds"] = time.perf_counter() - begun
         report["throughput"] = throughput(service, args, model, folder)
         keep(report, args)

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.limits import FORM_FIELDS, Invalid, WrongType, aside, shown
+from keras_transformer.export.serving.limits import FORM_FIELDS, Invalid, WrongType, aside
 from keras_transformer.export.serving.metrics import Record
 from keras_transformer.export.serving.models import Model, Models
 
@@ -86,7 +87,7 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     if fields.get("format", "text") != "text":
         raise Invalid("Only format text is translated: tags of html would be lost or moved.")
     model, count = _model(models, fields), fields.get("alternatives", 0)
-    digits = count if isinstance(count, str) else shown(count)
+    digits = count if isinstance(count, str) else shorten(count)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
         raise Invalid("alternatives is how many more translations are asked for.")
     models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
@@ -99,7 +100,7 @@ def _fields(content_type: str, body: bytes) -> dict[str, Any]:
     if kind == _JSON:
         return read_json(body)
     if kind != _FORM:
-        raise WrongType(f"The content is {_JSON} or {_FORM}, not {shown(kind)}.")
+        raise WrongType(f"The content is {_JSON} or {_FORM}, not {shorten(kind)}.")
     try:
         pairs = urllib.parse.parse_qsl(
             body.decode("ascii"),

@@ -8,7 +8,6 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import reprlib
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -24,8 +23,6 @@ GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
 FORM_FIELDS = 1000  # fields of a form
 # Largest values of `Limits`. gRPC takes numbers of 32 bits.
 MOST, MOST_BUFFERED = 2**31 - 1, 2**63 - 1
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 100
 
 
 class Output(Protocol):
@@ -76,14 +73,6 @@ class Limits:
             most = MOST_BUFFERED if name == "buffered_bytes" else MOST
             if not 0 < value <= most:  # NaN is not, either
                 raise ValueError(f"`{name}` must be above 0 and at most {most}, got {value}.")
-
-
-def shown(value: object) -> str:
-    """A value of a request for a message, cut to about 100 characters."""
-    try:
-        return _short.repr(value)[:100]
-    except ValueError:  # Python does not write an integer of more than 4,300 digits
-        return "a number of thousands of digits"
 
 
 class Refusal(Exception):

@@ -129,7 +129,7 @@ class BatchPlan:
             )
         drawn = self._drawn_examples(0).lengths
         if options.bucket_boundaries is None:
-            self._boundaries = _boundaries(drawn, self._batch_size)
+            self._boundaries = _choose_boundaries(drawn, self._batch_size)
         else:
             self._boundaries = np.unique(np.minimum(options.bucket_boundaries, self._longest))
         # Drawn rows have other lengths in each epoch. The last bucket takes the longest of them.
@@ -194,7 +194,8 @@ class BatchPlan:
     def _apportioned(self, buckets: list[_Bucket]) -> Ids:
         """Numbers of batches of the buckets, which add up to `batches_per_epoch`.
 
-        A bucket gets more batches where they are fullest, and fewer where they are emptiest.
+        Adds a batch to the bucket with the fullest batches, or takes one from the bucket with the
+        emptiest, until the numbers add up.
         """
         counts = np.array([bucket.fewest for bucket in buckets])
         most = np.array([bucket.most for bucket in buckets])
@@ -205,7 +206,7 @@ class BatchPlan:
         return counts
 
 
-def _boundaries(lengths: Ids, batch_size: Callable[[int], int]) -> Ids:
+def _choose_boundaries(lengths: Ids, batch_size: Callable[[int], int]) -> Ids:
     """Greatest lengths of the buckets, each of which holds `_FULL_BATCHES` batches if possible.
 
     Buckets are narrow where examples are many (little padding) and wide where they are few (no tiny

@@ -33,17 +33,18 @@ def replaced(tokenizer, tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Functions that are called, in turn, before a folder is opened; each opening is counted."""
-    before, count, open_runner = [], [], engine_module.open_runner
+    """Functions that are called, in turn, after a folder was opened; each opening is counted."""
+    after, count, open_runner = [], [], engine_module.open_runner
 
     def counted(*arguments, **options):
         count.append(True)
-        if before:
-            before.pop(0)()
-        return open_runner(*arguments, **options)
+        runner = open_runner(*arguments, **options)
+        if after:
+            after.pop(0)()
+        return runner
 
     monkeypatch.setattr(engine_module, "open_runner", counted)
-    return before, count
+    return after, count
 
 
 def test_an_artefact_that_replaces_another_is_loaded(replaced, caplog):
@@ -106,7 +107,7 @@ def test_an_artefact_that_is_replaced_while_it_is_opened_is_not_mixed(replaced, 
     folder, replace = replaced
     engine = Engine(folder, threads=1, workers=2)
     replace(3)
-    opened[0].extend([lambda: None, lambda: replace(5), lambda: None, lambda: replace(7)])
+    opened[0].extend([lambda: replace(5), lambda: None, lambda: None, lambda: replace(7)])
     for _ in range(3):
         engine.reload()
         versions = {engine.compute([""]).description.version for _ in range(2)}
