@@ -272,7 +272,10 @@ def given_at(
 
 
 def without_prompt(history: Tensor, prompt_length: Tensor) -> Tensor:
-    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end."""
+    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end.
+
+    `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+    """
     batch_size, width, length = tf.unstack(tf.shape(history))
     padded = tf.pad(history, [[0, 0], [0, 0], [0, 1]])  # (B, W, t + 1)
     # The history does not hold position 0, hence the 1.
