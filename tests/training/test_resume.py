@@ -288,8 +288,10 @@ def test_run_with_other_settings_is_refused(tmp_path, changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"seed": 3}, "seed was 0, now 3"),
-        ({"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24"),
+        pytest.param({"seed": 3}, "seed was 0, now 3", marks=pytest.mark.full),
+        pytest.param(
+            {"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24", marks=pytest.mark.full
+        ),
         ({"lines": LINES[1:]}, "tokens was"),
     ],
 )
