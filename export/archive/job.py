@@ -269,7 +269,8 @@ class JobProgress:
     """
 
     def __init__(self, total: int, done: int = 0, quiet: bool = False) -> None:
-        self._total, self._before, self.done = total, done, done
+        self._total, self._before = total, done
+        self.done: int = done
         terminal = sys.stderr is not None and sys.stderr.isatty()
         self._quiet, self._end = quiet, "" if terminal else "\n"
         self._begin, self._pause = "\r\033[K" if terminal else "", 0.5 if terminal else 30

@@ -19,6 +19,6 @@ name in `app`.
 """
 
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.service import MissingExtra, Served, serve
+from keras_transformer.export.serving.service import MissingExtra, ServedArtefact, serve
 
-__all__ = ["Limits", "MissingExtra", "Served", "serve"]
+__all__ = ["Limits", "MissingExtra", "ServedArtefact", "serve"]

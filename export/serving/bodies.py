@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from keras_transformer.export.serving.limits import (
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.refusals import (
     Invalid,
-    Limits,
     Refusal,
     TooLarge,
     TooSlow,
     WrongType,
     shown,
 )
-from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.request_log import Record
 
 T = TypeVar("T")
 

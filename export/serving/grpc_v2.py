@@ -15,23 +15,21 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from keras_transformer.export.serving import tensors
-from keras_transformer.export.serving.limits import (
+from keras_transformer.export.serving.limits import GRPC_FIELDS, MAX_LIMIT, on_thread_if_large
+from keras_transformer.export.serving.messages import MESSAGES, count_fields
+from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.refusals import (
     FAILED,
-    GRPC_FIELDS,
-    MOST,
     Busy,
     Invalid,
     Refusal,
     TooLarge,
     TooSlow,
     Unknown,
-    aside,
 )
-from keras_transformer.export.serving.messages import MESSAGES, count_fields
-from keras_transformer.export.serving.metrics import Record
-from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.request_log import Record
 
-logger = logging.getLogger("keras_transformer.serving")
+logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 SERVICE = "inference.GRPCInferenceService"
 Context = grpc.aio.ServicerContext
 
@@ -79,7 +77,7 @@ def make_server(models: Models, address: str) -> tuple[grpc.aio.Server, int]:
 
 
 def _milliseconds(seconds: float) -> int:
-    return max(1, min(MOST, round(1000 * seconds)))
+    return max(1, min(MAX_LIMIT, round(1000 * seconds)))
 
 
 class _Method:
@@ -108,9 +106,9 @@ class _Method:
             data = await self._read(context)
             self._admission.buffer(len(data))
             try:
-                request = await aside(len(data), self._parse, data)
+                request = await on_thread_if_large(len(data), self._parse, data)
                 fields = await self._respond(request, context)
-                return await aside(len(data), self._serialize, fields)
+                return await on_thread_if_large(len(data), self._serialize, fields)
             finally:
                 self._admission.free(len(data))
         except Refusal as refusal:
@@ -173,7 +171,7 @@ class _Service:
 
     async def ModelInfer(self, request: Any, context: Context) -> tensors.Fields:
         models = self._models
-        with models.request("v2-grpc") as record, models.admission.computing():
+        with models.request("v2-grpc") as record, models.admission.limit_computing():
             return await self._infer(request, context, record)
 
     async def _infer(self, request: Any, context: Context, record: Record) -> tensors.Fields:
@@ -185,9 +183,9 @@ class _Service:
         limits = [inference.seconds, context.time_remaining()]
         seconds = min((limit for limit in limits if limit is not None), default=None)
         items = inference.items
-        results = await models.compute(record, model, items, inference.seed, seconds)
+        results = await models.answer(record, model, items, inference.seed, seconds)
         raw, size = bool(request.raw_input_contents), sum(map(len, items))
-        outputs = await aside(size, _outputs, inference, results, raw)
+        outputs = await on_thread_if_large(size, _outputs, inference, results, raw)
         return outputs | {
             "model_name": model.name,
             "model_version": model.description.version,

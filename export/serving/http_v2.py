@@ -16,9 +16,10 @@ from starlette.routing import Route
 
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.limits import Invalid, aside, shown
-from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.limits import on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
+from keras_transformer.export.serving.refusals import Invalid, shown
+from keras_transformer.export.serving.request_log import Record
 
 _HEADER = "Inference-Header-Content-Length"
 
@@ -29,12 +30,12 @@ class _Parsed(NamedTuple):
     id: str
 
 
-def routes(models: Models, counted: Any) -> list[Route]:
+def routes(models: Models, make_endpoint: Any) -> list[Route]:
     """Returns the routes.
 
     Args:
         models: `Models`.
-        counted: function of a protocol's name and a handler, which makes an endpoint that counts
+        make_endpoint: function of a protocol's name and a handler, which makes an endpoint that counts
             requests and reads their bodies.
     """
 
@@ -59,13 +60,13 @@ def routes(models: Models, counted: Any) -> list[Route]:
     async def infer(request: Request, body: bytes, record: Record) -> Response:
         model = _model(models, request)
         record.model = model.name
-        parsed = await aside(len(body), _parse, models, model, request.headers, body)
+        parsed = await on_thread_if_large(len(body), _parse, models, model, request.headers, body)
         items, _, _, seed, seconds = parsed.inference
-        results = await models.compute(record, model, items, seed, seconds)
-        return await aside(len(body), _response, model, parsed, results)
+        results = await models.answer(record, model, items, seed, seconds)
+        return await on_thread_if_large(len(body), _response, model, parsed, results)
 
     model_routes = [("", model_metadata, "GET"), ("/ready", model_ready, "GET")]
-    model_routes.append(("/infer", counted("v2-http", infer), "POST"))
+    model_routes.append(("/infer", make_endpoint("v2-http", infer), "POST"))
     return [
         Route("/v2", metadata),
         Route("/v2/health/live", live),

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer.export.runtime.lines import Format, written
-from keras_transformer.export.serving.limits import Invalid, shown
 from keras_transformer.export.serving.models import Model, Models
+from keras_transformer.export.serving.refusals import Invalid, shown
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")
-MOST = 2**63  # integers are below it, as in the protocol over gRPC
+MAX_INTEGER = 2**63  # integers are below it, as in the protocol over gRPC
 # The metadata of the server.
-SERVER = {
+SERVER: dict[str, Any] = {
     "name": "keras_transformer",
     "version": importlib.metadata.version("keras-transformer-onnx"),
     "extensions": ["binary_tensor_data"],
@@ -90,7 +90,7 @@ def parse(
         raise Invalid(f"The input {INPUT!r} has the type BYTES, not {kind}.")
     shape = tensor.get("shape")
     fits = isinstance(shape, list) and 1 <= len(shape) <= 8
-    if not fits or not all(type(size) is int and 0 <= size < MOST for size in shape):
+    if not fits or not all(type(size) is int and 0 <= size < MAX_INTEGER for size in shape):
         raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shown(shape)}.")
     if "shared_memory_region" in get_object(tensor, "parameters"):
         raise Invalid("Shared memory is not read: send the data.")
@@ -99,7 +99,7 @@ def parse(
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
     parameters = get_object(fields, "parameters")
-    seed, seconds = model.seed(parameters.get("seed")), _timeout(parameters.get("timeout"))
+    seed, seconds = model.checked_seed(parameters.get("seed")), _timeout(parameters.get("timeout"))
     return Inference(items, shape, _outputs(get_objects(fields, "outputs")), seed, seconds)
 
 
@@ -118,7 +118,7 @@ def _timeout(value: object) -> float | None:
     """Returns the seconds of the parameter `timeout`, which is in microseconds."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_INTEGER:
         raise Invalid(f"The parameter timeout is a number of microseconds, not {shown(value)}.")
     return value / 1e6 if value else None
 
