@@ -1,4 +1,4 @@
-"""The HTTP application: checks of the headers, all protocols, health, metrics, one way to refuse."""
+"""The HTTP application: the protocols, health, metrics, and checks of the headers."""
 
 import asyncio
 import functools

@@ -6,7 +6,6 @@ INVALID_ARGUMENT, as every other request that is wrong.
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -178,8 +177,10 @@ class _Service:
         models = self._models
         model = models.get(request.model_name, request.model_version)
         record.model = model.name
-        read = functools.partial(_elements, request, most=models.limits.lines)
-        inference = tensors.parse(models, model, _fields(request), read)
+        fields = _fields(request)
+        shape = tensors.get_input(fields)["shape"]
+        elements = _elements(request, models.limits.lines)
+        inference = tensors.parse(models, model, fields, shape, elements)
         limits = [inference.seconds, context.time_remaining()]
         seconds = min((limit for limit in limits if limit is not None), default=None)
         items = inference.items
@@ -217,7 +218,7 @@ def _value(parameter: Any) -> Any:
     return getattr(parameter, kind) if kind else None
 
 
-def _elements(request: Any, fields: tensors.Fields, most: int) -> list[bytes]:
+def _elements(request: Any, most: int) -> list[bytes]:
     """Returns the elements of the only input."""
     (tensor,), raw = request.inputs, request.raw_input_contents
     if not raw:

@@ -4,7 +4,6 @@ In the extension a body is JSON and, behind it, the data of tensors; the header
 `Inference-Header-Content-Length` says where the JSON ends.
 """
 
-import functools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -35,8 +34,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
     Args:
         models: `Models`.
-        make_endpoint: function of a protocol's name and a handler, which makes an endpoint that counts
-            requests and reads their bodies.
+        make_endpoint: function of a protocol's name and a handler. It returns an endpoint, which
+            counts requests and reads their bodies.
     """
 
     async def metadata(request: Request) -> Response:
@@ -61,8 +60,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         model = _model(models, request)
         record.model = model.name
         parsed = await on_thread_if_large(len(body), _parse, models, model, request.headers, body)
-        items, _, _, seed, seconds = parsed.inference
-        results = await models.answer(record, model, items, seed, seconds)
+        given = parsed.inference
+        results = await models.answer(record, model, given.items, given.seed, given.seconds)
         return await on_thread_if_large(len(body), _response, model, parsed, results)
 
     model_routes = [("", model_metadata, "GET"), ("/ready", model_ready, "GET")]
@@ -86,8 +85,9 @@ def _model(models: Models, request: Request) -> Model:
 def _parse(models: Models, model: Model, headers: Headers, body: bytes) -> _Parsed:
     header, binary = _split(body, headers)
     fields = read_json(header)
-    read = functools.partial(_elements, binary=binary, most=models.limits.lines)
-    inference = tensors.parse(models, model, fields, read)
+    tensor = tensors.get_input(fields)
+    items = _elements(tensor, binary, models.limits.lines)
+    inference = tensors.parse(models, model, fields, tensor["shape"], items)
     if inference.seconds is None:
         inference = inference._replace(seconds=request_seconds(headers))
     return _Parsed(inference, _binary_outputs(fields, inference.outputs), _id(fields))

@@ -141,7 +141,7 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
 
 
 def _alternatives(lines: list[list[str]], most: int) -> list[str]:
-    """Returns more translations of a text, as many as its line with most hypotheses has."""
+    """Returns more translations of a text: at most those of its line with most hypotheses."""
     count = max(len(hypotheses) for hypotheses in lines) - 1
     return [_joined(lines, number) for number in range(1, 1 + min(most, count))]
 

@@ -27,8 +27,8 @@ from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.types import StrPath
 
 LINGER = 0.05  # seconds
-# Number of a request's longest waiting lines that may join another request's batch. Only these count
-# as waiting.
+# Number of a request's longest waiting lines that may join another request's batch. Only these
+# count as waiting.
 NEXT_LINES = 64
 DEATHS = 2  # a request fails after this many workers died while computing it
 # Batches may grow to twice the size when more than this many batches of tokens wait.

@@ -170,7 +170,7 @@ class Models:
         seed: int | None = None,
         seconds: float | None = None,
     ) -> list[Any]:
-        """Computes the lines of a request.
+        """Returns the results of the lines of a request. The caller has checked their number.
 
         Args:
             record: from `request`.
@@ -180,7 +180,6 @@ class Models:
         Returns:
             The results, one a line.
         """
-        self.admission.check_lines(len(items))
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)

@@ -77,7 +77,7 @@ workers=None, batch_tokens=512)
         return self.replicas is not None or self.gpus > 0
 
     def shares(self, cores: int) -> tuple[int, int]:
-        """Returns threads and workers of each process on a machine of so many cores."""
+        """Returns the numbers of threads and workers of each process, on a machine with `cores`."""
         share = max(1, cores // (self.replicas or 1))
         workers = self.workers
         if workers is None:

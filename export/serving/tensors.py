@@ -16,7 +16,7 @@ In binary an element of type BYTES is its length, four bytes, the lowest first, 
 import importlib.metadata
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer.export.runtime.lines import Format, written
@@ -66,19 +66,11 @@ def described(model: Model) -> Fields:
     }
 
 
-def parse(
-    models: Models, model: Model, fields: Fields, read: Callable[[Fields], list[Any]]
-) -> Inference:
-    """Checks the fields of a request for inference.
-
-    Args:
-        models, model: what is asked.
-        fields: dict, of the request, as in JSON.
-        read: function from the fields of the input to its elements. It may stop above the lines
-            that a request may have.
+def get_input(fields: Fields) -> Fields:
+    """Returns the fields of the only input of a request, checked.
 
     Raises:
-        Invalid, TooLarge: the request is wrong.
+        Invalid: they are wrong.
     """
     inputs = get_objects(fields, "inputs")
     names = [tensor.get("name") for tensor in inputs]
@@ -94,8 +86,26 @@ def parse(
         raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shown(shape)}.")
     if "shared_memory_region" in get_object(tensor, "parameters"):
         raise Invalid("Shared memory is not read: send the data.")
-    items, size = read(tensor), math.prod(shape)
+    return tensor
+
+
+def parse(
+    models: Models, model: Model, fields: Fields, shape: list[int], items: list[Any]
+) -> Inference:
+    """Checks the fields of a request for inference.
+
+    Args:
+        models, model: as the request names them.
+        fields: dict, of the request, as in JSON.
+        shape: list of int, of the input, as `get_input` returns it.
+        items: list of str or bytes, the elements of the input. More than a request may have are
+            refused, so a reader may stop there.
+
+    Raises:
+        Invalid, TooLarge: the request is wrong.
+    """
     models.admission.check_lines(len(items))
+    size = math.prod(shape)
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
     parameters = get_object(fields, "parameters")

@@ -38,9 +38,9 @@ def test_a_log_that_cannot_be_written_changes_no_answer(folder):
 
 
 def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
-    from keras_transformer.export.serving import metrics
+    from keras_transformer.export.serving import request_log
 
-    monkeypatch.setattr(metrics, "LOG_LINES", 5)
+    monkeypatch.setattr(request_log, "LOG_LINES", 5)
     output = Output()
     running = local_service.Running({"en-de": local_service.Pool(folder)}, log=output)
     for _ in range(10):
