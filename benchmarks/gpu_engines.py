@@ -63,7 +63,7 @@ def onnx_engine(task):
             import torch  # noqa: F401  # brings CUDA libraries where no package of their own does
     session = open_session(artefact, [provider], threads=task["threads"])
     facts = {"provider": session.get_providers()[0]}
-    facts |= nodes_by_provider(artefact.model, provider, task)
+    facts |= nodes_by_provider(artefact.model_path, provider, task)
 
     def translate(sources):
         (ids,) = session.run(["token_ids"], {"source_ids": sources})  # (B, W, T)

@@ -26,7 +26,7 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
-from keras_transformer.training.callbacks import translate
+from keras_transformer.translation import translate
 
 # Sentences of a knitting pattern: Portuguese, and what a knitter would write.
 DOMAIN = [

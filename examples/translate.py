@@ -25,7 +25,7 @@ from support.selection import choose_weights
 
 import keras_transformer as kt
 from keras_transformer import export, plots
-from keras_transformer.training.callbacks import translate
+from keras_transformer.translation import translate
 
 tf.get_logger().setLevel("ERROR")  # it warns of retracing, but each search is its own graph
 

@@ -125,7 +125,7 @@ def compare_with_keras(
     expected = [ops.convert_to_numpy(search(model, batch, **options).ids) for batch in batches]
     keras_seconds = time.perf_counter() - begun
     cases = [{signature.SOURCE_IDS: batch, **seed} for batch in batches]
-    found = run_exported(artefact.models, cases, timed=True)
+    found = run_exported(artefact.model_paths, cases, timed=True)
     wanted = _best_rows(expected)
     given = _best_rows([outputs[signature.TOKEN_IDS] for outputs in found.outputs])
     same_texts = text_seconds = None

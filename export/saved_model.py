@@ -27,9 +27,9 @@ from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.staging import Progress, staged
 from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
-from keras_transformer.export.tasks.forward import described
+from keras_transformer.export.tasks.forward import describe_head
 from keras_transformer.export.tasks.samples import proof_texts
-from keras_transformer.export.tasks.search import Search
+from keras_transformer.export.tasks.search import ExportableSearch
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath, Tensor
 
@@ -42,7 +42,7 @@ def export_saved_model(
     model: keras.Model,
     path: StrPath,
     tokenizer: Tokenizer | None = None,
-    search: Search | None = None,
+    search: ExportableSearch | None = None,
     *,
     target_tokenizer: Tokenizer | None = None,
     head: Head | None = None,
@@ -133,7 +133,7 @@ def export_saved_model(
         if head is not None:
             extra = folder / "assets.extra"  # TensorFlow's place for files of others
             extra.mkdir()
-            (extra / "head.json").write_text(json.dumps(described(head)), encoding="utf-8")
+            (extra / "head.json").write_text(json.dumps(describe_head(head)), encoding="utf-8")
         with progress("proving it in a process without Keras"):
             _prove(folder, tasks, functions, cases, tolerance)
 

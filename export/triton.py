@@ -170,7 +170,7 @@ def _values(artefact: Artefact, text: bool) -> tuple[list[dict[str, Any]], list[
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(
-        artefact.model, options, providers=["CPUExecutionProvider"]
+        artefact.model_path, options, providers=["CPUExecutionProvider"]
     )
     shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
     inputs, outputs = (
@@ -234,7 +234,7 @@ def _copy_model(artefact: Artefact, text: bool, folder: pathlib.Path) -> None:
         folder.mkdir()
         weights = artefact.folder / signature.WEIGHTS_FILE
         shutil.copyfile(weights, folder / signature.WEIGHTS_FILE)
-    shutil.copyfile(artefact.model, folder / signature.MODEL_FILE)
+    shutil.copyfile(artefact.model_path, folder / signature.MODEL_FILE)
 
 
 def why_not_triton(folder: pathlib.Path) -> str | None:

@@ -122,17 +122,13 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-    from keras_transformer.training.callbacks import (
-        BleuCallback,
-        StopOnNonFinite,
-        Throughput,
-        translate,
-    )
+    from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
+    from keras_transformer.translation import translate
 
 with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.batches import Batches

@@ -112,10 +112,8 @@ class DecoderSlots(NamedTuple):
     blocks: Any
     step_bias: Any
 
-    @staticmethod
-    def put(past: Tensor, new: Tensor) -> Tensor:
-        """Appends. The preallocated slots of an export write in place instead."""
-        return append(past, new)
+    # The preallocated slots of an export write in place instead.
+    add = staticmethod(append)
 
 
 class States(NamedTuple):
@@ -128,7 +126,7 @@ class States(NamedTuple):
     blocks: Any
 
 
-class Memory(NamedTuple):
+class ProjectedMemory(NamedTuple):
     """The encoded source, projected to keys and values for each decoder block.
 
     Attributes:
@@ -140,8 +138,8 @@ class Memory(NamedTuple):
     mask: Any
 
 
-def encoded(encoder: keras.Model, source: Any) -> Any:
-    """The output (B, S, D) of an encoder.
+def call_encoder(encoder: keras.Model, source: Any) -> Any:
+    """Calls an encoder; returns its output (B, S, D).
 
     `source` is the only input, or a dict of all of them by name.
     """
@@ -182,19 +180,20 @@ class CachedDecoding:
         batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
         return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
 
-    def encode(self, source_ids: Any) -> Memory | tuple[()]:
+    def encode(self, source_ids: Any) -> ProjectedMemory | tuple[()]:
         """Encodes the source (B, S), or a dict of the encoder's inputs, for all steps.
 
-        Returns `Memory`; or `()` without an encoder, because the cache then holds everything.
+        Returns `ProjectedMemory`; or `()` without an encoder, because the cache then holds
+        everything.
         """
         if self.encoder is None:
             return ()
-        memory = encoded(self.encoder, source_ids)
+        memory = call_encoder(self.encoder, source_ids)
         mask = getattr(memory, "_keras_mask", None)
         blocks = [
             block.cross_attention.project_key_value(memory) for block in self.decoder_stack.blocks
         ]
-        return Memory(blocks, () if mask is None else mask)
+        return ProjectedMemory(blocks, () if mask is None else mask)
 
     def initial_cache(self, batch_size: Any, beam_width: int = 1) -> Cache:
         """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0).
@@ -216,34 +215,34 @@ class CachedDecoding:
         return Cache(DecoderSlots(empty, step_bias), by_hypothesis=past_bias)
 
     def decode_step(
-        self, ids: Tensor, position: Tensor, memory: Memory | tuple[()], cache: Cache
+        self, ids: Tensor, position: Tensor, memory: ProjectedMemory | tuple[()], cache: Cache
     ) -> tuple[Tensor, Cache]:
         """Logits (B, W, V) float32 of the next tokens. See `SearchModel`."""
         vectors, cache = self.decode_vectors(ids, position, memory, cache)
         return self.decoder_stack.embedding.logits(vectors), cache
 
     def decode_vectors(
-        self, ids: Tensor, position: Tensor, memory: Memory | tuple[()], cache: Cache
+        self, ids: Tensor, position: Tensor, memory: ProjectedMemory | tuple[()], cache: Cache
     ) -> tuple[Tensor, Cache]:
         """As `decode_step`, but returns the vectors (B, W, D) before the logits."""
-        slots, by_hypothesis = cache
-        attention_bias, put = None, append
+        attention_bias = None
         if self.recurrent:
-            pasts = by_hypothesis.blocks
+            pasts, add = cache.by_hypothesis.blocks, append
         else:
-            pasts, put = slots.blocks, slots.put
-            if not isinstance(slots.step_bias, tuple):
-                by_hypothesis = put(by_hypothesis, slots.step_bias)  # (B, W, (t + 1) W)
-                attention_bias = by_hypothesis[:, None]  # (B, 1, W, (t + 1) W)
+            slots, past_bias = cache
+            pasts, add = slots.blocks, slots.add
+            if not isinstance(slots.step_bias, tuple):  # W > 1
+                past_bias = add(past_bias, slots.step_bias)  # (B, W, (t + 1) W)
+                attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
         decoder, after = self.decoder_stack, []
         x = decoder.embed(ids, position)  # (B, W, D)
         for i, (block, past) in enumerate(zip(decoder.blocks, pasts, strict=True)):
             source = ()
             if memory:
                 source = memory.blocks[i], None if isinstance(memory.mask, tuple) else memory.mask
-            x, past = block.step(x, *source, past, position, attention_bias, put)
+            x, past = block.step(x, *source, past, position, attention_bias, add)
             after.append(past)
         vectors = decoder.norm(x)
         if self.recurrent:
             return vectors, Cache(by_hypothesis=States(after))
-        return vectors, Cache(slots._replace(blocks=after), by_hypothesis)
+        return vectors, Cache(slots._replace(blocks=after), past_bias)

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from keras_transformer.decoding import CachedDecoding, encoded
+from keras_transformer.decoding import CachedDecoding, call_encoder
 from keras_transformer.layers.base import apply_settings, sublayer_settings
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_positive
@@ -27,7 +27,8 @@ class Stack:
     """The layers of one side of figure 1, in the order in which a forward pass calls them."""
 
     embedding: TokenEmbedding
-    positions: PositionEncoding  # with `in_attention`, the blocks call encodings of this kind
+    # If `in_attention`, this layer is not called; each block has its own copy.
+    positions: PositionEncoding
     segments: SegmentEmbedding | None
     embedding_norm: keras.Layer | None
     dropout: keras.Layer  # on embeddings + positions (section 5.4)
@@ -80,8 +81,16 @@ class TransformerModel(DistributedModel):
     decoder_stack: Stack | None = None
     max_length: int | None = None
 
-    def _keep(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
-        """Keeps the constructor's arguments, from its `locals()`, as attributes."""
+    def _store_arguments(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
+        """Stores and checks the constructor's arguments, before any layer is made.
+
+        A functional model calls `super().__init__` last, in `_connect`, because that needs the
+        outputs. Attributes may be set before: Keras begins to track them at the first assignment.
+
+        Args:
+            arguments: `locals()` of the constructor.
+            kwargs: its keyword arguments for Keras; `dtype` is removed from them.
+        """
         arguments = {
             name: value
             for name, value in arguments.items()
@@ -91,12 +100,20 @@ class TransformerModel(DistributedModel):
         self._argument_names = tuple(arguments)
         for name, value in arguments.items():
             setattr(self, name, value)
-        self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
-        if self._policy.quantization_mode is not None:
+        self._policy = self._take_policy(kwargs)
+        self._check_keras_arguments(kwargs)
+
+    @staticmethod
+    def _take_policy(kwargs: dict[str, Any]) -> Any:
+        policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        if policy.quantization_mode is not None:
             raise ValueError(
-                f"dtype={self._policy.name!r} is quantized, but a new model is in floating point. "
+                f"dtype={policy.name!r} is quantized, but a new model is in floating point. "
                 "Quantize it after training: model.quantize('int8')."
             )
+        return policy
+
+    def _check_keras_arguments(self, kwargs: dict[str, Any]) -> None:
         if unknown := sorted(set(kwargs) - {"name", "trainable"}):  # Keras would ignore them
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}. Look for a misspelt name: "
@@ -108,10 +125,10 @@ class TransformerModel(DistributedModel):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.dtype_policy: Any = self._policy
 
-    def _norm(self, name: str) -> layers.LayerNormalization:
+    def _make_norm(self, name: str) -> layers.LayerNormalization:
         return layers.LayerNormalization(epsilon=self.epsilon, dtype=self._policy, name=name)
 
-    def _stack(
+    def _make_stack(
         self,
         side: str,
         text: str,
@@ -152,18 +169,24 @@ class TransformerModel(DistributedModel):
             )
             for i in range(num_layers)
         ]
+        embedding_norm = None
+        if self.embedding_norm:
+            embedding_norm = self._make_norm(f"{text}_embedding_norm")
         segments = None
         if num_segments is not None:
             segments = SegmentEmbedding(num_segments, dtype=dtype, name="segment_embedding")
-        identity = layers.Identity(dtype=dtype.compute_dtype, name=f"{side}_norm")
+        if self.norm_first:
+            norm = self._make_norm(f"{side}_norm")
+        else:
+            norm = layers.Identity(dtype=dtype.compute_dtype, name=f"{side}_norm")
         return Stack(
             embedding=embedding,
             positions=positions,
             segments=segments,
-            embedding_norm=self._norm(f"{text}_embedding_norm") if self.embedding_norm else None,
+            embedding_norm=embedding_norm,
             dropout=layers.Dropout(self.dropout, dtype=dtype, name=f"{text}_dropout"),
             blocks=blocks,
-            norm=self._norm(f"{side}_norm") if self.norm_first else identity,
+            norm=norm,
         )
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Tensor:
@@ -262,7 +285,8 @@ class Transformer(CachedDecoding, TransformerModel):
         value_dim: d_v. Defaults to `key_dim`.
         attention_dropout: rate on attention weights. Defaults to 0.
         activation: of the feed-forward networks. Defaults to "relu".
-        norm_first: `False` for the paper's post-norm, `True` for pre-norm.
+        norm_first: `False` for the paper's post-norm, `True` for pre-norm. `True` also adds a layer
+            norm after the last block. Defaults to `False`.
         positions: "sinusoidal" (the paper's), "learned" (Table 3, row E) or "rotary"; or a
             position encoding such as `LearnedPositionEncoding(max_length=512)`.
         target_vocab_size: size of a separate target vocabulary, whose matrix also computes the
@@ -333,7 +357,7 @@ class Transformer(CachedDecoding, TransformerModel):
         recurrent_decoder: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._keep(locals(), kwargs)
+        self._store_arguments(locals(), kwargs)
         is_pair = isinstance(num_layers, (tuple, list))
         depth, target_depth = num_layers if is_pair else (num_layers, num_layers)
         dtype = self._policy
@@ -352,7 +376,9 @@ class Transformer(CachedDecoding, TransformerModel):
         if encoder is None:
             source_ids = keras.Input((None,), dtype="int32", name="source_ids")
             inputs = {"source_ids": source_ids}
-            self.encoder_stack = self._stack("encoder", "source", embedding, EncoderBlock, depth)
+            self.encoder_stack = self._make_stack(
+                "encoder", "source", embedding, EncoderBlock, depth
+            )
             memory = self.encoder_stack(source_ids)
             encoder = keras.Model(source_ids, memory, name="encoder")
         else:
@@ -360,11 +386,13 @@ class Transformer(CachedDecoding, TransformerModel):
             inputs = {
                 x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name) for x in encoder.inputs
             }
-            memory = encoded(encoder, inputs)
+            memory = call_encoder(encoder, inputs)
 
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         block = RecurrentDecoderBlock if recurrent_decoder else DecoderBlock
-        self.decoder_stack = self._stack("decoder", "target", target_embedding, block, target_depth)
+        self.decoder_stack = self._make_stack(
+            "decoder", "target", target_embedding, block, target_depth
+        )
         vectors = self.decoder_stack(target_ids, memory)
         logits = target_embedding.logits(vectors)
 
@@ -425,9 +453,9 @@ class TransformerEncoder(TransformerModel):
         num_segments: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._keep(locals(), kwargs)
+        self._store_arguments(locals(), kwargs)
         embedding = TokenEmbedding(vocab_size, d_model, dtype=self._policy, name="token_embedding")
-        self.encoder_stack = self._stack(
+        self.encoder_stack = self._make_stack(
             "encoder", "source", embedding, EncoderBlock, num_layers, num_segments
         )
         inputs = source_ids = keras.Input((None,), dtype="int32", name="source_ids")
@@ -481,11 +509,13 @@ class CausalTransformer(CachedDecoding, TransformerModel):
         output_bias: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._keep(locals(), kwargs)
+        self._store_arguments(locals(), kwargs)
         embedding = TokenEmbedding(
             vocab_size, d_model, tie_output, output_bias, dtype=self._policy, name="token_embedding"
         )
-        self.decoder_stack = self._stack("decoder", "target", embedding, EncoderBlock, num_layers)
+        self.decoder_stack = self._make_stack(
+            "decoder", "target", embedding, EncoderBlock, num_layers
+        )
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         vectors = self.decoder_stack(target_ids, use_causal_mask=True)
         self._connect(target_ids, embedding.logits(vectors), **kwargs)

@@ -20,7 +20,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from keras_transformer.export.runtime.lines import check_length, read_lines
+from keras_transformer.export.runtime.lines import check_length, iter_lines
 from keras_transformer.types import StrPath
 
 
@@ -53,7 +53,7 @@ def cut(path: StrPath, part_lines: int, column: str) -> tuple[int, list[int]]:
     with _opened(path) as file:
         while True:
             start = file.tell()
-            found = sum(1 for _ in itertools.islice(read_lines(file), part_lines))
+            found = sum(1 for _ in itertools.islice(iter_lines(file), part_lines))
             if not found:
                 return lines, starts
             starts.append(start)
@@ -130,7 +130,7 @@ def _kept(path: StrPath, modified_ns: int) -> BinaryIO:
 
 def _lines(file: BinaryIO, start: int, count: int) -> list[bytes]:
     file.seek(start)
-    return list(itertools.islice(read_lines(file), count))
+    return list(itertools.islice(iter_lines(file), count))
 
 
 class _Unpacked(gzip.GzipFile):

@@ -4,8 +4,10 @@ The exporters write an artefact with these modules, and the runtime reads it wit
 
 Contents, from the bottom up:
 
+- `messages`: values in error messages;
 - `signature`: names of inputs, outputs, axes and files;
 - `results`: the result of an input, one class for each kind of task;
+- `rows`: inputs as a model reads them, and the protocol that turns outputs into results;
 - `task_heads`: what the outputs of a model without a search mean;
 - `manifest`: `artefact.json`, which lists all of it;
 - `reader`: reads a folder and checks it.

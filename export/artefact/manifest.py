@@ -22,9 +22,9 @@ beyond the source's length, or null |
 | `head` | `{"class_name", "config"}` of a task head; only if the task has one |
 | `ignores_padding` | whether padding on the right of ids changes nothing; only beside `head` |
 | `proof` | comparison with Keras: `date` as year-month-day; `cases`, the number of batches; \
-`lines`, the number of their rows; `largest_difference`, relative to the size of each number \
-("size", float32) or to the spread of an output ("spread"); `same_tokens`, of a search: lines with \
-the same best hypothesis as Keras, and all lines |
+`lines`, the number of their rows; `largest_difference` from Keras' numbers; `relative_to`, its \
+divisor: the "size" of each number (float32) or the "spread" of an output; `same_tokens`, of a \
+search: lines with the same best hypothesis as Keras, and all lines; else null |
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
 The checks are written by hand: a schema library would be one more package to install on servers,
@@ -33,10 +33,10 @@ and could not check the seal.
 
 import hashlib
 import json
-import reprlib
 from collections.abc import Iterable
 from typing import Any
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import (
     DTYPES,
     FILES,
@@ -97,13 +97,6 @@ OPTIONAL: dict[str, Any] = {
     "layout": LAYOUTS,
 }
 _FILE = {"sha256": str, "bytes": _COUNT}
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 100
-
-
-def shown(value: Any) -> str:
-    """The `repr` of a value, cut to about 100 characters, for an error message."""
-    return _SHORT.repr(value)[:100]
 
 
 def id_inputs(inputs: Iterable[dict[str, Any]]) -> list[str]:
@@ -174,7 +167,7 @@ def validate(manifest: Any) -> None:
         )
     if not _fits(manifest.get("format_version"), FORMAT_VERSION):
         raise ValueError(
-            f"This artefact has format_version {shown(manifest.get('format_version'))}, and "
+            f"This artefact has format_version {shorten(manifest.get('format_version'))}, and "
             f"this release reads {FORMAT_VERSION}. Use the release that wrote it, or export again."
         )
     for name, form in FIELDS.items():

@@ -1,68 +1,21 @@
 """Task heads: what the outputs of a model mean.
 
-The exporters write a head into the manifest, and `Predictor` makes results with it. A search has no
-head in its manifest; the runtime makes its results in the same way, from a `Row` and outputs.
+The exporters write a head into the manifest, and `Predictor` makes results with it. Each head is a
+`ResultMaker`. A search has no head; the runtime has a `ResultMaker` for each kind of search.
 
 Shapes: `B` batch, `S` tokens of a text, `C` classes, `D` size of a vector.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Result, Tags, Vector
+from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Tags, Vector
+from keras_transformer.export.artefact.rows import Row
 from keras_transformer.types import Array
-
-
-class Passage(NamedTuple):
-    """A text that contains an answer.
-
-    Attributes:
-        text: str.
-        spans: list of pairs of int, the characters of each of its tokens.
-        tokens: slice, its tokens in the row.
-    """
-
-    text: str
-    spans: list[tuple[int, int]]
-    tokens: slice
-
-
-class Row(NamedTuple):
-    """One input as the model reads it.
-
-    Attributes:
-        inputs: dict from input names to lists of ids, or to arrays without batch axis.
-        size: int, the length that counts in a batch: the first axis of its longest input.
-        group: tuple, shapes of the inputs that are not padded. Only rows of equal groups share a
-            batch.
-        length: int, tokens of the row that the outputs are about; None for arrays.
-        words: tuple of str, if the head tags words.
-        first_pieces: list of int, the place of each word's first token; or all.
-        passage: Passage, if the head marks an answer.
-    """
-
-    inputs: dict[str, Any]
-    size: int
-    group: tuple[tuple[int, ...], ...] = ()
-    length: int | None = None
-    words: tuple[str, ...] = ()
-    first_pieces: list[int] | slice = slice(None)
-    passage: Passage | None = None
-
-
-class ResultMaker(Protocol):
-    """Makes results of one class from the outputs of a model."""
-
-    @property
-    def empty(self) -> Any:
-        """The result of an input without text."""
-
-    def result(self, row: Row, outputs: dict[str, Array]) -> Result:
-        """The result of a row, from its part of the outputs; `ValueError` if there is none."""
 
 
 class Head:
@@ -98,7 +51,7 @@ class _Classes(Head):
 
     def _probabilities(self, numbers: Array) -> Array:
         """Probabilities (..., C), float64; (..., 1) are numbers of the second of two classes."""
-        numbers = _checked(numbers).astype(np.float64)
+        numbers = _check_finite(numbers).astype(np.float64)
         if not fits_labels(self.labels, numbers.shape[-1]):
             raise ValueError(
                 f"the model gave numbers for {numbers.shape[-1]} classes, and the head has "
@@ -198,7 +151,7 @@ class QuestionAnswering(Head):
     def result(self, row: Row, outputs: dict[str, Array]) -> Answer:
         passage = row.passage
         start, end = (
-            _log_softmax(_checked(outputs[name][: row.length]))[passage.tokens]
+            _log_softmax(_check_finite(outputs[name][: row.length]))[passage.tokens]
             for name in (signature.ANSWER_START, signature.ANSWER_END)
         )
         # One row of scores for each length of an answer, by its first token.
@@ -232,7 +185,7 @@ class FeatureExtraction(Head):
         (vector,) = outputs.values()
         if vector.ndim > 1 and row.length is not None:
             vector = vector[: row.length]  # the rest is padding
-        return Vector(_checked(vector))
+        return Vector(_check_finite(vector))
 
 
 @dataclass(frozen=True)
@@ -259,7 +212,7 @@ def read_head(manifest: dict[str, Any]) -> Any:
     return HEADS[head["class_name"]](**head["config"]) if head else NoHead()
 
 
-def _checked(numbers: Array) -> Array:
+def _check_finite(numbers: Array) -> Array:
     """The numbers; raises `ValueError` for NaN and infinity. -inf is allowed, as a mask."""
     if np.isnan(numbers).any() or not np.isfinite(numbers.max()):
         raise ValueError(f"the model gave numbers that are not finite: {numbers}")

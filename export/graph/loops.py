@@ -166,8 +166,8 @@ def sink_weights(main: ir.Graph) -> None:
     """Moves weights into the step that alone reads them; products get copies of shared ones.
 
     ONNX Runtime packs constants for products. It also packs constants of the surrounding graph, but
-    a product of one row then takes several times as long; constants two graphs further out, as around
-    the steps of a search, are not packed.
+    a product of one row then takes several times as long; constants two graphs further out, as
+    around the steps of a search, are not packed.
     """
     for loop in all_nodes(main):
         if loop.op_type == "Loop":

@@ -10,7 +10,7 @@ Contents, from the bottom up:
 
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
 - `lines`: which lines are refused, and how results are written;
-- `rows` and `text_rows`: readers, which turn arrays and texts into rows of the model;
+- `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
 - `batching`: batches, worker threads, and faults of single rows;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
@@ -33,7 +33,7 @@ from keras_transformer.export.artefact.results import (
     Translation,
     Vector,
 )
-from keras_transformer.export.runtime.predictor import Predictor, answers, open_runner
+from keras_transformer.export.runtime.predictor import Predictor, open_runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
 
@@ -51,7 +51,6 @@ __all__ = [
     "Translation",
     "Translator",
     "Vector",
-    "answers",
     "open_runner",
     "open_text_model",
 ]

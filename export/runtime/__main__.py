@@ -14,7 +14,7 @@ from typing import BinaryIO
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
-from keras_transformer.export.runtime.lines import Format, read_lines, written
+from keras_transformer.export.runtime.lines import Format, format_result, iter_lines
 from keras_transformer.export.runtime.predictor import open_runner
 
 # Options that only some tasks have. With other tasks they are an error.
@@ -69,7 +69,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, metavar="N", help="of sampling: the same texts at each run")
     add("--with-prompt", action="store_true", help="write the prompt before its continuation")
     add(
-        "--batch-tokens",
+        "--tokens-per-batch",
         type=int,
         default=2048,
         metavar="N",
@@ -173,12 +173,12 @@ def _serve_lines(
         )
     if not options.quiet:
         progress.say(f"running on {runner.provider}")
-    lines = progress.reading(read_lines(source))
-    results = runner.results(lines, options.seed, options.batch_tokens, options.read_ahead)
+    lines = progress.reading(iter_lines(source))
+    results = runner.results(lines, options.seed, options.tokens_per_batch, options.read_ahead)
     line_format = Format(options.json, options.n_best, options.with_prompt)
     failed = 0
     for number, result in enumerate(results, 1):
-        target.write(written(number, result, line_format))
+        target.write(format_result(number, result, line_format))
         target.flush()
         progress.wrote_line()
         if result.error is not None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from keras_transformer.export.artefact.task_heads import Row
+from keras_transformer.export.artefact.rows import Row
 
-# The machine is at fault if different rows fail alone and alike: at least 3 rows, at most 5 run.
+# If several different rows, each run in a separate call, fail with the same error, the machine is
+# at fault. 3 to 5 rows are tried.
 FEWEST_PROBES, PROBES = 3, 5
 
 
@@ -22,7 +23,7 @@ class MachineError(RuntimeError):
 def in_batches(
     run: Callable[[list[Row]], list[Any]],
     rows: dict[Hashable, Row],
-    batch_tokens: int,
+    tokens_per_batch: int,
     workers: int = 1,
 ) -> dict[Hashable, Any]:
     """Runs rows in batches, `workers` of them at the same time.
@@ -31,13 +32,13 @@ def in_batches(
         run: function of a list of rows, which returns a list with a result for each. If `workers`
             is more than 1, several threads call it.
         rows: dict from any key to a row.
-        batch_tokens: int, see `batches`.
+        tokens_per_batch: int, see `batches`.
         workers: int.
 
     Returns:
         Dict from the same keys to results.
     """
-    keys = list(batches(rows, batch_tokens))
+    keys = list(batches(rows, tokens_per_batch))
     lists = [[rows[key] for key in batch] for batch in keys]
     if min(workers, len(lists)) < 2:
         results = map(run, lists)
@@ -48,19 +49,19 @@ def in_batches(
     return dict(zip(itertools.chain(*keys), itertools.chain(*results), strict=True))
 
 
-def batches(rows: dict[Hashable, Row], batch_tokens: int) -> Iterator[list[Hashable]]:
+def batches(rows: dict[Hashable, Row], tokens_per_batch: int) -> Iterator[list[Hashable]]:
     """Yields lists of keys of `rows`, short rows first. The rows of a list fit into a batch.
 
     Args:
         rows: dict from any key to a row. Only rows of equal groups share a batch.
-        batch_tokens: int, maximum number of tokens of a batch, padding included. A longer row is a
-            batch alone.
+        tokens_per_batch: int, maximum number of tokens of a batch, padding included. A longer row
+            is a batch alone.
     """
     order = {key: (row.group, row.size) for key, row in rows.items()}
     batch, last = [], None
     for key in sorted(order, key=order.get):
         group, longest = order[key]  # rows come sorted
-        if batch and (group != last or (len(batch) + 1) * longest > batch_tokens):
+        if batch and (group != last or (len(batch) + 1) * longest > tokens_per_batch):
             yield batch
             batch = []
         batch.append(key)

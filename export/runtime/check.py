@@ -13,7 +13,13 @@ from dataclasses import asdict
 
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.runtime.installation import Installation, faults, look
-from keras_transformer.export.runtime.trials import Trial, candidates, example, tried, verdict
+from keras_transformer.export.runtime.trials import (
+    Trial,
+    candidates,
+    example,
+    try_providers,
+    verdict,
+)
 from keras_transformer.types import StrPath
 
 _HEADING = 18  # characters
@@ -57,7 +63,7 @@ def check(
     if error is None and found.onnxruntime is not None:
         subject = artefact or example()
         for names in candidates(found, subject.manifest["precision"], providers):
-            trials.append(tried(subject, names, threads))
+            trials.append(try_providers(subject, names, threads))
             show(trial_rows(trials[-1]))
             if trials[-1].error is None:
                 break

@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.results import as_json
 
 # The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
 
 
-def read_lines(file: BinaryIO) -> Iterator[bytes]:
+def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yields the lines of a file. `check_length` refuses a line that is too long.
 
     All lines that are too long share one replacement, so that they do not fill the memory.
@@ -57,7 +57,7 @@ def text_of(line: str | bytes) -> str:
         ValueError: the line is not Unicode text, or too long.
     """
     if not isinstance(line, (str, bytes)):
-        raise TypeError(f"A line must be str or bytes, got {type(line).__name__}: {shown(line)}.")
+        raise TypeError(f"A line must be str or bytes, got {type(line).__name__}: {shorten(line)}.")
     check_length(line)
     if isinstance(line, bytes):
         try:
@@ -79,7 +79,7 @@ class Format(NamedTuple):
     with_prompt: bool = False
 
 
-def written(number: int, result: Any, options: Format) -> bytes:
+def format_result(number: int, result: Any, options: Format) -> bytes:
     """The output for one line of input: one line, or one for each hypothesis.
 
     Args:

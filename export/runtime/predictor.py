@@ -5,12 +5,13 @@ from typing import Any
 
 from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_task
+from keras_transformer.export.artefact.rows import ResultMaker
 from keras_transformer.export.artefact.signature import SEARCH_TASKS
-from keras_transformer.export.artefact.task_heads import ResultMaker, read_head
-from keras_transformer.export.runtime.rows import ArrayReader, Reader
+from keras_transformer.export.artefact.task_heads import read_head
+from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
-from keras_transformer.export.runtime.text_rows import TextReader, WordReader
+from keras_transformer.export.runtime.text_readers import TextReader, WordReader
 from keras_transformer.types import StrPath
 
 
@@ -58,14 +59,14 @@ class Predictor(Runner):
     ['positive']
     """
 
-    def predict(self, inputs: Iterable[Any], batch_tokens: int = 2048) -> list[Any]:
+    def predict(self, inputs: Iterable[Any], tokens_per_batch: int = 2048) -> list[Any]:
         """The result of each input.
 
         Args:
             inputs: iterable of inputs as in the table above, str or bytes in UTF-8 for text; for a
                 model that reads one array, also one array with batch axis.
-            batch_tokens: int, maximum number of tokens of a batch, padding included; the first axis
-                of an array counts. A longer input is a batch alone.
+            tokens_per_batch: int, maximum number of tokens of a batch, padding included; the first
+                axis of an array counts. A longer input is a batch alone.
 
         Returns:
             List of `Labels`, `Tags`, `Answer`, `Vector` or `Outputs`, in the order of `inputs`. An
@@ -73,21 +74,21 @@ class Predictor(Runner):
 
         Raises:
             TypeError: `inputs` is one string or one dict, or holds an object of another type.
-            ValueError: `batch_tokens` is less than 1.
+            ValueError: `tokens_per_batch` is less than 1.
         """
-        return list(self.results(inputs, None, batch_tokens, ALL))
+        return list(self.results(inputs, tokens_per_batch=tokens_per_batch, read_ahead=ALL))
 
     def predict_stream(
-        self, inputs: Iterable[Any], batch_tokens: int = 2048, read_ahead: int = 1024
+        self, inputs: Iterable[Any], tokens_per_batch: int = 2048, read_ahead: int = 1024
     ) -> Iterator[Any]:
         """As `predict`, lazily: reads at most `read_ahead` inputs beyond the one that it yields.
 
         Returns:
             Iterator of results.
         """
-        return self.results(inputs, None, batch_tokens, read_ahead)
+        return self.results(inputs, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
 
-    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+    def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         manifest, task = artefact.manifest, artefact.manifest["task"]
         if task in SEARCH_TASKS:
             raise ArtefactError(
@@ -111,7 +112,8 @@ class Predictor(Runner):
             reader = ArrayReader(self._inputs, manifest["limits"]["source_length"])
         else:
             reader = (WordReader if task == "tag" else TextReader)(artefact, padded)
-        return reader, read_head(manifest)
+        self.head: Any = read_head(manifest)
+        return reader, self.head
 
 
 _BY_TASK = {kind.task: kind for kind in (Translator, Generator, Transcriber)}
@@ -125,7 +127,8 @@ def open_runner(folder: StrPath, providers: list[Any] | None = None, **options: 
         providers, options: as `Translator` takes them.
 
     Returns:
-        A `Translator`, `Generator`, `Transcriber` or `Predictor`.
+        A `Translator`, `Generator`, `Transcriber` or `Predictor`. Its method `results` has the same
+        arguments for every task.
 
     Raises:
         ArtefactError, ProviderError, ValueError: as `Translator`.
@@ -136,34 +139,3 @@ def open_runner(folder: StrPath, providers: list[Any] | None = None, **options: 
     'translate'
     """
     return _BY_TASK.get(read_task(folder), Predictor)(folder, providers, **options)
-
-
-def answers(
-    runner: Runner,
-    items: Iterable[Any],
-    seed: int | None = None,
-    batch_tokens: int = 2048,
-    read_ahead: int = 1024,
-) -> Iterator[Any]:
-    """Iterator over the full result of each item, for every task: `runner.results`.
-
-    Args:
-        runner: from `open_runner`.
-        items: iterable of what the runner reads: lines of text, or what `Predictor` says.
-        seed: of sampling, int or None.
-        batch_tokens, read_ahead: as in `Translator.translate_stream`.
-
-    Returns:
-        Iterator of `Translation`, `Generation`, or what `Predictor` gives.
-
-    Raises:
-        TypeError, ValueError: as the runner's own methods; a seed is an error if nothing is
-            sampled.
-
-    Example:
-
-    >>> runner = open_runner("out/onnx")  # doctest: +SKIP
-    >>> [result.error for result in answers(runner, ["A man.", b"\\xff"])]  # doctest: +SKIP
-    [None, 'not UTF-8 at byte 1 (invalid start byte)']
-    """
-    return runner.results(items, seed, batch_tokens, read_ahead)

@@ -1,8 +1,8 @@
 """The base of what serves an artefact: arguments, batches, seeds and streams.
 
-A `Reader` turns items into rows, and a `ResultMaker` turns outputs into results. `Translator`,
-`Generator`, `Transcriber` and `Predictor` choose both; everything else is here, so that unusual
-inputs, faults, threads and streams behave alike in all of them.
+An `InputReader` turns items into rows, and a `ResultMaker` turns outputs into results.
+`Translator`, `Generator`, `Transcriber` and `Predictor` choose both; everything else is here, so
+that unusual inputs, faults, threads and streams behave alike in all of them.
 
 Shapes: `B` rows of a batch.
 """
@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
-from keras_transformer.export.artefact.task_heads import ResultMaker, Row
+from keras_transformer.export.artefact.rows import ResultMaker, Row
 from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
-from keras_transformer.export.runtime.rows import Reader, stacked
+from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
 from keras_transformer.export.runtime.session import check_threads, open_session
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
@@ -35,8 +35,8 @@ ALL = sys.maxsize
 class Runner:
     """Serves an artefact. Threads can share it.
 
-    A subclass defines `_parts(artefact)`, which returns a `Reader` and a `ResultMaker` and raises
-    `ArtefactError` for an artefact that the subclass does not serve.
+    A subclass defines `_reader_and_result_maker(artefact)`, which returns an `InputReader` and a
+    `ResultMaker`. It raises `ArtefactError` for an artefact that the subclass does not serve.
 
     The arguments are the same as in `Translator`. `pickle` stores the arguments of a runner, with
     the absolute path of the folder, and opens the folder again. `copy.copy` shares the session.
@@ -75,11 +75,11 @@ class Runner:
         for value in self._inputs:
             if not value["axes"]:
                 raise ArtefactError(
-                    f"{artefact.folder} has the input {shown(value['name'])} without a batch axis, "
-                    f"and {type(self).__name__} runs batches. Export a model whose inputs have one."
+                    f"{artefact.folder} has the input {shorten(value['name'])} without a batch "
+                    f"axis, and {type(self).__name__} runs batches. Export a model whose inputs "
+                    "have one."
                 )
-        self.head: ResultMaker
-        self._reader, self.head = self._parts(artefact)
+        self._reader, self._result_maker = self._reader_and_result_maker(artefact)
         self.session: Any = open_session(
             artefact, providers, threads=threads, arena=arena, spinning=spinning
         )
@@ -88,7 +88,7 @@ class Runner:
         precision = self.manifest["precision"]
         logger.info("%s runs on %s, precision %s", artefact.folder, self.provider, precision)
 
-    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+    def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         raise NotImplementedError
 
     def __copy__(self) -> Self:
@@ -112,7 +112,7 @@ class Runner:
         self,
         items: Iterable[Any],
         seed: int | None = None,
-        batch_tokens: int = 2048,
+        tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
     ) -> Iterator[Any]:
         """Iterator over the result of each item, for every task.
@@ -120,43 +120,52 @@ class Runner:
         Args:
             items: iterable of inputs, as the runner's other methods take them.
             seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: drawn.
-            batch_tokens: int, maximum number of tokens of a batch, padding included.
+            tokens_per_batch: int, maximum number of tokens of a batch, padding included.
             read_ahead: int, maximum number of items that are read beyond the last result. They are
                 sorted by length together.
 
         Raises:
             TypeError: `items` is one item, or `seed` is not an integer.
-            ValueError: `batch_tokens` or `read_ahead` is less than 1, or `seed` is out of range or
-                passed to an artefact that does not sample.
+            ValueError: `tokens_per_batch` or `read_ahead` is less than 1, or `seed` is out of range
+                or passed to an artefact that does not sample.
+
+        Example:
+
+        >>> runner = open_runner("out/onnx")  # doctest: +SKIP
+        >>> [result.error for result in runner.results(["A man.", b"\\xff"])]  # doctest: +SKIP
+        [None, 'not UTF-8 at byte 1 (invalid start byte)']
         """
         if isinstance(items, self._reader.alone):
             raise TypeError(
                 f"`inputs` must be an iterable of inputs, got one {type(items).__name__}. Pass a "
                 "list: [input]."
             )
-        for name, value in {"batch_tokens": batch_tokens, "read_ahead": read_ahead}.items():
+        for name, value in {"tokens_per_batch": tokens_per_batch, "read_ahead": read_ahead}.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        return self._results(iter(items), self._seed_input(seed), batch_tokens, read_ahead)
+        return self._results(iter(items), self._seed_input(seed), tokens_per_batch, read_ahead)
 
     def _results(
-        self, items: Iterator[Any], fixed: dict[str, Array], batch_tokens: int, read_ahead: int
+        self, items: Iterator[Any], fixed: dict[str, Array], tokens_per_batch: int, read_ahead: int
     ) -> Iterator[Any]:
         run = functools.partial(self._run_batch, fixed=fixed)
-        while window := list(itertools.islice(items, min(read_ahead, ALL))):
+        count = min(read_ahead, ALL)  # islice refuses larger numbers
+        while window := list(itertools.islice(items, count)):
             rows, refused = self._reader.read(window)
-            results = in_batches(run, rows, batch_tokens, self._workers)
+            results = in_batches(run, rows, tokens_per_batch, self._workers)
             for index in range(len(window)):
                 if index in results:
                     yield results[index]
+                elif index in refused:
+                    yield self._failure(refused[index])
                 else:
-                    yield self._failed(refused[index]) if index in refused else self.head.empty
+                    yield self._result_maker.empty
 
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
         """The results of the rows of a batch; `fixed` are inputs that are the same for all."""
 
         def run(rows: list[Row]) -> list[Array]:
-            return self.session.run(self._outputs, {**stacked(rows, self._inputs), **fixed})
+            return self.session.run(self._outputs, {**stack_rows(rows, self._inputs), **fixed})
 
         try:
             found = run_rows(run, rows)
@@ -168,14 +177,14 @@ class Runner:
 
     def _result(self, row: Row, outputs: Any) -> Any:
         if isinstance(outputs, Exception):
-            return self._failed(f"onnxruntime failed: {outputs}")
+            return self._failure(f"onnxruntime failed: {outputs}")
         try:
-            return self.head.result(row, dict(zip(self._outputs, outputs, strict=True)))
+            return self._result_maker.result(row, dict(zip(self._outputs, outputs, strict=True)))
         except ValueError as error:
-            return self._failed(error)
+            return self._failure(error)
 
-    def _failed(self, reason: object) -> Any:
-        return type(self.head.empty)(error=str(reason))
+    def _failure(self, reason: object) -> Any:
+        return type(self._result_maker.empty)(error=str(reason))
 
     def _texts(self, results: Iterator[Any]) -> Iterator[str]:
         """The best text of each result. Logs a warning with number and reason for each error."""
@@ -190,7 +199,7 @@ class Runner:
             if seed is not None:
                 raise ValueError(
                     f"`seed` was passed, but this artefact has the task {self.manifest['task']!r} "
-                    f"and the search {shown(self.manifest['search'])}, which draw no random "
+                    f"and the search {shorten(self.manifest['search'])}, which draw no random "
                     "numbers. Leave it out, or export the model with Sampling."
                 )
             return {}

@@ -1,6 +1,8 @@
 """Serves models with a search: `Translator`, `Generator` and `Transcriber`.
 
-One `session.run` for each batch does everything: encoder, decoder and search are in the graph.
+One `session.run` for each batch returns ids and scores. In the layout "loop", encoder, decoder and
+search are in one graph. In the layout "steps", the session is a `StepsSession`, which runs a graph
+for each step.
 
 Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
@@ -13,10 +15,10 @@ import numpy as np
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError
 from keras_transformer.export.artefact.results import Generation, Translation
-from keras_transformer.export.artefact.task_heads import ResultMaker, Row
-from keras_transformer.export.runtime.rows import ArrayReader, Reader
+from keras_transformer.export.artefact.rows import ResultMaker, Row
+from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
-from keras_transformer.export.runtime.text_rows import LineReader
+from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array
@@ -76,7 +78,8 @@ class SearchRunner(Runner):
             raise ArtefactError(
                 f"{folder} was exported for the task {task!r} with the inputs {inputs}, and "
                 f"{type(self).__name__} serves {self.serves}. Use the class for this task, run "
-                f"{artefact.model.name} with onnxruntime itself, or export it with such a search."
+                f"{artefact.model_path.name} with onnxruntime itself, or export it with such a "
+                "search."
             )
         if artefact.tokenizer is None:
             raise ArtefactError(
@@ -147,17 +150,17 @@ score 0 |
     takes: ClassVar[tuple[list[str], ...] | None] = ([signature.SOURCE_IDS],)
     done = "translated"
 
-    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+    def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = LineReader(artefact, end=(END_ID,))  # as in training
         return reader, TranslationMaker(artefact.target_tokenizer)
 
-    def translate(self, lines: Iterable[str | bytes], batch_tokens: int = 2048) -> list[str]:
+    def translate(self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048) -> list[str]:
         """Best translation of each line.
 
         Args:
             lines: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
-            batch_tokens: int, maximum number of source tokens of a batch, padding included. A
+            tokens_per_batch: int, maximum number of source tokens of a batch, padding included. A
                 longer line is a batch alone.
 
         Returns:
@@ -165,12 +168,12 @@ score 0 |
 
         Raises:
             TypeError: if `lines` is one string, or holds something that is neither str nor bytes.
-            ValueError: if `batch_tokens` is less than 1.
+            ValueError: if `tokens_per_batch` is less than 1.
         """
-        return list(self.translate_stream(lines, batch_tokens, ALL))
+        return list(self.translate_stream(lines, tokens_per_batch, ALL))
 
     def translate_stream(
-        self, lines: Iterable[str | bytes], batch_tokens: int = 2048, read_ahead: int = 1024
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, read_ahead: int = 1024
     ) -> Iterator[str]:
         """As `translate`, lazily: reads at most `read_ahead` lines beyond the one that it yields.
 
@@ -180,17 +183,21 @@ score 0 |
         Returns:
             Iterator of str.
         """
-        return self._texts(self.results(lines, None, batch_tokens, read_ahead))
+        return self._texts(
+            self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
+        )
 
-    def n_best(self, lines: Iterable[str | bytes], batch_tokens: int = 2048) -> list[Translation]:
+    def n_best(
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048
+    ) -> list[Translation]:
         """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`."""
-        return list(self.results(lines, None, batch_tokens, ALL))
+        return list(self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=ALL))
 
     def n_best_stream(
-        self, lines: Iterable[str | bytes], batch_tokens: int = 2048, read_ahead: int = 1024
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, read_ahead: int = 1024
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
-        return self.results(lines, None, batch_tokens, read_ahead)
+        return self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
 
 
 class Generator(SearchRunner):
@@ -225,20 +232,20 @@ class Generator(SearchRunner):
     )
     done = "continued"
 
-    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+    def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = LineReader(artefact, begin=(BEGIN_ID,))
         return reader, GenerationMaker(artefact.target_tokenizer)
 
     def generate(
-        self, prompts: Iterable[str | bytes], seed: int | None = None, batch_tokens: int = 2048
+        self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
     ) -> list[str]:
         """Best continuation of each prompt; with sampling, the most likely of its samples.
 
         Args:
             prompts: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
             seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: drawn.
-            batch_tokens: int, maximum number of prompt tokens of a batch, padding included. A
+            tokens_per_batch: int, maximum number of prompt tokens of a batch, padding included. A
                 longer prompt is a batch alone.
 
         Returns:
@@ -247,16 +254,16 @@ class Generator(SearchRunner):
         Raises:
             TypeError: `prompts` is one string, or holds something that is neither str nor bytes;
                 or `seed` is not an integer.
-            ValueError: `batch_tokens` is less than 1, or `seed` is out of range or passed to an
+            ValueError: `tokens_per_batch` is less than 1, or `seed` is out of range or passed to an
                 artefact that does not sample.
         """
-        return list(self.generate_stream(prompts, seed, batch_tokens, ALL))
+        return list(self.generate_stream(prompts, seed, tokens_per_batch, ALL))
 
     def generate_stream(
         self,
         prompts: Iterable[str | bytes],
         seed: int | None = None,
-        batch_tokens: int = 2048,
+        tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
     ) -> Iterator[str]:
         """As `generate`, lazily: reads at most `read_ahead` prompts beyond the one that it yields.
@@ -266,23 +273,23 @@ class Generator(SearchRunner):
         Returns:
             Iterator of str.
         """
-        return self._texts(self.results(prompts, seed, batch_tokens, read_ahead))
+        return self._texts(self.results(prompts, seed, tokens_per_batch, read_ahead))
 
     def n_best(
-        self, prompts: Iterable[str | bytes], seed: int | None = None, batch_tokens: int = 2048
+        self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
     ) -> list[Generation]:
         """All continuations of each prompt, with scores, a list of `Generation`; as `generate`."""
-        return list(self.results(prompts, seed, batch_tokens, ALL))
+        return list(self.results(prompts, seed, tokens_per_batch, ALL))
 
     def n_best_stream(
         self,
         prompts: Iterable[str | bytes],
         seed: int | None = None,
-        batch_tokens: int = 2048,
+        tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
     ) -> Iterator[Generation]:
         """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
-        return self.results(prompts, seed, batch_tokens, read_ahead)
+        return self.results(prompts, seed, tokens_per_batch, read_ahead)
 
 
 class Transcriber(SearchRunner):
@@ -310,39 +317,39 @@ class Transcriber(SearchRunner):
     serves = "'transcribe': a search over an encoder that reads arrays"
     done = "transcribed"
 
-    def _parts(self, artefact: Artefact) -> tuple[Reader, ResultMaker]:
+    def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = ArrayReader(self._inputs, artefact.manifest["limits"]["source_length"])
         return reader, TranslationMaker(artefact.target_tokenizer)
 
     def transcribe(
-        self, inputs: Iterable[Any], seed: int | None = None, batch_tokens: int = 2048
+        self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048
     ) -> list[str]:
         """The best text of each input.
 
         Args:
             inputs: iterable of arrays or of dicts of arrays; or one array with batch axis.
             seed: as in `Generator`.
-            batch_tokens: int, maximum size of a batch; the first axis of an input counts.
+            tokens_per_batch: int, maximum size of a batch; the first axis of an input counts.
 
         Returns:
             List of str, in the order of `inputs`; an empty one, and a warning, for an input that
             is refused or fails.
         """
-        return list(self._texts(self.results(inputs, seed, batch_tokens, ALL)))
+        return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL)))
 
     def n_best(
-        self, inputs: Iterable[Any], seed: int | None = None, batch_tokens: int = 2048
+        self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048
     ) -> list[Translation]:
         """All texts of each input, with scores: list of `Translation`. Else as `transcribe`."""
-        return list(self.results(inputs, seed, batch_tokens, ALL))
+        return list(self.results(inputs, seed, tokens_per_batch, ALL))
 
     def n_best_stream(
         self,
         inputs: Iterable[Any],
         seed: int | None = None,
-        batch_tokens: int = 2048,
+        tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: reads at most `read_ahead` inputs beyond the one that it yields."""
-        return self.results(inputs, seed, batch_tokens, read_ahead)
+        return self.results(inputs, seed, tokens_per_batch, read_ahead)

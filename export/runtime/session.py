@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.manifest import shown
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.runtime.mapped_model import MappedModel
 from keras_transformer.export.runtime.steps_session import StepsSession
@@ -64,15 +64,15 @@ def open_session(
         ProviderError: a provider is missing, did not come up, or does not suit the precision.
         ValueError: `threads` is less than 1, or more than `MOST_THREADS`.
     """
-    providers = chosen_providers(providers, artefact.manifest["precision"])
+    providers = choose_providers(providers, artefact.manifest["precision"])
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip has put them
     sessions, opened = [], {}
-    for path in artefact.models:
+    for path in artefact.model_paths:
         # Threads that spin after the first of two files would slow down the steps. Its outputs have
         # another shape in almost every call, so a CUDA graph of it would not be used again.
-        last = path == artefact.models[-1]
+        last = path == artefact.model_paths[-1]
         options = session_options(threads, arena, spinning and last)
         chosen = providers if last else [without_graphs(provider) for provider in providers]
         session, state = _open_file(artefact, path, options, chosen)
@@ -116,7 +116,7 @@ def _open_file(
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         raise ArtefactError(
             f"onnxruntime {onnxruntime.__version__} cannot run {path} on {name}: {error} It was "
-            f"exported with {shown(artefact.manifest['versions'])}; a release of onnxruntime at "
+            f"exported with {shorten(artefact.manifest['versions'])}; a release of onnxruntime at "
             "least as new should run it."
         ) from error
     session.body_weights = weights  # the session reads them, but does not keep them alive
@@ -176,7 +176,7 @@ def _check_same(artefact: Artefact, what: str, found: Any, expected: Any) -> Non
     """Raises `ArtefactError` unless the model agrees with the manifest."""
     if found != expected:
         raise ArtefactError(
-            f"{artefact.model} has the {what} {found}, and {signature.MANIFEST_FILE} says "
+            f"{artefact.model_path} has the {what} {found}, and {signature.MANIFEST_FILE} says "
             f"{expected}. The files belong to different artefacts: export the model again."
         )
 
@@ -185,7 +185,7 @@ def _name(provider: Any) -> str:
     return provider if isinstance(provider, str) else provider[0]
 
 
-def chosen_providers(providers: list[Any] | None, precision: str) -> list[Any]:
+def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
     """`providers`, or the default for None.
 
     Raises:
@@ -259,7 +259,7 @@ def open_text_model(
             "text=True, or serve it with Translator or Generator."
         )
     options = session_options(threads, arena, spinning)
-    providers = chosen_providers(providers, artefact.manifest["precision"])
+    providers = choose_providers(providers, artefact.manifest["precision"])
     register_extensions(options)
     path = artefact.folder / signature.TEXT_MODEL_FILE
     session, state = _open_file(artefact, path, options, providers)

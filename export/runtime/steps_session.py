@@ -111,7 +111,7 @@ class StepsSession:
         tensors, steps = self.run_steps(buffers)
         history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
         width, most = scores.shape[1], history.shape[2]
-        results = finished(history[:, -width:, most - steps :], scores, given)
+        results = final_outputs(history[:, -width:, most - steps :], scores, given)
         found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
         return [found[name] for name in names or found]
 
@@ -146,7 +146,7 @@ class StepsSession:
                 tensor = tensors[name]
                 other[name] = make(tensor.shape(), tensor.element_type(), self.device)
         pair = tensors, other
-        bindings = tuple(self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1]))
+        bindings = tuple(self._bind(*buffers, unfinished) for buffers in (pair, pair[::-1]))
         graphs = tuple(onnxruntime.RunOptions() for _ in pair)
         for options in graphs:
             number = next(self._graph_ids) if keep else -1
@@ -163,7 +163,7 @@ class StepsSession:
                 break
         return buffers.pair[steps % 2], steps
 
-    def _bound(
+    def _bind(
         self, before: dict[str, Any], after: dict[str, Any], unfinished: onnxruntime.OrtValue
     ) -> onnxruntime.IOBinding:
         """A binding of a step that reads `before` and writes `after`."""
@@ -176,8 +176,10 @@ class StepsSession:
         return binding
 
 
-def finished(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
+def final_outputs(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
     """The outputs of a search: ids (B, W, T), without the prompt and padding columns, and scores.
+
+    `Search._result` and `without_prompt` of `keras_transformer.search` do the same with TensorFlow.
 
     Args:
         ids: int32 (B, W, t), the tokens of every step.

@@ -50,7 +50,7 @@ class Example(Artefact):
     """A model that onnxruntime brings, to try providers without an artefact."""
 
     @property
-    def models(self) -> list[pathlib.Path]:
+    def model_paths(self) -> list[pathlib.Path]:
         return [self.folder / "sigmoid.onnx"]
 
 
@@ -108,7 +108,7 @@ def made_up_inputs(manifest: dict[str, Any]) -> dict[str, Array]:
     return inputs
 
 
-def tried(
+def try_providers(
     artefact: Artefact,
     providers: list[str],
     threads: int | None = None,

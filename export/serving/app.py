@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving import http_v2, libretranslate, plain
 from keras_transformer.export.serving.bodies import read_body, unless_gone
 from keras_transformer.export.serving.models import Models
@@ -24,7 +25,6 @@ from keras_transformer.export.serving.refusals import (
     HeadersTooLarge,
     Invalid,
     Refusal,
-    shown,
 )
 from keras_transformer.export.serving.request_log import Record
 
@@ -156,13 +156,13 @@ class HeaderCheck:
         if self._local and not (_is_loopback(name) or name in self._allowed):
             raise Forbidden(
                 f"The service listens on this machine only, and the request asks for the host "
-                f"{shown(name)}. Allow the name with --allow-host."
+                f"{shorten(name)}. Allow the name with --allow-host."
             )
         if origin is None or origin.partition("://")[2].lower() == host.lower():
             return
         if _host_name(origin) not in self._allowed:
             raise Forbidden(
-                f"The request comes from a page of {shown(origin)}. Allow its host with "
+                f"The request comes from a page of {shorten(origin)}. Allow its host with "
                 "--allow-host."
             )
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.refusals import (
     Invalid,
@@ -17,7 +18,6 @@ from keras_transformer.export.serving.refusals import (
     TooLarge,
     TooSlow,
     WrongType,
-    shown,
 )
 from keras_transformer.export.serving.request_log import Record
 
@@ -90,7 +90,7 @@ def check_encoding(headers: Headers) -> None:
     for name, plain in (("content-encoding", "identity"), ("transfer-encoding", "chunked")):
         for encoding in headers.getlist(name):
             if encoding.lower() != plain:
-                raise WrongType(f"The body has the {name} {shown(encoding)}. Send it as it is.")
+                raise WrongType(f"The body has the {name} {shorten(encoding)}. Send it as it is.")
 
 
 def read_json(data: bytes) -> dict[str, Any]:

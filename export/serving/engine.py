@@ -113,6 +113,7 @@ class Engine:
         runner = idle.get()
         start = time.perf_counter()
         try:
+            # Results hold no lengths. The metrics need them, so the lines are tokenised twice.
             lengths = runner.lengths(items)
             results = list(runner.results(items, seed, self._most_tokens, max(1, len(items))))
         except ValueError as error:

@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.limits import on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
-from keras_transformer.export.serving.refusals import Invalid, shown
+from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.export.serving.request_log import Record
 
 _HEADER = "Inference-Header-Content-Length"
@@ -100,7 +101,7 @@ def _split(body: bytes, headers: Headers) -> tuple[bytes, bytes]:
         return body, b""
     digits = length.isascii() and length.isdigit() and len(length) < 20
     if not digits or int(length) > len(body):
-        raise Invalid(f"{_HEADER} is {shown(length)}; the body has {len(body)} bytes.")
+        raise Invalid(f"{_HEADER} is {shorten(length)}; the body has {len(body)} bytes.")
     return body[: int(length)], body[int(length) :]
 
 
@@ -112,7 +113,7 @@ def _elements(tensor: tensors.Fields, binary: bytes, most: int) -> list[Any]:
             raise Invalid("There is binary data, and no input with binary_data_size.")
         return _flat(tensor.get("data"), most)
     if type(length) is not int or length != len(binary):
-        raise Invalid(f"binary_data_size is {shown(length)}; there are {len(binary)} bytes.")
+        raise Invalid(f"binary_data_size is {shorten(length)}; there are {len(binary)} bytes.")
     if "data" in tensor:
         raise Invalid("The input has both data and binary_data_size.")
     return tensors.unpacked(binary, most)
@@ -159,7 +160,7 @@ def _id(fields: tensors.Fields) -> str:
     try:
         found.encode()
     except UnicodeEncodeError as error:
-        raise Invalid(f"The id {shown(found)} is not UTF-8.") from error
+        raise Invalid(f"The id {shorten(found)} is not UTF-8.") from error
     return found
 
 

@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.limits import FORM_FIELDS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
-from keras_transformer.export.serving.refusals import Invalid, WrongType, shown
+from keras_transformer.export.serving.refusals import Invalid, WrongType
 from keras_transformer.export.serving.request_log import Record
 
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
@@ -87,7 +88,7 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     if fields.get("format", "text") != "text":
         raise Invalid("Only format text is translated: tags of html would be lost or moved.")
     model, count = _model(models, fields), fields.get("alternatives", 0)
-    digits = count if isinstance(count, str) else shown(count)
+    digits = count if isinstance(count, str) else shorten(count)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
         raise Invalid("alternatives is how many more translations are asked for.")
     models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
@@ -100,7 +101,7 @@ def _fields(content_type: str, body: bytes) -> dict[str, Any]:
     if kind == _JSON:
         return read_json(body)
     if kind != _FORM:
-        raise WrongType(f"The content is {_JSON} or {_FORM}, not {shown(kind)}.")
+        raise WrongType(f"The content is {_JSON} or {_FORM}, not {shorten(kind)}.")
     try:
         pairs = urllib.parse.parse_qsl(
             body.decode("ascii"),

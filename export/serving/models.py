@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import MOST_SEED
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.engine import BatchResult, Description
@@ -23,7 +24,6 @@ from keras_transformer.export.serving.refusals import (
     Refusal,
     Unavailable,
     Unknown,
-    shown,
 )
 from keras_transformer.export.serving.request_log import Record
 
@@ -131,10 +131,12 @@ class Models:
         """Returns a model; raises `Unknown` if there is none of this name and version."""
         model = self._models.get(name)
         if model is None:
-            raise Unknown(f"There is no model {shown(name)}. There are: {', '.join(self.names())}.")
+            raise Unknown(
+                f"There is no model {shorten(name)}. There are: {', '.join(self.names())}."
+            )
         served = model.description.version
         if version not in ("", served):
-            raise Unknown(f"{name} has no version {shown(version)}, but {served!r}.")
+            raise Unknown(f"{name} has no version {shorten(version)}, but {served!r}.")
         return model
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from keras_transformer.export.runtime.lines import Format, written
+from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
 from keras_transformer.export.serving.limits import WINDOW
 from keras_transformer.export.serving.models import Model, Models
@@ -63,7 +63,9 @@ class _Lines:
                 window = lines[start : start + WINDOW]
                 computing = self._models.answer(record, model, window, seed, seconds)
                 results = await unless_gone(stream.reading, computing)
-                rows = (written(n, result, form) for n, result in enumerate(results, number + 1))
+                rows = (
+                    format_result(n, result, form) for n, result in enumerate(results, number + 1)
+                )
                 await stream.write(b"".join(rows))
                 number += len(window)
         await stream.write(b"", more=False)

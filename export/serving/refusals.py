@@ -3,7 +3,6 @@
 Each has a status of HTTP and the name of a status of gRPC. Only gRPC's protocol needs its package.
 """
 
-import reprlib
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -11,8 +10,6 @@ FAILED = "The service has failed at this request; its log says why."
 REASON = 500  # characters; gRPC sends a reason as metadata, and clients accept 8 KiB of it
 CLOSE = {"Connection": "close"}
 RETRY = {"Retry-After": "1"}
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 100
 
 
 class Refusal(Exception):
@@ -82,11 +79,3 @@ class WorkerLost(Unavailable, status=503, code="UNAVAILABLE", headers=RETRY):
 
 class Late(Refusal, status=504, code="DEADLINE_EXCEEDED"):
     """The deadline of the request is over."""
-
-
-def shown(value: object) -> str:
-    """A value of a request for a message, cut to about 100 characters."""
-    try:
-        return _short.repr(value)[:100]
-    except ValueError:  # Python does not write an integer of more than 4,300 digits
-        return "a number of thousands of digits"

@@ -19,9 +19,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from keras_transformer.export.runtime.lines import Format, written
+from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.models import Model, Models
-from keras_transformer.export.serving.refusals import Invalid, shown
+from keras_transformer.export.serving.refusals import Invalid
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")
 MAX_INTEGER = 2**63  # integers are below it, as in the protocol over gRPC
@@ -75,15 +76,15 @@ def get_input(fields: Fields) -> Fields:
     inputs = get_objects(fields, "inputs")
     names = [tensor.get("name") for tensor in inputs]
     if names != [INPUT]:
-        raise Invalid(f"One input is read, {INPUT!r}; there are {len(names)}: {shown(names)}.")
+        raise Invalid(f"One input is read, {INPUT!r}; there are {len(names)}: {shorten(names)}.")
     (tensor,) = inputs
     if tensor.get("datatype") != "BYTES":
-        kind = shown(tensor.get("datatype"))
+        kind = shorten(tensor.get("datatype"))
         raise Invalid(f"The input {INPUT!r} has the type BYTES, not {kind}.")
     shape = tensor.get("shape")
     fits = isinstance(shape, list) and 1 <= len(shape) <= 8
     if not fits or not all(type(size) is int and 0 <= size < MAX_INTEGER for size in shape):
-        raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shown(shape)}.")
+        raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shorten(shape)}.")
     if "shared_memory_region" in get_object(tensor, "parameters"):
         raise Invalid("Shared memory is not read: send the data.")
     return tensor
@@ -118,7 +119,7 @@ def _outputs(tensors: list[Fields]) -> list[str]:
     names = [tensor.get("name") for tensor in tensors[: 1 + len(OUTPUTS)]]
     for name in names:
         if name not in OUTPUTS:
-            raise Invalid(f"There is no output {shown(name)}, but: {', '.join(OUTPUTS)}.")
+            raise Invalid(f"There is no output {shorten(name)}, but: {', '.join(OUTPUTS)}.")
     if len(tensors) > len(set(names)):
         raise Invalid("The request names an output twice.")
     return names or list(OUTPUTS)
@@ -129,7 +130,7 @@ def _timeout(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_INTEGER:
-        raise Invalid(f"The parameter timeout is a number of microseconds, not {shown(value)}.")
+        raise Invalid(f"The parameter timeout is a number of microseconds, not {shorten(value)}.")
     return value / 1e6 if value else None
 
 
@@ -174,4 +175,4 @@ def elements(name: str, results: Sequence[Any]) -> list[bytes]:
     if name == "error":
         return [(result.error or "").encode() for result in results]
     form = _TEXT if name == "text" else _JSON
-    return [written(0, result, form).removesuffix(b"\n") for result in results]
+    return [format_result(0, result, form).removesuffix(b"\n") for result in results]

@@ -18,8 +18,8 @@ from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
+    check_inputs,
     check_listed,
-    checked_inputs,
     made_up_inputs,
     plain_name,
     smallest,
@@ -159,7 +159,7 @@ class ForwardTask:
     def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
         """Inputs on which the export is proven; random ones if `samples` is `None`."""
         if samples is not None:
-            return [checked_inputs(case, self.specs) for case in check_listed(samples)]
+            return [check_inputs(case, self.specs) for case in check_listed(samples)]
         return made_up_inputs(self.specs, self.model, self.expected, self.longest)
 
     def expected(self, case: Case) -> dict[str, Array]:
@@ -242,7 +242,7 @@ class ForwardTask:
         """The fields that a head adds to the manifest; none without a head."""
         if self.head is None:
             return {}
-        return {"head": described(self.head), "ignores_padding": self.ignores_padding(cases)}
+        return {"head": describe_head(self.head), "ignores_padding": self.ignores_padding(cases)}
 
     def ignores_padding(self, cases: Sequence[Case]) -> bool:
         """Whether Keras gives the same for rows of ids with and without padding on the right."""
@@ -266,7 +266,7 @@ class ForwardTask:
         return True
 
 
-def described(head: Head) -> dict[str, Any]:
+def describe_head(head: Head) -> dict[str, Any]:
     """`{"class_name", "config"}` of a head, as in the manifest."""
     return {"class_name": type(head).__name__, "config": head.get_config()}
 

@@ -121,7 +121,7 @@ class Batches(keras.utils.PyDataset):
         report: numbers of examples that were kept and left out; `str(report)` is a sentence.
         batches_per_epoch: int, the same for every epoch.
         epoch: int, epoch of the next pass.
-        settings: dictionary of what identifies these batches, as far as JSON can hold it.
+        settings: dictionary of JSON values that must be equal for a run to resume.
         labels: list of str, the names of the classes in the order of their ids; `None` if the
             labels are not classes.
     """

@@ -20,7 +20,7 @@ from keras_transformer.data.examples import (
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
-from keras_transformer.data.translation import shifted
+from keras_transformer.data.translation import shift_targets
 from keras_transformer.padding import pad_vectors
 from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.json_tokenizer import AnyTokenizer
@@ -124,5 +124,5 @@ def _collate_texts(
     frames, targets = examples.take(indices)
     # Texts are much shorter than sound: their static shapes need not be as long.
     longest = None if length is None else int(examples.columns["target"].lengths.max())
-    target_ids, labels = shifted(targets, size, longest)
+    target_ids, labels = shift_targets(targets, size, longest)
     return {name: pad_vectors(frames, size, length), "target_ids": target_ids}, labels

@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import Examples, Rows, are_blank, encode_rows, text_rows
 from keras_transformer.data.plan import BatchOptions, check_count
-from keras_transformer.data.translation import shifted
+from keras_transformer.data.translation import shift_targets
 from keras_transformer.padding import pad_rows
 from keras_transformer.text.corpora import checked_strings, read_lines
 from keras_transformer.text.json_tokenizer import AnyTokenizer
@@ -137,7 +137,7 @@ def _collate_documents(
     examples: Examples, indices: Ids, size: int, length: int | None
 ) -> tuple[Ids, Ids]:
     (rows,) = examples.take(indices)
-    return shifted(rows, size, length)
+    return shift_targets(rows, size, length)
 
 
 def _collate_windows(

@@ -127,9 +127,9 @@ class BatchPlan:
                 f"but a batch takes {self._longest} at most. Leave it out, or raise the limit (the "
                 "smallest of max_length, tokens_per_batch // batch_multiple, last boundary)."
             )
-        drawn = self._drawn_examples(0).lengths
+        drawn = examples.drawn(options.seed, 0, self._longest).lengths
         if options.bucket_boundaries is None:
-            self._boundaries = _boundaries(drawn, self._batch_size)
+            self._boundaries = _choose_boundaries(drawn, self._batch_size)
         else:
             self._boundaries = np.unique(np.minimum(options.bucket_boundaries, self._longest))
         # Drawn rows have other lengths in each epoch. The last bucket takes the longest of them.
@@ -145,7 +145,7 @@ class BatchPlan:
 
         Earlier batches are not built.
         """
-        examples = self._drawn_examples(epoch)
+        examples = self.examples.drawn(self.options.seed, epoch, self._longest)
         multiple, static = self.options.batch_multiple, self.options.static_shapes
         for indices, length in self._order(epoch, examples.lengths)[batch:]:
             size = -(-len(indices) // multiple) * multiple  # B
@@ -153,10 +153,6 @@ class BatchPlan:
                 yield examples.batch(indices, max(size, self._batch_size(length)), length)
             else:
                 yield examples.batch(indices, size, None)
-
-    def _drawn_examples(self, epoch: int) -> Examples:
-        rng = np.random.default_rng([self.options.seed, epoch, 1])  # the order has another one
-        return self.examples.drawn(rng, self._longest)
 
     def _batch_size(self, length: int) -> int:
         """B of a full batch of examples of this length."""
@@ -194,7 +190,8 @@ class BatchPlan:
     def _apportioned(self, buckets: list[_Bucket]) -> Ids:
         """Numbers of batches of the buckets, which add up to `batches_per_epoch`.
 
-        A bucket gets more batches where they are fullest, and fewer where they are emptiest.
+        Adds a batch to the bucket with the fullest batches, or takes one from the bucket with the
+        emptiest, until the numbers add up.
         """
         counts = np.array([bucket.fewest for bucket in buckets])
         most = np.array([bucket.most for bucket in buckets])
@@ -205,7 +202,7 @@ class BatchPlan:
         return counts
 
 
-def _boundaries(lengths: Ids, batch_size: Callable[[int], int]) -> Ids:
+def _choose_boundaries(lengths: Ids, batch_size: Callable[[int], int]) -> Ids:
     """Greatest lengths of the buckets, each of which holds `_FULL_BATCHES` batches if possible.
 
     Buckets are narrow where examples are many (little padding) and wide where they are few (no tiny

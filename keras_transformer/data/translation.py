@@ -87,11 +87,11 @@ def _collate(
     examples: Examples, indices: Ids, size: int, length: int | None
 ) -> tuple[dict[str, Ids], Ids]:
     sources, targets = examples.take(indices)
-    target_ids, labels = shifted(targets, size, length)
+    target_ids, labels = shift_targets(targets, size, length)
     return {"source_ids": pad_rows(sources, size, length), "target_ids": target_ids}, labels
 
 
-def shifted(rows: list[Array], size: int, length: int | None) -> tuple[Ids, Ids]:
+def shift_targets(rows: list[Array], size: int, length: int | None) -> tuple[Ids, Ids]:
     """Makes target ids and labels, (B, T): position i of a row learns its token i + 1.
 
     Args:

@@ -30,7 +30,8 @@ def masked_softmax(
     """
     scores = ops.cast(scores, "float32")
     # TensorFlow fuses a product with the bias that is added to it. On CPUs the fused kernel is 15
-    # to 130 times slower if the batch shares the bias. It also fuses `x - (-b)`, but not this.
+    # to 130 times slower if the batch shares the bias. `scores + bias` and `scores - (-bias)` would
+    # be fused into that slow kernel; this form is not.
     if attention_bias is not None:
         scores = scores - ops.cast(attention_bias, "float32") * -1.0
     # Keras warns of a softmax over one entry, which is normal in the first step of a search.
@@ -220,7 +221,7 @@ class MultiHeadAttention(BaseLayer):
         cache: tuple[Tensor, Tensor],
         position: int | Tensor,
         attention_bias: Tensor | None = None,
-        put: Callable[[Tensor, Tensor], Tensor] = append,
+        add: Callable[[Tensor, Tensor], Tensor] = append,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Causal self-attention of one new token of each hypothesis to itself and its past.
 
@@ -230,13 +231,13 @@ class MultiHeadAttention(BaseLayer):
             position: t, integer scalar, the position of the new tokens.
             attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other
                 hypotheses. `None` for one hypothesis a sentence.
-            put: function that adds new keys or values to the cache.
+            add: function that adds new keys or values to the cache.
 
         Returns:
             Outputs (B, W, D), and the cache with the new tokens.
         """
         new_keys, new_values = self.project_key_value(query, position=position)
-        cache = put(cache[0], new_keys), put(cache[1], new_values)
+        cache = add(cache[0], new_keys), add(cache[1], new_values)
         output, _ = self.attend(query, *cache, attention_bias=attention_bias, position=position)
         return output, cache
 

@@ -100,7 +100,7 @@ class _Block(BaseLayer):
         self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
 
-    def _attention(self, name: str, d_model: int, positions: Any = None) -> MultiHeadAttention:
+    def _make_attention(self, name: str, d_model: int, positions: Any = None) -> MultiHeadAttention:
         key_dim = self.key_dim
         if key_dim is None:
             if self.num_heads < 1 or d_model % self.num_heads:
@@ -120,20 +120,21 @@ class _Block(BaseLayer):
             name=name,
         )
 
-    def _norm(self, name: str, input_shape: Shape) -> layers.LayerNormalization:
+    def _make_norm(self, name: str, input_shape: Shape) -> layers.LayerNormalization:
         norm = layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
         norm.build(input_shape)
         return norm
 
     def build(self, input_shape: Shape) -> None:
         check_ranks(inputs=input_shape)
-        self.self_attention = self._self_attention(input_shape)
-        self.self_attention_norm = self._norm("self_attention_norm", input_shape)
+        self.self_attention = self._make_self_attention(input_shape)
+        self.self_attention_norm = self._make_norm("self_attention_norm", input_shape)
         self.feed_forward.build(input_shape)
-        self.feed_forward_norm = self._norm("feed_forward_norm", input_shape)
+        self.feed_forward_norm = self._make_norm("feed_forward_norm", input_shape)
 
-    def _self_attention(self, input_shape: Shape) -> Any:
-        attention = self._attention("self_attention", input_shape[-1], self._positions)
+    def _make_self_attention(self, input_shape: Shape) -> Any:
+        """Makes and builds the layer. `RecurrentDecoderBlock` overrides this."""
+        attention = self._make_attention("self_attention", input_shape[-1], self._positions)
         attention.build(input_shape, input_shape)
         return attention
 
@@ -242,20 +243,20 @@ class EncoderBlock(_Block):
         cache: Any,
         position: int | Tensor,
         attention_bias: Tensor | None = None,
-        put: Callable[[Tensor, Tensor], Tensor] = append,
+        add: Callable[[Tensor, Tensor], Tensor] = append,
     ) -> tuple[Tensor, Any]:
         """Computes one new token of each hypothesis, as `call` does with `use_causal_mask`.
 
         Args:
             inputs: (B, W, D), the new tokens.
-            cache, position, attention_bias, put: as in `MultiHeadAttention.step`.
+            cache, position, attention_bias, add: as in `MultiHeadAttention.step`.
 
         Returns:
             Outputs (B, W, D), and the cache with the new tokens.
         """
         norm = self.self_attention_norm
         x = self._before(norm, inputs)
-        x, cache = self.self_attention.step(x, cache, position, attention_bias, put)
+        x, cache = self.self_attention.step(x, cache, position, attention_bias, add)
         return self._feed_forward(self._after(norm, inputs, x)), cache
 
 
@@ -294,9 +295,9 @@ class DecoderBlock(_Block):
 
     def build(self, inputs_shape: Shape, memory_shape: Shape) -> None:
         super().build(inputs_shape)
-        self.cross_attention = self._attention("cross_attention", inputs_shape[-1])
+        self.cross_attention = self._make_attention("cross_attention", inputs_shape[-1])
         self.cross_attention.build(inputs_shape, memory_shape)
-        self.cross_attention_norm = self._norm("cross_attention_norm", inputs_shape)
+        self.cross_attention_norm = self._make_norm("cross_attention_norm", inputs_shape)
         self.restore_sublayers()
 
     def call(
@@ -309,7 +310,7 @@ class DecoderBlock(_Block):
         return_attention_scores: bool = False,
     ) -> Any:
         norm = self.self_attention_norm
-        x, scores = self._attend_self(self._before(norm, inputs), attention_mask)
+        x, scores = self._call_self_attention(self._before(norm, inputs), attention_mask)
         inputs = self._after(norm, inputs, x)
 
         norm = self.cross_attention_norm
@@ -325,37 +326,39 @@ class DecoderBlock(_Block):
     def step(
         self,
         inputs: Tensor,
-        memory: tuple[Tensor, Tensor],
+        memory_keys_values: tuple[Tensor, Tensor],
         memory_mask: Tensor | None,
         cache: Any,
         position: int | Tensor,
         attention_bias: Tensor | None = None,
-        put: Callable[[Tensor, Tensor], Tensor] = append,
+        add: Callable[[Tensor, Tensor], Tensor] = append,
     ) -> tuple[Tensor, Any]:
         """Computes one new token of each hypothesis; see `EncoderBlock.step`.
 
         Args:
             inputs: (B, W, D), the new tokens.
-            memory: keys (B, H, S, K) and values (B, H, S, U), from `project_key_value` of
-                `cross_attention`.
+            memory_keys_values: keys (B, H, S, K) and values (B, H, S, U), from
+                `project_key_value` of `cross_attention`.
             memory_mask: boolean (B, S), or `None`.
-            cache, position, attention_bias, put: as in `EncoderBlock.step`.
+            cache, position, attention_bias, add: as in `EncoderBlock.step`.
 
         Returns:
             Outputs (B, W, D), and the cache with the new tokens.
         """
         norm = self.self_attention_norm
         x = self._before(norm, inputs)
-        x, cache = self.self_attention.step(x, cache, position, attention_bias, put)
+        x, cache = self.self_attention.step(x, cache, position, attention_bias, add)
         inputs = self._after(norm, inputs, x)
 
         norm = self.cross_attention_norm
-        x, _ = self.cross_attention.attend(self._before(norm, inputs), *memory, memory_mask)
+        x = self._before(norm, inputs)
+        x, _ = self.cross_attention.attend(x, *memory_keys_values, memory_mask)
         return self._feed_forward(self._after(norm, inputs, x)), cache
 
-    def _attend_self(
+    def _call_self_attention(
         self, x: Tensor, attention_mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns outputs and attention weights. `RecurrentDecoderBlock` overrides this."""
         x, weights = self.self_attention(
             x, x, attention_mask=attention_mask, use_causal_mask=True, return_attention_scores=True
         )

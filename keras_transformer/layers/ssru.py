@@ -138,12 +138,12 @@ class RecurrentDecoderBlock(DecoderBlock):
 
     recurrent = True
 
-    def _self_attention(self, input_shape: Shape) -> SSRU:
+    def _make_self_attention(self, input_shape: Shape) -> SSRU:
         unit = SSRU(dtype=self.dtype_policy, name="self_attention")
         unit.build(input_shape)
         return unit
 
-    def _attend_self(
+    def _call_self_attention(
         self, x: Tensor, attention_mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         return self.self_attention(x, attention_mask=attention_mask), {}

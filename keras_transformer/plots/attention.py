@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import encoded
+from keras_transformer.decoding import call_encoder
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.models import Stack, TransformerModel
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
@@ -53,7 +53,7 @@ def attention_maps(
     maps, memory = {}, ()
     if getattr(model, "source_inputs", None):
         source = keras.tree.map_structure(lambda x: ops.convert_to_tensor(x)[None], source_ids)
-        memory = (encoded(model.encoder, source),)  # (1, S, D)
+        memory = (call_encoder(model.encoder, source),)  # (1, S, D)
     elif model.encoder_stack is not None:
         vectors, scores = _run(model.encoder_stack, _one_row(source_ids, "source_ids"))
         memory, maps["encoder"] = (vectors,), scores["self"]

@@ -1,8 +1,9 @@
 """Searches: from a model's logits to its most likely sequences (section 6.1).
 
-`base` holds the frame of a search and `inputs` its arguments. `loop` adds tokens step by step,
-`ranking` finds the most likely next tokens. `beam` and `sampling` are the searches. `shortlist` and
-`grammar` restrict the tokens that a model may generate; `bracket_grammar` is one grammar.
+`base` holds the base class of the searches, and `inputs` checks their arguments. `loop` adds tokens
+step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
+searches. `shortlist` and `grammar` restrict the tokens that a model may generate; `bracket_grammar`
+is one grammar.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
@@ -38,7 +39,8 @@ from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.bracket_grammar import BracketGrammar
 from keras_transformer.search.grammar import Constrained, Grammar
-from keras_transformer.search.sampling import GreedySearch, Sampling
+from keras_transformer.search.greedy import GreedySearch
+from keras_transformer.search.sampling import Sampling
 from keras_transformer.search.shortlist import Shortlist, Shortlisted
 
 __all__ = [

@@ -24,7 +24,7 @@ from keras_transformer.search.inputs import (
     source_specs,
     start_ids,
 )
-from keras_transformer.search.loop import Hypotheses, Plan
+from keras_transformer.search.loop import Hypotheses, LoopInputs
 from keras_transformer.search.ranking import Forbidden
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
@@ -48,8 +48,8 @@ class SearchResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search(loop.Steps):
-    """The base of all searches. A subclass defines `width` and `advance`, see `loop.Steps`."""
+class Search(loop.StepSearch):
+    """The base of all searches. A subclass defines `width` and `advance`, see `loop.StepSearch`."""
 
     _: KW_ONLY
     min_length: int = 0
@@ -72,7 +72,39 @@ class Search(loop.Steps):
         *,
         target_prefix: Any = None,
     ) -> SearchResult:
-        """Searches. See the class for arguments and result."""
+        """Searches for the most likely sequences of a model.
+
+        In eager code the search is compiled once for each model and set of arguments, for all
+        shapes. Inside a `tf.function` it becomes part of that function's graph.
+
+        Args:
+            model: a `Transformer`, a `CausalTransformer`, or any other
+                `keras_transformer.search.SearchModel`.
+            source_ids: integers (B, S), padded with 0: sources, or prompts for a
+                `CausalTransformer`. Prompts are padded on the right.
+            max_length: int, or integers (B,): the greatest number of generated tokens of a
+                sentence, end token included. A hypothesis of this length is finished, with or
+                without end token. Defaults to the number of source tokens of the sentence + 50
+                (section 6.1). It is never more than the model has positions. A sentence with a
+                limit below 1 has no hypothesis: its ids are 0 and its score is -inf.
+            target_prefix: integers (B, Q), padded with 0 on the right: the first tokens of every
+                hypothesis. They count for ids, length and score. Defaults to none.
+
+        Returns:
+            `SearchResult`. Each row of ids holds the tokens after its own prompt. The tokens of
+            the prompt count neither for length nor for score.
+
+        Masking: 0 in `source_ids` is padding. A result depends neither on padding nor on the other
+        sentences of the batch. A source of padding only is searched too; the model then attends to
+        nothing. An empty prompt starts from token 0. An empty batch gives ids (0, W, 0).
+
+        Raises:
+            TypeError: if ids are not integers, if `model` lacks a method, or if an argument has the
+                wrong type.
+            ValueError: if an argument is out of range, if shapes do not fit, if a prompt or a
+                prefix has padding before a token, or if Keras' backend is not TensorFlow. Inside a
+                `tf.function` padding cannot be checked: other tokens are generated then.
+        """
         inputs = read_inputs(model, source_ids, max_length, target_prefix, self.min_length)
         return self._search(model, inputs)
 
@@ -93,6 +125,14 @@ class Search(loop.Steps):
     def history_rows(self) -> int:
         """The number of rows that the history has for each sentence."""
         return self.width
+
+    def length_divisor(self, count: Any) -> Any:
+        """Returns the divisor of the score of a hypothesis; 1 without a length penalty.
+
+        Args:
+            count: tensor or NumPy array of the numbers of tokens, at least 1.
+        """
+        return 1.0
 
     def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """Eager code compiles the search once for each model; other code traces it."""
@@ -121,13 +161,15 @@ class Search(loop.Steps):
 
     def _traced(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """The whole search as one pure function of tensors."""
-        memory, plan, hypotheses = self.begin(model, inputs)
+        memory, loop_inputs, hypotheses = self.begin(model, inputs)
         batch_size = batch_size_of(inputs["source"])
-        hypotheses = loop.run(self, model, memory, plan, hypotheses, batch_size)
-        return self._result(hypotheses, plan)
+        hypotheses = loop.run(self, model, memory, loop_inputs, hypotheses, batch_size)
+        return self._result(hypotheses, loop_inputs)
 
-    def begin(self, model: SearchModel, inputs: dict[str, Any]) -> tuple[Any, Plan, Hypotheses]:
-        """Returns memory, plan and hypotheses before the first step.
+    def begin(
+        self, model: SearchModel, inputs: dict[str, Any]
+    ) -> tuple[Any, LoopInputs, Hypotheses]:
+        """Returns memory, inputs of the loop and hypotheses before the first step.
 
         Args:
             model: `SearchModel`.
@@ -137,7 +179,7 @@ class Search(loop.Steps):
         start = start_ids(model, source)  # (B, P)
         memory = model.encode(model_source(source))
         given = loop.given_tokens(start, inputs.get("target_prefix"))
-        start_length = given.start_length if given else 1
+        prompt_length = given.prompt_length if given else 1
         if "max_length" in inputs:
             limit = inputs["max_length"][:, tf.newaxis]  # (B, 1)
         else:
@@ -145,7 +187,7 @@ class Search(loop.Steps):
         positions = getattr(model, "max_length", None)
         if positions is not None:
             # The last token is never fed, so a hypothesis has one more token than positions.
-            limit = tf.minimum(limit, positions + 1 - start_length)
+            limit = tf.minimum(limit, positions + 1 - prompt_length)
         batch_size, width = tf.shape(start)[0], self.width
         # All hypotheses are equal before the first step, so that only one of them is running.
         first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
@@ -155,7 +197,7 @@ class Search(loop.Steps):
             scores=tf.fill([batch_size, width], -np.inf),
             history=tf.zeros([batch_size, self.history_rows, 0], tf.int32),
         )
-        return memory, Plan(limit, given), hypotheses
+        return memory, LoopInputs(limit, given), hypotheses
 
     def _forbidden(self, count: Tensor) -> Forbidden:
         """`count`: number of tokens, including the next one."""
@@ -166,17 +208,21 @@ class Search(loop.Steps):
             pairs.append((END_ID, tf.reshape(count, [-1, 1, 1]) < self.min_length))
         return pairs
 
-    def _ends(self, ids: Tensor, count: Tensor, plan: Plan) -> Tensor:
+    def _ends(self, ids: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Whether each of the new tokens, (B, W) or (B, 2W), finishes its hypothesis."""
         ends = tf.equal(ids, END_ID)
-        if plan.given:
+        if loop_inputs.given:
             ends = tf.logical_and(ends, count > 0)  # a prompt may hold end tokens
-        return tf.logical_or(ends, count >= plan.limit)
+        return tf.logical_or(ends, count >= loop_inputs.limit)
 
-    def _result(self, hypotheses: Hypotheses, plan: Plan) -> SearchResult:
+    def _result(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> SearchResult:
+        """The result of finished hypotheses.
+
+        `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+        """
         ids = hypotheses.history[:, -self.width :]  # (B, W, t)
-        if plan.given:
-            ids = loop.without_prompt(ids, plan.given.start_length)
+        if loop_inputs.given:
+            ids = loop.without_prompt(ids, loop_inputs.given.prompt_length)
         ids *= tf.cast(tf.expand_dims(hypotheses.scores, 2) > -np.inf, tf.int32)
         used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
         return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], hypotheses.scores)

@@ -5,6 +5,7 @@ Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates.
 
 import numbers
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,15 +13,9 @@ import tensorflow as tf
 
 from keras_transformer.search.base import Search
 from keras_transformer.search.inputs import check_flag, check_number
-from keras_transformer.search.loop import Hypotheses, Plan, given_at
+from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
 from keras_transformer.search.ranking import ListedScores, select, top_candidates, top_k
 from keras_transformer.types import Tensor
-
-
-def _length_penalty(count: Tensor, alpha: float) -> Tensor:
-    """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14. Counts below 1 count as 1."""
-    count = tf.cast(tf.maximum(count, 1), tf.float32)
-    return tf.pow((5.0 + count) / 6.0, alpha)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -46,11 +41,12 @@ class BeamSearch(Search):
     Args:
         beam_width: int, W. Defaults to 4.
         length_penalty: number, alpha >= 0. 0 compares plain sums; larger numbers favour longer
-            hypotheses. Defaults to 0.6.
+            hypotheses. An exported file contains this number as a constant; `artefact.json` only
+            records it. Defaults to 0.6.
         early_stop: bool, see above. Defaults to `True`.
         min_length, allow_unknown: as in `GreedySearch`.
 
-    Call arguments: as in `GreedySearch`.
+    Call arguments: see `__call__`.
 
     Returns:
         `SearchResult`: ids, int32 (B, W, T), and scores, float32 (B, W), best first. No two
@@ -85,49 +81,58 @@ class BeamSearch(Search):
         """Running hypotheses, then finished ones: 2W rows."""
         return 2 * self.beam_width
 
+    def length_divisor(self, count: Any) -> Any:
+        """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14."""
+        return ((5.0 + count) / 6.0) ** self.length_penalty
+
     def advance(
         self,
         position: Tensor,
         log_probs: Tensor | ListedScores,
         hypotheses: Hypotheses,
-        plan: Plan,
+        loop_inputs: LoopInputs,
     ) -> tuple[Hypotheses, Tensor]:
         """One step of all hypotheses; the loop of all searches calls it."""
         width = self.beam_width
-        count = plan.count(position)
-        parent, token, total = self._extend(position, log_probs, hypotheses, plan)  # (B, 2W)
-        ends = self._ends(token, count, plan)
-        # Finished: extensions that end among the best W, and hypotheses that had finished before.
-        penalty = _length_penalty(count, self.length_penalty)
-        ended = tf.logical_and(ends, np.arange(total.shape[1]) < width)
-        ended = tf.where(ended, total / penalty, -np.inf)
-        scores, kept = top_k(tf.concat([hypotheses.scores, ended], axis=1), width)  # (B, W)
-        # Running: the best W of the others. At most W of 2W end, so W others remain.
-        running, going = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
-        running = tf.where(self._done(scores, running, plan), -np.inf, running)
+        count = loop_inputs.count(position)
+        parent, token, total = self._extend(position, log_probs, hypotheses, loop_inputs)  # (B, 2W)
+        ends = self._ends(token, count, loop_inputs)
 
-        # The row of the old history that each row of the new one continues, and its new token.
-        finished = tf.zeros_like(plan.limit, tf.int64) + np.arange(width, 2 * width)  # (B, W)
-        rows = tf.concat([finished, parent], axis=1)  # (B, 3W)
-        tokens = tf.concat([tf.zeros_like(finished), token], axis=1)  # (B, 3W)
-        chosen = tf.concat([width + going, kept], axis=1)  # (B, 2W)
-        rows = tf.gather(rows, chosen, batch_dims=1)  # (B, 2W)
-        tokens = tf.cast(tf.gather(tokens, chosen, batch_dims=1), tf.int32)  # (B, 2W)
-        history = tf.gather(hypotheses.history, rows, batch_dims=1)
+        # 1. Finish: extensions that end among the best W compete with the finished hypotheses.
+        new_scores = self._scores(total, count)
+        finishes = tf.logical_and(ends, np.arange(total.shape[1]) < width)
+        new_scores = tf.where(finishes, new_scores, -np.inf)
+        old_and_new = tf.concat([hypotheses.scores, new_scores], axis=1)  # (B, 3W)
+        scores, finished_index = top_k(old_and_new, width)  # (B, W)
+
+        # 2. Keep running: the best W of the other extensions. At most W of 2W end, so W remain.
+        running, running_index = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
+        running = tf.where(self._done(scores, running, loop_inputs), -np.inf, running)
+
+        # 3. Next history: choose from 3W candidates, the finished hypotheses and the extensions.
+        zeros = tf.zeros_like(loop_inputs.limit, tf.int64)  # (B, 1)
+        old_finished_rows = zeros + np.arange(width, 2 * width)  # (B, W)
+        candidate_rows = tf.concat([old_finished_rows, parent], axis=1)  # (B, 3W)
+        candidate_tokens = tf.concat([tf.zeros_like(old_finished_rows), token], axis=1)  # (B, 3W)
+        chosen = tf.concat([width + running_index, finished_index], axis=1)  # (B, 2W)
+        source_rows = tf.gather(candidate_rows, chosen, batch_dims=1)  # (B, 2W)
+        tokens = tf.gather(candidate_tokens, chosen, batch_dims=1)  # (B, 2W)
+        tokens = tf.cast(tokens, tf.int32)
+        history = tf.gather(hypotheses.history, source_rows, batch_dims=1)
         hypotheses = Hypotheses(
             ids=tokens[:, :width],
             running=running,
             scores=scores,
             history=tf.concat([history, tf.expand_dims(tokens, 2)], axis=2),  # (B, 2W, t + 1)
         )
-        return hypotheses, rows[:, :width]
+        return hypotheses, source_rows[:, :width]
 
     def _extend(
         self,
         position: Tensor,
         log_probs: Tensor | ListedScores,
         hypotheses: Hypotheses,
-        plan: Plan,
+        loop_inputs: LoopInputs,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Finds the best 2W extensions of all running hypotheses of a sentence by one token.
 
@@ -137,11 +142,11 @@ class BeamSearch(Search):
             Parent, token and sum of log-probabilities, each (B, 2W), best first.
         """
         width = self.beam_width
-        forbidden = self._forbidden(plan.count(position))
+        forbidden = self._forbidden(loop_inputs.count(position))
         values, ids = top_candidates(log_probs, width + 1, forbidden)
         size = ids.shape[-1]  # C
-        if plan.given:
-            given, given_log_probs = given_at(position, log_probs, plan)
+        if loop_inputs.given:
+            given, given_log_probs = given_at(position, log_probs, loop_inputs)
             given = tf.cast(tf.expand_dims(given, 2), ids.dtype)  # (B, 1, 1)
             is_given = given > 0
             # The given token is the only candidate.
@@ -153,11 +158,15 @@ class BeamSearch(Search):
         token = tf.gather(tf.reshape(ids, [-1, width * size]), index, batch_dims=1)
         return index // size, token, total
 
-    def _done(self, scores: Tensor, running: Tensor, plan: Plan) -> Tensor:
+    def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Whether the search of each sentence has finished, (B, 1)."""
         worst = scores[:, -1:]
         if self.early_stop:
             return worst > -np.inf
         # No continuation scores above the sum so far over the length penalty of the longest.
-        best = running[:, :1] / _length_penalty(plan.limit, self.length_penalty)
+        best = self._scores(running[:, :1], loop_inputs.limit)
         return worst >= best
+
+    def _scores(self, total: Tensor, count: Tensor) -> Tensor:
+        """Sums of log-probabilities over the length penalty. Counts below 1 count as 1."""
+        return total / self.length_divisor(tf.cast(tf.maximum(count, 1), tf.float32))

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import Memory, SearchModel
+from keras_transformer.decoding import ProjectedMemory, SearchModel
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.types import Tensor
 
@@ -112,7 +112,9 @@ def _source_tensors(source: Any, specs: dict[str, tf.TensorSpec]) -> Source:
 
 def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
     if spec.name == SOURCE_IDS:
-        return tf.cast(integer_ids(array, spec.name, spec.shape.rank), spec.dtype)
+        ids = tf.cast(integer_ids(array, spec.name, spec.shape.rank), spec.dtype)
+        # A search starts from the first column, so an empty source needs one of padding.
+        return tf.pad(ids, [[0, 0], [0, 1]]) if ids.shape[1] == 0 else ids
     tensor = tf.convert_to_tensor(array)
     fits = tensor.dtype.is_integer or tensor.dtype.is_bool or spec.dtype.is_floating
     if tensor.dtype == tf.string or not fits:
@@ -190,7 +192,7 @@ def source_lengths(source: Source, memory: Any) -> Tensor:
     """
     if SOURCE_IDS in source:
         mask = source[SOURCE_IDS] != PAD_ID
-    elif not isinstance(memory, Memory):
+    elif not isinstance(memory, ProjectedMemory):
         raise ValueError("Cannot infer the source length. Pass max_length to the search.")
     elif isinstance(memory.mask, tuple):  # no padding
         keys, _ = memory.blocks[0]  # (B, H, S, K)

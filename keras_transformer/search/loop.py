@@ -8,7 +8,7 @@ that later steps cost less.
 A prompt or a target prefix passes through the same steps as generated tokens: at a position with a
 given token, that token is the only candidate. A prompt is not part of the result; a prefix is.
 
-`()` stands for missing tensors everywhere in memory, plan and cache: TensorFlow's nests skip it.
+`()` stands for missing tensors in memory, inputs and cache, because TensorFlow's nests skip it.
 
 Shapes: B batch, W beam width, P prompt length, Q prefix length, T generated length, V vocabulary,
 t steps so far.
@@ -37,7 +37,8 @@ class Hypotheses(NamedTuple):
         ids: int32 (B, W), the last token of each running hypothesis.
         running: float32 (B, W), the sum of its log-probabilities; -inf if there is none.
         scores: float32 (B, W), scores of the finished hypotheses; -inf if there is none.
-        history: int32 (B, W or 2W, t), all tokens so far.
+        history: int32 (B, W, t), all tokens so far. A beam search has 2W rows: the running
+            hypotheses in rows 0 to W - 1, the finished ones in rows W to 2W - 1.
     """
 
     ids: Tensor
@@ -57,15 +58,15 @@ class GivenTokens(NamedTuple):
     """Prompts and target prefixes.
 
     Attributes:
-        start_length: int32 (B, 1), the number of tokens of each prompt.
+        prompt_length: int32 (B, 1), the number of tokens of each prompt.
         tokens: int32 (B, P + Q + 1), prompt and prefix of each sentence, then at least one 0.
     """
 
-    start_length: Tensor
+    prompt_length: Tensor
     tokens: Tensor
 
 
-class Plan(NamedTuple):
+class LoopInputs(NamedTuple):
     """The inputs of the loop that no step changes.
 
     Attributes:
@@ -78,18 +79,14 @@ class Plan(NamedTuple):
     given: GivenTokens | tuple[()]
     noise: Any = ()
 
-    def of(self, sentences: Tensor) -> "Plan":
-        """The plan of these sentences."""
-        limit, given = take((self.limit, self.given), sentences)
-        noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), self.noise)
-        return Plan(limit, given, noise)
-
     def count(self, position: Tensor) -> Tensor:
         """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
-        return position + (2 - self.given.start_length if self.given else 1)
+        if not self.given:
+            return position + 1
+        return position + (2 - self.given.prompt_length)
 
 
-class Steps(Protocol):
+class StepSearch(Protocol):
     """The part of a search that the loop calls."""
 
     @property
@@ -103,7 +100,7 @@ class Steps(Protocol):
         position: Tensor,
         log_probs: Tensor | ListedScores,
         hypotheses: Hypotheses,
-        plan: Plan,
+        loop_inputs: LoopInputs,
     ) -> tuple[Hypotheses, Tensor | None]:
         """Adds one token to every hypothesis.
 
@@ -111,7 +108,7 @@ class Steps(Protocol):
             position: int32 scalar, the position of the last tokens.
             log_probs: float32 (B, W, V), log-probabilities of the next tokens.
             hypotheses: `Hypotheses` before the step.
-            plan: `Plan`.
+            loop_inputs: `LoopInputs`.
 
         Returns:
             The next `Hypotheses`, and the number of the hypothesis that each of them continues,
@@ -120,20 +117,20 @@ class Steps(Protocol):
 
 
 def run(
-    search: Steps,
+    search: StepSearch,
     model: SearchModel,
     memory: Any,
-    plan: Plan,
+    loop_inputs: LoopInputs,
     hypotheses: Hypotheses,
     batch_size: Tensor,
 ) -> Hypotheses:
     """Adds tokens until every sentence has finished.
 
     Args:
-        search: `Steps`.
+        search: `StepSearch`.
         model: `SearchModel`.
         memory: the result of the model's `encode`.
-        plan: `Plan`.
+        loop_inputs: `LoopInputs`.
         hypotheses: `Hypotheses` before the first step.
         batch_size: B, int32 scalar.
 
@@ -169,8 +166,11 @@ def run(
     ) -> tuple[Tensor, Tensor, Hypotheses, Cache]:
         chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
-        memory_part, plan_part = take(memory, sentences), plan.of(sentences)
-        enough = tf.shape(plan_part.limit)[0]
+        memory_part = take(memory, sentences)
+        limit, given = take((loop_inputs.limit, loop_inputs.given), sentences)
+        noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), loop_inputs.noise)
+        inputs_part = LoopInputs(limit, given, noise)
+        enough = tf.shape(inputs_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
 
         def most_go_on(position: Tensor, hypotheses: Hypotheses, cache: Cache) -> Tensor:
@@ -178,7 +178,7 @@ def run(
 
         position, part, cache = tf.while_loop(
             most_go_on,
-            functools.partial(add_token, search, model, memory_part, plan_part),
+            functools.partial(add_token, search, model, memory_part, inputs_part),
             [position, take(hypotheses, sentences), take(cache, chosen)],
             shape_invariants=shapes,
         )
@@ -194,17 +194,17 @@ def run(
 
 
 def add_token(
-    search: Steps,
+    search: StepSearch,
     model: SearchModel,
     memory: Any,
-    plan: Plan,
+    loop_inputs: LoopInputs,
     position: Tensor,
     hypotheses: Hypotheses,
     cache: Cache,
 ) -> tuple[Tensor, Hypotheses, Cache]:
     """One step: returns position, hypotheses and cache after it."""
     logits, cache = model.decode_step(hypotheses.ids, position, memory, cache)
-    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, plan)
+    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
     if parents is not None:
         reordered = tf.nest.map_structure(
             lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
@@ -247,35 +247,38 @@ def given_tokens(start: Tensor, prefix: Tensor | None) -> GivenTokens | tuple[()
 
 
 def given_at(
-    position: Tensor, log_probs: Tensor | ListedScores, plan: Plan
+    position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
 ) -> tuple[Tensor, Tensor]:
     """The given tokens of the next position, and their log-probabilities.
 
     Args:
         position: int32 scalar, the position of the last tokens.
         log_probs: float32 (B, W, V).
-        plan: `Plan` with given tokens.
+        loop_inputs: `LoopInputs` with given tokens.
 
     Returns:
         Tokens, int32 (B, 1), 0 if none is given, and log-probabilities, float32 (B, W), 0 for
         tokens of a prompt.
     """
     log_probs = tf.convert_to_tensor(log_probs)
-    column = tf.minimum(position + 1, tf.shape(plan.given.tokens)[1] - 1)
-    tokens = tf.expand_dims(tf.gather(plan.given.tokens, column, axis=1), 1)  # (B, 1)
+    column = tf.minimum(position + 1, tf.shape(loop_inputs.given.tokens)[1] - 1)
+    tokens = tf.expand_dims(tf.gather(loop_inputs.given.tokens, column, axis=1), 1)  # (B, 1)
     batch_size, width, vocab_size = tf.unstack(tf.shape(log_probs))
     offset = tf.reshape(tf.range(batch_size * width) * vocab_size, [batch_size, width])
     log_probs = tf.gather(tf.reshape(log_probs, [-1]), offset + tokens)  # (B, W)
     # Log-probabilities are at most 0, so the maximum gives 0 for tokens of a prompt.
-    uncounted = tf.where(plan.count(position) > 0, -np.inf, np.float32(0))
+    uncounted = tf.where(loop_inputs.count(position) > 0, -np.inf, np.float32(0))
     return tokens, tf.maximum(log_probs, uncounted)
 
 
-def without_prompt(history: Tensor, start_length: Tensor) -> Tensor:
-    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end."""
+def without_prompt(history: Tensor, prompt_length: Tensor) -> Tensor:
+    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end.
+
+    `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+    """
     batch_size, width, length = tf.unstack(tf.shape(history))
     padded = tf.pad(history, [[0, 0], [0, 0], [0, 1]])  # (B, W, t + 1)
     # The history does not hold position 0, hence the 1.
-    column = tf.minimum(tf.range(length) + start_length - 1, length)  # (B, t)
+    column = tf.minimum(tf.range(length) + prompt_length - 1, length)  # (B, t)
     row = tf.reshape(tf.range(batch_size * width) * (length + 1), [batch_size, width, 1])
     return tf.gather(tf.reshape(padded, [-1]), row + column[:, tf.newaxis])  # (B, W, t)

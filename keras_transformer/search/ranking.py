@@ -10,7 +10,7 @@ Shapes: B batch, W beam width, V vocabulary, K listed ids, C candidates.
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,11 @@ LEAST_LISTED = 32
 # Ids that may not be chosen, each with the condition under which it is forbidden: a boolean tensor
 # that broadcasts to (B, W, C), or `None` for always.
 Forbidden = Sequence[tuple[int, Tensor | None]]
+
+# ONNX has int64 indices, too.
+top_k: Callable[[Tensor, int], tuple[Tensor, Tensor]] = functools.partial(
+    tf.math.top_k, index_type=tf.int64
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +110,6 @@ def _allowed(log_probs: Tensor, forbidden: Forbidden) -> Tensor:
         return log_probs + penalties
     special = log_probs[..., :NUM_SPECIAL] + penalties
     return tf.concat([special, log_probs[..., NUM_SPECIAL:]], axis=-1)
-
-
-def top_k(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`tf.math.top_k` with int64 indices, as in ONNX."""
-    return tf.math.top_k(values, count, index_type=tf.int64)
 
 
 def top_tokens(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

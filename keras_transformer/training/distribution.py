@@ -27,6 +27,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
+
 
 class DistributedModel(keras.Model):
     """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
@@ -43,11 +45,11 @@ class DistributedModel(keras.Model):
         """Makes the function that `fit` calls with an iterator for each execution."""
         if not _is_keras_own(self, "train_step"):
             return super().make_train_function(force)
-        if not _on_several_replicas(self) and not _clips(self):
+        if not _on_several_replicas(self) and not _needs_own_clipping(self):
             build_optimizer(self)
             return super().make_train_function(force)
         if self.train_function is None or force:
-            self.train_function = _steps().train_function(self)
+            self.train_function = _steps().make_train_function(self)
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Callable[..., Any]:
@@ -55,7 +57,7 @@ class DistributedModel(keras.Model):
         if not _on_several_replicas(self) or not _is_keras_own(self, "test_step"):
             return super().make_test_function(force)
         if self.test_function is None or force:
-            self.test_function = _steps().test_function(self)
+            self.test_function = _steps().make_test_function(self)
         return self.test_function
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
@@ -122,26 +124,13 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
         )
     if accumulate > 1:
         model.steps_per_execution = accumulate  # so that `fit` counts batches correctly
-    model.train_function = _steps().train_function(model, accumulate)
+    model.train_function = _steps().make_train_function(model, accumulate)
     if _is_keras_own(model, "test_step"):
-        model.test_function = _steps().test_function(model)
+        model.test_function = _steps().make_test_function(model)
     build = getattr(model, "_maybe_symbolic_build", None)
     if not isinstance(model, DistributedModel) and not isinstance(build, functools.partial | None):
         model._maybe_symbolic_build = functools.partial(_build_from_one_replica, model, build)
     return model
-
-
-def build_optimizer(model: keras.Model) -> None:
-    """Makes the variables of a compiled model's optimizer, if they do not exist yet.
-
-    Keras' own step makes them while TensorFlow traces it, which takes far longer.
-    """
-    optimizer = model.optimizer
-    if keras.backend.backend() != "tensorflow" or optimizer is None:
-        return
-    if model.built and not optimizer.built:
-        with model.distribute_strategy.scope():
-            optimizer.build(model.trainable_variables)
 
 
 def _steps() -> ModuleType:
@@ -156,13 +145,12 @@ def _on_several_replicas(model: keras.Model) -> bool:
     return model.distribute_strategy.num_replicas_in_sync > 1
 
 
-def _clips(model: keras.Model) -> bool:
+def _needs_own_clipping(model: keras.Model) -> bool:
     """Whether the optimizer clips, and `steps` supports its other options."""
-    if keras.backend.backend() != "tensorflow" or model.optimizer is None:
+    optimizer = model.optimizer
+    if keras.backend.backend() != "tensorflow" or optimizer is None or not clips(optimizer):
         return False
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    limits = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
-    return any(limits) and not optimizer.gradient_accumulation_steps
+    return not inner_optimizer(optimizer).gradient_accumulation_steps
 
 
 def _is_keras_own(model: keras.Model, name: str) -> bool:

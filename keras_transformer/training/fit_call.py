@@ -65,7 +65,7 @@ class FirstEpoch(int):
         return int(self) > 0 and self._call.is_latest()
 
 
-class PassedOver:
+class SkippedBatches:
     """The first steps of an epoch, without training, and without reading if avoidable.
 
     `fit` still counts these steps, so that their number and the progress bar are right.
@@ -73,7 +73,7 @@ class PassedOver:
     Args:
         model: the model in whose `fit` this is created.
         epoch: number of the epoch, from 0.
-        batch: number of batches to pass over.
+        batch: number of batches to skip.
         arrays: the checkpoint's arrays, which include the values of the metrics.
         batches: the `batches` of this package's datasets; `None` for other datasets.
     """
@@ -88,14 +88,14 @@ class PassedOver:
     ) -> None:
         self._model = model
         self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
-        self._left, self._rest = batch, None  # batches to pass over, an iterator over the others
+        self._left, self._rest = batch, None  # batches to skip, an iterator over the others
         if batches is not None:
             self._build_metrics(next(iter(batches.rest(epoch, 0))))
             strategy = model.distribute_strategy
             self._rest = iter(strategy.experimental_distribute_dataset(batches.rest(epoch, batch)))
 
     def before_batch(self) -> None:
-        """Replaces the model's step for one batch, if that is passed over or read from the rest."""
+        """Replaces the model's step for one batch, if that is skipped or read from the rest."""
         if not self._left and self._rest is None:
             return
         model, step, call = self._model, self._model.train_function, FitCall(self._model)
@@ -106,12 +106,12 @@ class PassedOver:
             if not call.is_latest():
                 return step(iterator)
             if self._left:
-                return self._pass_over(iterator)
+                return self._skip(iterator)
             return step(iterator if self._rest is None else self._rest)
 
         model.train_function = train_function
 
-    def _pass_over(self, iterator: Iterator[Any]) -> dict[str, Any]:
+    def _skip(self, iterator: Iterator[Any]) -> dict[str, Any]:
         model = self._model
         batches = min(self._left, model.steps_per_execution)
         self._left -= batches

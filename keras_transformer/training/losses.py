@@ -50,8 +50,9 @@ def flat_tokens(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Checks what Keras passes to a loss or a metric, and flattens the tokens.
 
-    Losses and metrics share this function and the next three. TensorFlow's graph optimiser and XLA
-    see equal subgraphs and compute them once, so that a metric costs no second pass over V.
+    Losses and metrics share `flat_tokens`, `log_normalizer`, `label_logits` and `weighted_sum`.
+    TensorFlow's graph optimiser and XLA see equal subgraphs and compute them once, so that a metric
+    costs no second pass over V.
 
     Args:
         y_true: integer tensor of labels, (B, T) or (B,).
@@ -85,12 +86,6 @@ def flat_tokens(
     return ops.reshape(labels, (-1,)), logits, ops.reshape(weights, (-1,))  # (N,)
 
 
-def largest_logit(logits: Tensor) -> Tensor:
-    """Returns the largest logit of each token: (N, V) -> (N, 1), without gradient."""
-    # `initial`, because a replica may have no tokens (N = 0), and Keras refuses an empty maximum.
-    return ops.max(ops.stop_gradient(logits), axis=-1, keepdims=True, initial=float("-inf"))
-
-
 def log_normalizer(logits: Tensor) -> Tensor:
     """Computes log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
 
@@ -98,8 +93,10 @@ def log_normalizer(logits: Tensor) -> Tensor:
     softmax, which the loss's gradient needs anyway, also gives the sum.
     """
     logits = ops.stop_gradient(logits)
+    # `initial`, because a replica may have no tokens (N = 0), and Keras refuses an empty maximum.
+    largest = ops.max(logits, axis=-1, keepdims=True, initial=float("-inf"))  # (N, 1)
     likeliest = ops.max(ops.softmax(logits), axis=-1, keepdims=True, initial=0.0)  # (N, 1)
-    return largest_logit(logits) - ops.log(likeliest)
+    return largest - ops.log(likeliest)
 
 
 def label_logits(logits: Tensor, labels: Tensor) -> Tensor:
@@ -158,8 +155,20 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
     return crossentropy(logits)[:, 0]
 
 
+class ReplicaLoss(keras.losses.Loss):
+    """Base of the losses of this package, which `mean_over_replicas` scales.
+
+    Training steps scale all other losses, and weight batches by `batch_weight` when they accumulate
+    gradients.
+    """
+
+    def batch_weight(self, y_true: Tensor, sample_weight: Tensor = None) -> Tensor:
+        """Returns the divisor of this replica's mean."""
+        raise NotImplementedError
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class SequenceCrossentropy(keras.losses.Loss):
+class SequenceCrossentropy(ReplicaLoss):
     """Cross-entropy with label smoothing: the mean over all target tokens of the global batch.
 
     For padded rows with different numbers of tokens. Padding counts neither in the sum nor in the
@@ -234,7 +243,7 @@ class SequenceCrossentropy(keras.losses.Loss):
     def batch_weight(self, y_true: Tensor, sample_weight: Tensor = None) -> Tensor:
         """Returns the divisor of this batch's mean: its number (or weight) of target tokens.
 
-        Gradient accumulation weights micro-batches by it.
+        Gradient accumulation weights batches by it.
         """
         labels = ops.cast(y_true, "int32")
         return ops.sum(token_weights(labels, sample_weight, self.pad_id))
@@ -248,7 +257,7 @@ class SequenceCrossentropy(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PairCrossentropy(keras.losses.Loss):
+class PairCrossentropy(ReplicaLoss):
     """In-batch softmax in both directions, for pairs of texts (or of anything).
 
     For a model that scores every first text of a batch against every second one, as two towers do.

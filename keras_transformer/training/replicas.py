@@ -50,14 +50,17 @@ def replica_count() -> int:
 
 
 def mean_over_replicas(total: Tensor, weight: Tensor) -> Tensor:
-    """Makes a loss from this replica's sums, scaled as the top of this module says.
+    """Makes a loss from this replica's sums.
+
+    With sums over all replicas s, the value is L / R = sum_s(total_s) / (R sum_s(weight_s)). The
+    gradient is the gradient of total / sum_s(weight_s).
 
     Args:
         total: scalar, sum_i(w_ri v_ri) of this replica.
         weight: scalar, sum_i(w_ri).
 
     Returns:
-        Scalar with the value L / R and the gradient of `total` / W. On one replica: the mean.
+        Float scalar. On one replica it is the mean, total / weight.
     """
     replicas = replica_count()
     if replicas == 1:
@@ -69,14 +72,16 @@ def mean_over_replicas(total: Tensor, weight: Tensor) -> Tensor:
 
 
 def share_of_mean(loss: Tensor, weight: Tensor) -> Tensor:
-    """Scales a loss of Keras as the top of this module says.
+    """Scales a mean of Keras to this replica's part of the batch loss.
+
+    The result is loss R weight / W, where W is the sum of the weights of all R replicas.
 
     Args:
         loss: scalar, m_r / R of this replica.
         weight: scalar, sum_i(w_ri).
 
     Returns:
-        Scalar: the part of L that comes from this replica.
+        Scalar, l_r: the results of all replicas add up to L.
     """
     (all_weight,) = sum_over_replicas([weight])
     share = ops.divide_no_nan(weight * replica_count(), all_weight)

@@ -22,8 +22,8 @@ from keras_transformer.training.checkpoints import (
     write_checkpoint,
     write_weights,
 )
-from keras_transformer.training.distribution import build_optimizer
-from keras_transformer.training.fit_call import FirstEpoch, Interrupt, PassedOver
+from keras_transformer.training.fit_call import FirstEpoch, Interrupt, SkippedBatches
+from keras_transformer.training.optimizers import build_optimizer
 from keras_transformer.training.run_state import (
     attributes,
     configured_settings,
@@ -133,7 +133,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
-        self._passed = None  # the first steps of the epoch, if it was begun before
+        self._skipped = None  # the first steps of the epoch, if it was begun before
         self._epochs = 0  # finished ones
         model._initial_epoch = None
         build_optimizer(model)
@@ -208,13 +208,13 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             restore(self.stateful, info["callbacks"], arrays, go_on=info["finished"])
             if batch := info["batch"]:
                 self._saved_at = batch
-                self._passed = PassedOver(self.model, epoch, batch, arrays, self._batches)
+                self._skipped = SkippedBatches(self.model, epoch, batch, arrays, self._batches)
         if self._batches is not None:
             self._batches.seek(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._passed is not None:
-            self._passed.before_batch()
+        if self._skipped is not None:
+            self._skipped.before_batch()
 
     # Saving
 
@@ -228,7 +228,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         note_rate(self.model)
-        self._passed = None
+        self._skipped = None
         if self._stops_within_epoch():
             self._save_within_epoch()
         else:

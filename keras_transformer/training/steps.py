@@ -15,11 +15,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_transformer.training.losses import ReplicaLoss
+from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 from keras_transformer.training.replicas import share_of_mean, sum_over_replicas
 from keras_transformer.types import Tensor
 
 
-def train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], dict[str, Any]]:
+def make_train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], dict[str, Any]]:
     """Makes the function that `fit` calls with an iterator for each execution.
 
     Args:
@@ -34,16 +36,16 @@ def train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], d
     Raises:
         ValueError: see `prepare`.
     """
-    steps = _inner_optimizer(model.optimizer).gradient_accumulation_steps
-    if steps:
+    accumulation_steps = inner_optimizer(model.optimizer).gradient_accumulation_steps
+    if accumulation_steps:
         raise ValueError(
-            f"The optimizer has gradient_accumulation_steps={steps}. Leave that out and call "
-            f"keras_transformer.training.prepare(model, accumulate={steps}) after compile instead."
+            f"The optimizer has gradient_accumulation_steps={accumulation_steps}. Leave that out "
+            "and call keras_transformer.training.prepare("
+            f"model, accumulate={accumulation_steps}) after compile instead."
         )
     strategy = model.distribute_strategy
+    build_optimizer(model)
     with strategy.scope():
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
         sums = GradientSums(model.trainable_variables) if accumulate > 1 else None
 
     def step(data: Any) -> None:
@@ -53,12 +55,12 @@ def train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], d
         else:
             sums.add(loss, weight, rows, gradients)
 
-    run = _on_batches(model, step)
+    run_execution = _make_run_execution(model, step)
     logs = _compiled(model, model.get_metrics_result)
     update = _compiled(model, lambda: strategy.run(lambda: _update(model, *sums.take_mean())))
 
     def train(iterator: Iterator[Any]) -> dict[str, Any]:
-        run(iterator)
+        run_execution(iterator)
         if sums is not None:
             update()
         return logs()
@@ -66,13 +68,13 @@ def train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], d
     return train
 
 
-def test_function(model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-    """Makes the function that `evaluate` calls with an iterator; see `train_function`."""
-    run = _on_batches(model, lambda data: _evaluate(model, data))
+def make_test_function(model: keras.Model) -> Callable[[Any], dict[str, Any]]:
+    """Makes the function that `evaluate` calls with an iterator; see `make_train_function`."""
+    run_execution = _make_run_execution(model, lambda data: _evaluate(model, data))
     logs = _compiled(model, model.get_metrics_result)
 
     def test(iterator: Iterator[Any]) -> dict[str, Any]:
-        run(iterator)
+        run_execution(iterator)
         return logs()
 
     return test
@@ -92,7 +94,7 @@ def _compiled(
     return tf.function(function, reduce_retracing=True, autograph=False, jit_compile=jit_compile)
 
 
-def _on_batches(model: keras.Model, step: Callable[[Any], None]) -> Callable[[Any], None]:
+def _make_run_execution(model: keras.Model, step: Callable[[Any], None]) -> Callable[[Any], None]:
     """Makes a function of an iterator: it runs the step in all replicas, on each batch.
 
     The function takes the batches of one execution, and raises `StopIteration` if there is none.
@@ -104,37 +106,40 @@ def _on_batches(model: keras.Model, step: Callable[[Any], None]) -> Callable[[An
             'uses the variables of several devices. Leave jit_compile at "auto".'
         )
 
-    def run(data: Any) -> None:
+    def run_batch(data: Any) -> None:
         # Keras passes an empty `Optional` if a generator's batch has no sample weight.
         data = tf.nest.map_structure(
             lambda v: None if isinstance(v, tf.experimental.Optional) else v, data
         )
         strategy.run(step, args=(data,))
 
-    run = _compiled(model, run, jit_compile=model.jit_compile)
+    compiled_run_batch = _compiled(model, run_batch, jit_compile=model.jit_compile)
     # The graph takes the batch, so that batches of many shapes share one trace.
-    run_next = _compiled(model, lambda iterator: run(iterator.get_next()))
+    run_next_batch = _compiled(model, lambda iterator: compiled_run_batch(iterator.get_next()))
 
-    def run_all(iterator: Iterator[Any]) -> None:
+    def run_execution(iterator: Iterator[Any]) -> None:
         for number in range(model.steps_per_execution):
             try:
                 if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
-                    run_next(iterator)
+                    run_next_batch(iterator)
                 else:  # `train_on_batch` passes a generator
-                    run(next(iterator))
+                    compiled_run_batch(next(iterator))
             except (StopIteration, tf.errors.OutOfRangeError) as end:
                 if number == 0:
                     raise StopIteration from end
                 break
 
-    return run_all
+    return run_execution
 
 
 # Everything below runs in each replica.
 
 
 def _forward(model: keras.Model, data: Any, training: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Updates the metrics; returns the loss l_r, the weight and the number of rows of a replica."""
+    """Updates the metrics.
+
+    Returns this replica's part of the batch loss, its weight and its number of rows.
+    """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     first = next(value for value in tf.nest.flatten(x) if value is not None)
     rows = tf.cast(tf.shape(first)[0], "float32")
@@ -155,6 +160,7 @@ def _backward(model: keras.Model, data: Any) -> tuple[Tensor, Tensor, Tensor, li
         warnings.warn("The model has no trainable weights.", stacklevel=2)
     gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
     (loss,) = sum_over_replicas([loss])
+    # Dense: clipping a sparse gradient would treat rows of equal ids separately.
     return loss, weight, rows, [tf.convert_to_tensor(g) for g in gradients]
 
 
@@ -166,20 +172,27 @@ def _evaluate(model: keras.Model, data: Any) -> None:
 def _loss_and_weight(
     function: Any, loss: Tensor, rows: Tensor, y: Any, y_pred: Any, sample_weight: Any
 ) -> tuple[Tensor, Tensor]:
-    """Returns l_r, and this replica's weight among the replicas."""
-    batch_weight = getattr(function, "batch_weight", None)  # a loss of this package
-    if batch_weight is not None:
-        return loss, batch_weight(y, sample_weight)
+    """Returns this replica's part of the batch loss, and its weight.
+
+    Args:
+        function: the model's loss, or a nest of losses for several outputs.
+        loss: result of `compute_loss` in this replica.
+        rows: number of rows of this replica.
+        y, y_pred, sample_weight: as in a loss.
+    """
+    if isinstance(function, ReplicaLoss):  # it is scaled already
+        return loss, function.batch_weight(y, sample_weight)
     weight = rows
-    mask = getattr(y_pred, "_keras_mask", None)  # Keras' losses are means over its True positions
-    if mask is not None:
+    mask = getattr(y_pred, "_keras_mask", None)
+    if mask is not None:  # Keras' losses are means over the True positions of a mask
         weight = tf.reduce_sum(tf.cast(mask, "float32"))
-    if getattr(function, "ignore_class", None) is not None:  # a mean over the other labels
+    if getattr(function, "ignore_class", None) is not None:  # the mean is over the other labels
         counts = tf.not_equal(y, tf.cast(function.ignore_class, y.dtype))
         weight = tf.reduce_sum(tf.cast(counts, "float32"))
-    ours = any(hasattr(part, "batch_weight") for part in tf.nest.flatten(function))
-    if ours or getattr(function, "reduction", None) == "sum":
-        return loss, weight
+    if any(isinstance(part, ReplicaLoss) for part in tf.nest.flatten(function)):
+        return loss, weight  # at least one of several losses is scaled already
+    if getattr(function, "reduction", None) == "sum":
+        return loss, weight  # the sums of the replicas add up without a scale
     return share_of_mean(loss, weight), weight
 
 
@@ -192,13 +205,14 @@ def _report(model: keras.Model, loss: Tensor, rows: Tensor) -> None:
 def _update(model: keras.Model, loss: Tensor, rows: Tensor, gradients: list[Tensor]) -> None:
     _report(model, loss, rows)
     optimizer, replicas = model.optimizer, tf.distribute.get_strategy().num_replicas_in_sync
-    inner = _inner_optimizer(optimizer)
-    clips = (inner.clipvalue, inner.clipnorm, inner.global_clipnorm) != (None, None, None)
-    if replicas > 1 and (clips or inner is not optimizer):
+    scales_loss = inner_optimizer(optimizer) is not optimizer
+    if replicas > 1 and (clips(optimizer) or scales_loss):
         # The optimizer clips, or looks for overflow, and sums over the replicas afterwards. So each
         # replica gives it 1/R of the gradient of the batch, clipped already.
         gradients = [g / replicas for g in clip(sum_over_replicas(gradients), optimizer)]
     if gradients:
+        # The optimizer sums the gradients over the replicas. Each replica's loss is its share, so
+        # no division is needed.
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
 
@@ -252,23 +266,18 @@ def clip(gradients: list[Tensor], optimizer: keras.optimizers.Optimizer) -> list
     Returns:
         List of tensors.
     """
-    inner = _inner_optimizer(optimizer)
+    inner = inner_optimizer(optimizer)
     scale = optimizer.scale_loss(tf.constant(1.0))
     # Unscaled: the squares in the norm of a scaled gradient may be too large for float32.
     gradients = [g / tf.cast(scale, g.dtype) for g in gradients]
-    if inner.clipvalue is not None:
+    if inner.clipvalue:  # Keras ignores a limit of 0
         limit = inner.clipvalue
         # Infinity and NaN must stay: the optimizer then skips the update.
         gradients = [
             tf.where(tf.math.is_finite(g), tf.clip_by_value(g, -limit, limit), g) for g in gradients
         ]
-    elif inner.clipnorm is not None:
+    elif inner.clipnorm:
         gradients = [tf.clip_by_norm(g, inner.clipnorm) for g in gradients]
-    elif inner.global_clipnorm is not None:
+    elif inner.global_clipnorm:
         gradients, _ = tf.clip_by_global_norm(gradients, inner.global_clipnorm)
     return [g * tf.cast(scale, g.dtype) for g in gradients]
-
-
-def _inner_optimizer(optimizer: Any) -> Any:
-    """Returns the optimizer within one that scales the loss, or the optimizer itself."""
-    return getattr(optimizer, "inner_optimizer", optimizer)

@@ -5,9 +5,10 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
-from support import exports, guides, ports
+from support import exports, guides, local_service, ports
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Translator
@@ -31,32 +32,93 @@ def saved(tmp_path_factory):
     return folder
 
 
+class Guide(NamedTuple):
+    """How a guide runs in seconds, and files that it leaves.
+
+    Args:
+        leaves: paths of files in the folder that it runs in.
+        smaller: dict from text of the page to its replacement.
+        starts_from: files that an earlier guide has left.
+        serves: whether no framework can be imported.
+    """
+
+    leaves: tuple[str, ...] = ()
+    smaller: dict[str, str] = {}
+    starts_from: tuple[str, ...] = ()
+    serves: bool = False
+
+
+MODEL_FILES = ("model.keras", "tokenizer.model")
+GUIDES = {
+    "train": Guide(
+        (*MODEL_FILES, "run/weights/weights-00000.npz"),
+        {**MODEL, "vocab_size=8000": "vocab_size=300"},
+    ),
+    "data": Guide(),
+    "several_devices": Guide(("model.keras", "from_workers.keras"), MODEL, ("tokenizer.model",)),
+    "export": Guide(
+        (
+            *(f"out/{name}/artefact.json" for name in ("onnx", "onnx_steps", "onnx_text")),
+            "out/classifier/artefact.json",
+            "out/saved_model/saved_model.pb",
+            "out/ctranslate2/model.bin",
+            "out/marian/model.safetensors",
+        ),
+        starts_from=MODEL_FILES,
+    ),
+    "encoders": Guide(("out/listener/artefact.json",)),
+    "grammars": Guide(("out/dates/artefact.json",)),
+    "serve": Guide(("out.txt",), starts_from=("out/onnx", "out/onnx_text"), serves=True),
+    "browser": Guide(
+        ("site/models/en-de/artefact.json", "site/models/en-de-attention/artefact.json"),
+        starts_from=MODEL_FILES,
+    ),
+    "cuda": Guide(("check.json",), starts_from=("out/onnx",), serves=True),
+    "archive": Guide(("out/archive/part-000000.parquet",), starts_from=("out/onnx",), serves=True),
+    "triton": Guide(
+        ("repository/translator/config.pbtxt", "repository/translator-text/config.pbtxt"),
+        starts_from=("out/onnx", "out/onnx_text"),
+        serves=True,
+    ),
+    "heads": Guide(
+        (
+            "vectors.jsonl",
+            *(f"out/{task}/artefact.json" for task in ("sentiment", "names", "answers", "vectors")),
+            *(f"out/{task}/artefact.json" for task in ("story", "digits")),
+        ),
+        starts_from=("tokenizer.model",),
+    ),
+    "layers": Guide(("classifier.keras",)),
+    "weights_from_elsewhere": Guide(("from_elsewhere.keras",)),
+    "service": Guide(("ask.py",)),
+}
+
+
 @pytest.fixture
 def run(tmp_path, request):
     """Runs a guide in a folder that holds what it starts from, and returns that folder."""
 
-    def run_guide(name, smaller=(), blocked=(), starts_from=()):
+    def run_guide(name, **smaller):
+        guide = GUIDES[name]
         guides.number_words(tmp_path)
-        for file in starts_from:
+        for file in guide.starts_from:
             source, target = request.getfixturevalue("saved") / file, tmp_path / file
             (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-        page = (FOLDER / f"{name}.md").read_text("utf-8")
-        guides.run(guides.script(page, dict(smaller)), tmp_path, blocked)
+        code = guides.script((FOLDER / f"{name}.md").read_text("utf-8"), guide.smaller | smaller)
+        guides.run(code, tmp_path, FRAMEWORKS if guide.serves else ())
+        assert [path for path in guide.leaves if not (tmp_path / path).exists()] == []
         return tmp_path
 
     return run_guide
 
 
-@pytest.mark.full
-def test_train(run):
-    folder = run("train", {**MODEL, "vocab_size=8000": "vocab_size=300"})
-    assert (folder / "model.keras").exists() and (folder / "tokenizer.model").exists()
-    assert len(list((folder / "run/weights").glob("*.npz"))) == 1
+OTHERS = ("several_devices", "service", "serve", "cuda", "heads")
 
 
 @pytest.mark.full
-def test_data(run):
-    assert run("data").is_dir()  # it trains, and leaves nothing
+@pytest.mark.parametrize("name", [name for name in GUIDES if name not in OTHERS])
+def test_the_code_of_a_guide_runs(run, name):
+    run(name)
 
 
 @pytest.mark.full
@@ -64,49 +126,12 @@ def test_several_devices(run, monkeypatch):
     for name, value in ports.REUSE.items():
         monkeypatch.setenv(name, value)
     with ports.reserved(2) as numbers:
-        smaller = {**MODEL, "12345": str(numbers[0]), "12346": str(numbers[1])}
-        folder = run("several_devices", smaller, starts_from=["tokenizer.model"])
-    assert (folder / "model.keras").exists() and (folder / "from_workers.keras").exists()
+        run("several_devices", **{"12345": str(numbers[0]), "12346": str(numbers[1])})
 
 
 @pytest.mark.full
-def test_export(run):
-    folder = run("export", starts_from=["model.keras", "tokenizer.model"])
-    written = {path.parent.name for path in folder.glob("out/*/artefact.json")}
-    assert written == {"onnx", "onnx_steps", "onnx_text", "classifier"}
-    assert (folder / "out/saved_model/saved_model.pb").exists()
-    assert (folder / "out/ctranslate2/model.bin").exists()
-    assert (folder / "out/marian/model.safetensors").exists()
-
-
-@pytest.mark.full
-def test_encoders(run):
-    assert (run("encoders") / "out/listener/artefact.json").exists()
-
-
-@pytest.mark.full
-def test_grammars(run):
-    assert (run("grammars") / "out/dates/artefact.json").exists()
-
-
-@pytest.mark.full
-def test_serve(run):
-    folder = run("serve", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
-    assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
-
-
-@pytest.mark.full
-def test_browser(run):
-    folder = run("browser", starts_from=["model.keras", "tokenizer.model"])
-    written = {path.parent.name for path in folder.glob("site/models/*/artefact.json")}
-    assert written == {"en-de", "en-de-attention"}
-
-
-@pytest.mark.full
-def test_service(run, saved):
-    """What a client says on the page, beside the service of the page in this process."""
-    from support import local_service
-
+def test_a_service_answers_the_client_of_its_page(run, saved):
+    """The service of the page runs in this process."""
     making = local_service.Running({"en-de": local_service.Pool(saved / "out/onnx")})
     folder = run("service")
     command = [sys.executable, "ask.py", f"127.0.0.1:{making.port}"]
@@ -117,47 +142,21 @@ def test_service(run, saved):
 
 
 @pytest.mark.full
-def test_cuda(run):
-    folder = run("cuda", blocked=FRAMEWORKS, starts_from=["out/onnx"])
-    report = json.loads((folder / "check.json").read_text("utf-8"))
+def test_lines_vectors_and_reports_are_written(run):
+    folder = run("serve")
+    assert (folder / "out.txt").read_text("utf-8").count("\n") == 3
+    report = json.loads((run("cuda") / "check.json").read_text("utf-8"))
     assert report["status"] in (0, 1) and report["artefact"]["task"] == "translate"
 
 
 @pytest.mark.full
-def test_archive(run):
-    folder = run("archive", blocked=FRAMEWORKS, starts_from=["out/onnx"])
-    assert len(list((folder / "out/archive").glob("part-*.parquet"))) == 1
-
-
-@pytest.mark.full
-def test_triton(run):
-    folder = run("triton", blocked=FRAMEWORKS, starts_from=["out/onnx", "out/onnx_text"])
-    configs = {path.parent.name for path in folder.glob("repository/*/config.pbtxt")}
-    assert configs == {"translator", "translator-text"}
-
-
-@pytest.mark.full
-def test_heads(run):
-    folder = run("heads", starts_from=["tokenizer.model"])
-    tasks = {"sentiment", "names", "answers", "vectors", "story", "digits"}
-    assert {path.parent.name for path in folder.glob("out/*/artefact.json")} == tasks
-    vectors = (folder / "vectors.jsonl").read_text("utf-8").split("\n")
+def test_an_empty_line_has_no_vector(run):
+    vectors = (run("heads") / "vectors.jsonl").read_text("utf-8").split("\n")
     assert vectors[0].startswith("[") and vectors[1:2] == [""]
 
 
-@pytest.mark.full
-def test_layers(run):
-    assert (run("layers") / "classifier.keras").exists()
-
-
-@pytest.mark.full
-def test_weights_from_elsewhere(run):
-    assert (run("weights_from_elsewhere") / "from_elsewhere.keras").exists()
-
-
 def test_every_guide_is_run():
-    tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
-    assert {path.stem for path in FOLDER.glob("*.md")} - {"index"} <= tests
+    assert {path.stem for path in FOLDER.glob("*.md")} - {"index"} <= GUIDES.keys()
 
 
 def test_a_page_becomes_a_script():

@@ -42,7 +42,7 @@ TASKS = {
     ),
     "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
     "language_model": Task("--limit 500", ("learning",), {}),
-    "parse": Task("--limit 40 --beam-width 2", ("parse",), {}),
+    "parse": Task("--limit 40 --beam-width 2", (), {}),
     "similarity": Task(
         "--limit 60 --vocab-size 300 --num-layers 1 --d-model 16",
         ("similarity",),

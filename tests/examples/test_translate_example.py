@@ -109,7 +109,7 @@ def test_saved_model_is_the_chosen_average_and_gives_the_reported_bleu(script, d
     tokenizer = kt.Tokenizer.load(done / "tokenizer.model")
     sources, references = number_words(limit=67).tests["test"]
     search = kt.BeamSearch(2, chosen["length_penalty"])
-    translations = callbacks.translate(search, model, tokenizer, sources)
+    translations = kt.translate(search, model, tokenizer, sources)
     assert bleu(translations, references, "char") == metrics["scores"]["test"]
 
 
@@ -123,7 +123,7 @@ def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     sources, _ = number_words(limit=67).tests["test"]
     penalty = read_metrics(done)["chosen_on_validation"]["length_penalty"]
     search = kt.BeamSearch(2, penalty)
-    found = callbacks.translate(search, model, translator.tokenizer, sources[:7])
+    found = kt.translate(search, model, translator.tokenizer, sources[:7])
     assert translator.translate(sources[:7]) == found
 
 

@@ -86,7 +86,7 @@ def test_the_process_has_no_framework(tmp_path):
     np.savez(tmp_path / "inputs.npz", source_ids=exports.source(rows=2))
     case = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
     folder = exports.artefact(exports.BEAM, layout="steps")
-    models = list(map(str, read_artefact(folder).models))
+    models = list(map(str, read_artefact(folder).model_paths))
     job = {"models": models, "signatures": None, "extensions": False, "timed": True}
     (tmp_path / "job.json").write_text(json.dumps({**job, "cases": [case]}))
     code = f"""

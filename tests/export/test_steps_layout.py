@@ -21,7 +21,7 @@ from keras_transformer.export.runtime.session import (
     records_graphs,
     without_graphs,
 )
-from keras_transformer.export.runtime.steps_session import StepsSession, finished
+from keras_transformer.export.runtime.steps_session import StepsSession, final_outputs
 from keras_transformer.search import BeamSearch, GreedySearch
 
 SEARCHES = {"beam": exports.BEAM, "greedy": GreedySearch(min_length=3)}
@@ -48,13 +48,13 @@ def test_steps_give_keras_tokens(name):
 @pytest.mark.parametrize("name", quick(SEARCHES, "beam"))
 def test_translator_serves_both_layouts_with_one_result(name):
     one, two = (
-        Translator(folder(name, layout), threads=1).n_best(LINES * 5, batch_tokens=40)
+        Translator(folder(name, layout), threads=1).n_best(LINES * 5, tokens_per_batch=40)
         for layout in ("loop", "steps")
     )
     assert [item.texts for item in one] == [item.texts for item in two]
     scores = [[item.scores for item in items] for items in (one, two)]
     np.testing.assert_allclose(*scores, rtol=1e-5)
-    shared = Translator(folder(name), workers=3).n_best(LINES * 5, batch_tokens=20)
+    shared = Translator(folder(name), workers=3).n_best(LINES * 5, tokens_per_batch=20)
     assert [item.texts for item in shared] == [item.texts for item in two]
 
 
@@ -142,7 +142,7 @@ def test_reduced_precisions_are_proven_too(precision, kind):
 
 def test_results_begin_after_the_prompt_and_end_with_the_longest():
     ids = np.array([[[7, 5, 3, 0, 0]], [[8, 9, 5, 6, 0]]], np.int32)
-    found, scores = finished(
+    found, scores = final_outputs(
         ids, np.array([[-1.0], [-2.0]], np.float32), np.array([[1], [3]], np.int32)
     )
     assert found.tolist() == [[[7, 5, 3]], [[5, 6, 0]]]
@@ -151,7 +151,7 @@ def test_results_begin_after_the_prompt_and_end_with_the_longest():
 
 def test_results_are_in_order_and_hypotheses_that_do_not_exist_are_empty():
     ids = np.array([[[7, 3], [8, 3], [9, 9]]], np.int32)
-    found, scores = finished(ids, np.array([[-2.0, -1.0, -np.inf]], np.float32))
+    found, scores = final_outputs(ids, np.array([[-2.0, -1.0, -np.inf]], np.float32))
     assert found.tolist() == [[[8, 3], [7, 3], [0, 0]]]
     assert scores.tolist() == [[-1.0, -2.0, -np.inf]]
 
@@ -210,6 +210,8 @@ def test_shapes_beyond_the_most_run_without_a_graph(sessions, monkeypatch):
 def test_check_runs_both_files(capsys):
     assert check(folder("greedy"), ["CPUExecutionProvider"], threads=1, as_json=True) == 0
     (trial,) = json.loads(capsys.readouterr().out)["trials"]
-    nodes = sum(len(onnx.load(path).graph.node) for path in read_artefact(folder("greedy")).models)
+    nodes = sum(
+        len(onnx.load(path).graph.node) for path in read_artefact(folder("greedy")).model_paths
+    )
     assert trial["error"] is None
     assert 0 < sum(trial["nodes"].values()) <= nodes  # ONNX Runtime takes some out

@@ -3,10 +3,13 @@
 Shapes: B batch, T length, U their vocabulary, V ours.
 """
 
+import functools
+import itertools
+
 import keras
 import numpy as np
 import pytest
-from support import exports, published
+from support import exports, published, tiers
 from support.published import torch, transformers
 
 import keras_transformer as kt
@@ -55,9 +58,16 @@ class Origin:
         return published.tokens(self.order, generated[:, left.shape[1] :], end=3)
 
 
-@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
-def origin(request, tmp_path_factory):
-    return Origin(tmp_path_factory.mktemp("gpt2"), request.param)
+@pytest.fixture(scope="module")
+def origins(tmp_path_factory):
+    """A function from the name of a variant to its `Origin`, each made once."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    return functools.cache(lambda name: Origin(folder / name, VARIANTS[name]))
+
+
+@pytest.fixture(params=VARIANTS)
+def origin(request, origins):
+    return origins(request.param)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -76,8 +86,11 @@ def test_logits_are_those_of_transformers(origin, side):
     assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-def test_searches_write_what_generate_writes(origin, beams):
+@pytest.mark.parametrize(
+    "variant, beams", tiers.quick(itertools.product(VARIANTS, (1, 4)), ("other ids", 4))
+)
+def test_searches_write_what_generate_writes(origins, variant, beams):
+    origin = origins(variant)
     prompts = published.ids(len(origin.order), end=False)
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
     ours = published.found(search(origin.ours, prompts, MAX_LENGTH).ids)
@@ -85,8 +98,8 @@ def test_searches_write_what_generate_writes(origin, beams):
     assert len(set(map(tuple, ours))) > 5
 
 
-def test_it_comes_back_from_a_file_and_trains(tmp_path):
-    origin = Origin(tmp_path, VARIANTS["as GPT-2"])
+def test_it_comes_back_from_a_file_and_trains(origins, tmp_path):
+    origin = origins("as GPT-2")
     prompts = published.ids(len(origin.order), rows=7, end=False)
     origin.ours.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
@@ -97,16 +110,9 @@ def test_it_comes_back_from_a_file_and_trains(tmp_path):
     assert loss < 100  # a label that is smoothed over forbidden ids, too, costs little
 
 
-def test_onnx_runtime_writes_what_generate_writes(tmp_path):
-    origin = Origin(tmp_path, VARIANTS["as GPT-2"])
-    export_onnx(
-        origin.ours,
-        tmp_path / "onnx",
-        None,
-        kt.GreedySearch(),
-        max_length=MAX_LENGTH,
-        verbose=False,
-    )
+def test_onnx_runtime_writes_what_generate_writes(origins, tmp_path):
+    origin, options = origins("as GPT-2"), {"max_length": MAX_LENGTH, "verbose": False}
+    export_onnx(origin.ours, tmp_path / "onnx", search=kt.GreedySearch(), **options)
     prompts = published.ids(len(origin.order), end=False)
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": prompts})
     assert published.found(token_ids) == origin.generate(prompts, 1)

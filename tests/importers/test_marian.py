@@ -3,13 +3,15 @@
 Shapes: B batch, S source length, T target length, U their vocabulary, V ours.
 """
 
+import functools
+import itertools
 import json
 import pickle
 import shutil
 
 import numpy as np
 import pytest
-from support import exports, published
+from support import exports, published, tiers
 from support.published import torch, transformers
 
 import keras_transformer as kt
@@ -97,14 +99,21 @@ class Origin:
         return published.tokens(self.target, generated[:, 1:], end=3)
 
 
-@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
-def origin(request, tmp_path_factory):
-    return Origin(tmp_path_factory.mktemp("marian"), request.param)
-
-
 @pytest.fixture(scope="module")
-def opus(tmp_path_factory):
-    return Origin(tmp_path_factory.mktemp("opus"), OPUS)
+def origins(tmp_path_factory):
+    """A function from the name of a variant to its `Origin`, each made once."""
+    folder = tmp_path_factory.mktemp("marian")
+    return functools.cache(lambda name: Origin(folder / name, VARIANTS[name]))
+
+
+@pytest.fixture(params=VARIANTS)
+def origin(request, origins):
+    return origins(request.param)
+
+
+@pytest.fixture
+def opus(origins):
+    return origins("as OPUS-MT")
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -128,8 +137,12 @@ def test_hidden_states_and_logits_are_those_of_transformers(origin, side):
     assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-def test_searches_write_what_generate_writes(origin, beams):
+@pytest.mark.parametrize(
+    "variant, beams",
+    tiers.quick(itertools.product(VARIANTS, (1, 4)), ("as OPUS-MT", 4), ("two vocabularies", 1)),
+)
+def test_searches_write_what_generate_writes(origins, variant, beams):
+    origin = origins(variant)
     source = published.ids(len(origin.source))
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
     ours = published.found(search(origin.ours, source, MAX_LENGTH).ids)
@@ -137,7 +150,7 @@ def test_searches_write_what_generate_writes(origin, beams):
     assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1  # no model of one text
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", tiers.quick(["float32", "int8"], "float32"))
 def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
     """int8 with float logits: close enough for most of such short texts."""
     source = published.ids(len(opus.source))

@@ -17,9 +17,11 @@ def test_types_of_public_names_are_complete(tmp_path):
     shutil.copytree(ROOT / PACKAGE, tmp_path / PACKAGE)
     shutil.copytree(ROOT / "export", tmp_path / PACKAGE / "export")
     command = [sys.executable, "-m", "pyright", "--verifytypes", PACKAGE, "--ignoreexternal"]
+    # Pyright finds the installed packages through the first `python` on the path.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     done = subprocess.run(
-        [*command, "--outputjson", "--pythonpath", sys.executable],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        [*command, "--outputjson"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "PATH": path},
         cwd=tmp_path,
         capture_output=True,
         text=True,

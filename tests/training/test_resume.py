@@ -167,7 +167,13 @@ def test_finished_run_gives_the_best_weights_again(tmp_path, patience, stateful)
 # A fit that broke off
 
 
-@pytest.mark.parametrize("ours", [True, False], ids=["our data", "other data"])
+@pytest.mark.parametrize(
+    "ours",
+    [
+        pytest.param(True, id="our data"),
+        pytest.param(False, id="other data", marks=pytest.mark.full),
+    ],
+)
 def test_fit_after_a_resumed_fit_that_broke_off_trains_on_its_own_data(tmp_path, ours):
     data = pairs()
     assert data.batches.batches_per_epoch >= 5

@@ -7,7 +7,7 @@ from support.run_folder import RunFolder
 import keras_transformer as kt
 from keras_transformer import plots
 from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.training.callbacks import translate
+from keras_transformer.translation import translate
 
 SOURCES = ["one two", "two", "one one two"]
 TARGETS = ["eins zwei", "zwei", "eins eins zwei"]

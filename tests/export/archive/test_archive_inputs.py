@@ -141,7 +141,7 @@ def test_lines_that_are_too_long_share_one_stand_in(tmp_path, monkeypatch):
     longer = [b"y" * 12 + b"\n", b"y" * 12 + b"\r\n", b"y" * 11 + b"\rz\n", b"y" * 100_003 + b"\n"]
     path.write_bytes(b"".join([*longer, *whole]))
     with open(path, "rb") as file:
-        found = list(lines.read_lines(file))
+        found = list(lines.iter_lines(file))
     assert len(set(map(id, found[:4]))) == 1 and found[4:] == whole
     for line in found[:4]:
         with pytest.raises(ValueError, match="more than 11 bytes in one line"):

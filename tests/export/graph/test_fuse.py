@@ -63,7 +63,9 @@ def test_every_norm_and_attention_is_one_operator(models, precision):
     assert found["FusedMatMul"] == 1  # logits, by the embedding as it is
 
 
-@pytest.mark.parametrize("precision, most", [("float32", 18), ("float16", 14)])
+@pytest.mark.parametrize(
+    "precision, most", [("float32", 18), pytest.param("float16", 14, marks=pytest.mark.full)]
+)
 def test_a_decoder_block_is_few_nodes(precision, most):
     one, two = (fused(convert(tiny(num_layers=n), GreedySearch()), precision) for n in (1, 2))
     assert nodes(two, STEPS) - nodes(one, STEPS) <= most

@@ -1,6 +1,7 @@
 """Reduced precision: integers that are right by hand, a loop that is reduced too, small losses."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from keras import layers, ops
 from onnx import TensorProto
-from support import exports
+from support import exports, tiers
 from support.exports import (
     BEAM,
     MAX_LENGTH,
@@ -248,8 +249,15 @@ def proof(search):
     return task, cases, [task.expected(case) for case in cases]
 
 
-@pytest.mark.parametrize("search", [None, BEAM])
-@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
+@pytest.mark.parametrize(
+    "precision, search",
+    tiers.quick(
+        itertools.product([*INTEGERS, "float16"], [None, BEAM]),
+        ("int8", BEAM),
+        ("weight_int4", None),
+        ("float16", None),
+    ),
+)
 def test_proof_tells_rounding_from_damage(precision, search):
     task, cases, expected = proof(search)
     made = reduced(search, precision)

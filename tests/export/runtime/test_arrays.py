@@ -22,7 +22,7 @@ def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):
 
     monkeypatch.setattr(predictor, "session", Recorder())
     items = [np.full((length, 2), length) for length in (3, 5, 3, 2, 5, 3)]
-    results = predictor.predict(items, batch_tokens=7)
+    results = predictor.predict(items, tokens_per_batch=7)
     for item, result in zip(items, results, strict=True):
         np.testing.assert_array_equal(result.arrays["total"], item.sum(axis=0))
         np.testing.assert_array_equal(result.arrays["doubled"], 2 * item)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export.artefact.task_heads import Row
+from keras_transformer.export.artefact.rows import Row
 from keras_transformer.export.runtime.batching import (
     PROBES,
     MachineError,
@@ -11,7 +11,7 @@ from keras_transformer.export.runtime.batching import (
     in_batches,
     run_rows,
 )
-from keras_transformer.export.runtime.rows import stacked
+from keras_transformer.export.runtime.input_readers import stack_rows
 
 SIZES = {"a": 7, "b": 1, "c": 3, "d": 2, "e": 23, "f": 3}
 ROWS = {key: Row({}, size) for key, size in SIZES.items()}
@@ -45,7 +45,9 @@ def test_rows_are_padded_on_the_right_and_outputs_taken_apart():
     seen = []
 
     def run(rows):
-        (ids,) = stacked(rows, [{"name": "ids", "dtype": "int64", "axes": ["batch", 3]}]).values()
+        (ids,) = stack_rows(
+            rows, [{"name": "ids", "dtype": "int64", "axes": ["batch", 3]}]
+        ).values()
         seen.append(ids.tolist())
         assert ids.dtype == np.int64
         return ids.sum(axis=1), ids[:, 0]

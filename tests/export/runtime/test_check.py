@@ -111,7 +111,7 @@ def test_artefacts_of_every_task_run_on_made_up_inputs(tmp_path, tokenizer, name
         folder = head_artefacts.write(tmp_path, None if name == "series" else tokenizer, name)
     else:
         folder = name.write(tmp_path, tokenizer)
-    trial = trials.tried(read_artefact(folder), [CPU])
+    trial = trials.try_providers(read_artefact(folder), [CPU])
     assert trial.error is None and len(trial.seconds) == 2 and set(trial.nodes) == {CPU}
 
 
@@ -121,7 +121,7 @@ def test_an_axis_too_large_for_the_memory_is_an_error(tmp_path, tokenizer):
     values = [{"name": name, "dtype": "float32", "axes": ["batch", 2**40]} for name in "xy"]
     fields = {"task": "forward", "search": None, "inputs": values[:1], "outputs": values[1:]}
     folder = artefacts.write(tmp_path, tokenizer, made.SerializeToString(), **fields)
-    trial = trials.tried(read_artefact(folder), [CPU])
+    trial = trials.try_providers(read_artefact(folder), [CPU])
     assert "failed to run made-up inputs: Unable to allocate" in trial.error
 
 
@@ -143,7 +143,9 @@ class FakeSession:
 
 def test_nodes_that_fell_to_the_cpu_are_counted_by_operator(folder):
     session = FakeSession((CUDA, ["MatMul"] * 7), (CPU, ["Shape", "Loop"]), (CPU, ["Shape"]))
-    trial = trials.tried(read_artefact(folder), [CUDA], opens=lambda *args, **options: session)
+    trial = trials.try_providers(
+        read_artefact(folder), [CUDA], opens=lambda *args, **options: session
+    )
     assert trial.error is None
     assert trial.nodes == {CUDA: 7, CPU: 3} and trial.on_cpu == {"Shape": 2, "Loop": 1}
     told = [text for _, text in check.trial_rows(trial)]
@@ -160,7 +162,9 @@ def test_a_long_list_of_operators_is_cut():
 
 def test_a_provider_that_comes_up_and_fails_is_told(folder):
     session = FakeSession((CUDA, ["MatMul"]), error="out of memory")
-    trial = trials.tried(read_artefact(folder), [CUDA], opens=lambda *args, **options: session)
+    trial = trials.try_providers(
+        read_artefact(folder), [CUDA], opens=lambda *args, **options: session
+    )
     assert trial.error == "it came up, and failed to run made-up inputs: out of memory"
     assert trial.nodes == {CUDA: 1} and not trial.seconds
 
@@ -169,7 +173,7 @@ def test_a_provider_that_comes_up_and_fails_is_told(folder):
 def test_a_provider_that_falls_back_is_told_and_prints_no_output(
     folder, tmp_path, monkeypatch, capsys
 ):
-    trial = trials.tried(read_artefact(folder), [CUDA])
+    trial = trials.try_providers(read_artefact(folder), [CUDA])
     assert f"fell back to {CPU} for the whole model" in trial.error and not trial.nodes
     assert capsys.readouterr().out == ""
     (tmp_path / "in.txt").write_text("two dogs\n")

@@ -80,7 +80,7 @@ def made(tokenizer, tmp_path_factory):
 def test_lines_go_in_and_translations_come_out(tokenizer, folder):
     lines = artefacts.LINES * 31
     data = "\n".join(lines).encode()  # the last line needs no newline
-    status, output, errors = runtime_process.translate(data, folder, "--batch-tokens", 97)
+    status, output, errors = runtime_process.translate(data, folder, "--tokens-per-batch", 97)
     assert status == 0
     assert output.split("\n") == [*(best(tokenizer, line) for line in lines), ""]
     assert errors == "running on CPUExecutionProvider\n"
@@ -201,7 +201,7 @@ def test_a_prompt_is_continued(made, answered):
         ("", "--quiet", "the following arguments are required: folder"),
         ("", "no/such/folder", "error: no/such/folder is not an artefact"),
         ("classify", "--n-best 0", "--n-best must be at least 1"),
-        ("classify", "--batch-tokens 0", "error: `batch_tokens` must be at least 1"),
+        ("classify", "--tokens-per-batch 0", "error: `tokens_per_batch` must be at least 1"),
         ("classify", "--read-ahead 0", "error: `read_ahead` must be at least 1"),
         ("classify", "--threads 0", "error: `threads` must be at least 1"),
         ("classify", "--workers 0", "error: `workers` must be at least 1"),

@@ -7,7 +7,7 @@ from support import head_artefacts
 from keras_transformer import export
 from keras_transformer.export.artefact import signature, task_heads
 from keras_transformer.export.artefact.manifest import seal, unseal
-from keras_transformer.export.artefact.task_heads import Passage, Row
+from keras_transformer.export.artefact.rows import Passage, Row
 from keras_transformer.export.runtime import Predictor, Tags
 
 ROW = Row({}, 0)

@@ -14,7 +14,6 @@ from keras_transformer.export.runtime import (
     Predictor,
     Tags,
     Vector,
-    answers,
 )
 from keras_transformer.special_ids import END_ID
 
@@ -46,9 +45,11 @@ def equal(results, expected):
 # Classes
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 29, 2048])
-def test_labels_come_with_probabilities_and_the_likeliest_first(tokenizer, served, batch_tokens):
-    results = served("classify").predict(LINES, batch_tokens)
+@pytest.mark.parametrize("tokens_per_batch", [1, 29, 2048])
+def test_labels_come_with_probabilities_and_the_likeliest_first(
+    tokenizer, served, tokens_per_batch
+):
+    results = served("classify").predict(LINES, tokens_per_batch)
     for line, result in zip(LINES, results, strict=True):
         numbers = softmax([*sum_and_count(tokenizer, line), 0.0])
         order = np.argsort(-numbers)
@@ -200,8 +201,8 @@ def test_texts_and_arrays_come_as_lines_of_json(tokenizer, served):
         '{"source_ids": "a", "numbers": [1, null]}': "dtype object",
         '{"source_ids": "a", "numbers": [1, 1e400]}': "'1e400' is not a finite number",
     }
-    first, *refused, blank, last = answers(
-        served("mixed"), [good, *bad, " \n", ("\ufeff" + good).encode()]
+    first, *refused, blank, last = served("mixed").results(
+        [good, *bad, " \n", ("\ufeff" + good).encode()]
     )
     expected = sum_and_count(tokenizer, "two dogs") + [1, 2]
     for result in (first, last):

@@ -32,7 +32,7 @@ def test_the_runtime_says_what_keras_finds(exported):
     translator = Translator(folder, threads=1)
     ids = node.padded(translator, LINES)
     found = search(model, ids, 11)
-    results = translator.n_best(LINES, batch_tokens=31)
+    results = translator.n_best(LINES, tokens_per_batch=31)
     texts = [translator.tokenizer.decode(rows) for rows in found.ids.numpy()]
     assert [list(result.texts) for result in results] == texts
     assert len({result.text for result in results}) > len(LINES) // 2

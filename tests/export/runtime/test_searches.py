@@ -21,7 +21,6 @@ from keras_transformer.export.runtime import (
     Transcriber,
     Translation,
     Translator,
-    answers,
     open_runner,
 )
 from keras_transformer.special_ids import BEGIN_ID
@@ -125,8 +124,8 @@ def test_a_pickled_runner_opens_its_folder_again(folders, runners, name, tmp_pat
     assert type(again) is type(runner) and again.session is not runner.session
     items = ["[5]"] if name == "transcribe" else [artefacts.LINES[0], "", b"\xff"]
     seed = 3 if name == "sample" else None
-    results = list(answers(again, items, seed))
-    assert results == list(answers(runners[name], items, seed))
+    results = list(again.results(items, seed))
+    assert results == list(runners[name].results(items, seed))
     method = runner.predict if name == "classify" else runner.n_best
     assert results == method(items, **({} if seed is None else {"seed": seed}))
 
@@ -171,27 +170,29 @@ lines_of_text = st.lists(
 )
 
 
-@given(lines=lines_of_text, batch_tokens=st.integers(1, 211), read_ahead=st.integers(1, 29))
+@given(lines=lines_of_text, tokens_per_batch=st.integers(1, 211), read_ahead=st.integers(1, 29))
 def test_every_line_gets_its_own_translation_in_order(
-    tokenizer, translator, lines, batch_tokens, read_ahead
+    tokenizer, translator, lines, tokens_per_batch, read_ahead
 ):
     wanted = [expected(tokenizer, line) for line in lines]
-    assert translator.n_best(lines, batch_tokens) == wanted
-    assert list(translator.n_best_stream(lines, batch_tokens, read_ahead)) == wanted
+    assert translator.n_best(lines, tokens_per_batch) == wanted
+    assert list(translator.n_best_stream(lines, tokens_per_batch, read_ahead)) == wanted
     best = [translation.texts[0] for translation in wanted]
-    assert translator.translate(iter(lines), batch_tokens) == best
-    assert list(translator.translate_stream(lines, batch_tokens, read_ahead)) == best
-    assert list(translator.translate_stream(lines, batch_tokens, 10**23)) == best
+    assert translator.translate(iter(lines), tokens_per_batch) == best
+    assert list(translator.translate_stream(lines, tokens_per_batch, read_ahead)) == best
+    assert list(translator.translate_stream(lines, tokens_per_batch, 10**23)) == best
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 29, 2048])
-def test_a_seed_fixes_what_each_prompt_gets(tokenizer, sampling, batch_tokens):
+@pytest.mark.parametrize("tokens_per_batch", [1, 29, 2048])
+def test_a_seed_fixes_what_each_prompt_gets(tokenizer, sampling, tokens_per_batch):
     wanted = [continued(tokenizer, line, 11) for line in PROMPTS]
-    assert sampling.n_best(PROMPTS, 11, batch_tokens) == wanted
-    assert list(sampling.n_best_stream(PROMPTS, 11, batch_tokens, read_ahead=3)) == wanted
+    assert sampling.n_best(PROMPTS, 11, tokens_per_batch) == wanted
+    assert list(sampling.n_best_stream(PROMPTS, 11, tokens_per_batch, read_ahead=3)) == wanted
     texts = [result.text for result in wanted]
-    assert sampling.generate(PROMPTS, seed=11, batch_tokens=batch_tokens) == texts
-    assert list(sampling.generate_stream(iter(PROMPTS), 11, batch_tokens, read_ahead=2)) == texts
+    assert sampling.generate(PROMPTS, seed=11, tokens_per_batch=tokens_per_batch) == texts
+    assert (
+        list(sampling.generate_stream(iter(PROMPTS), 11, tokens_per_batch, read_ahead=2)) == texts
+    )
     assert sampling.generate(PROMPTS, seed=np.int64(13)) != texts
 
 
@@ -219,7 +220,7 @@ def test_arrays_become_texts_whatever_their_company(tokenizer, runners, caplog):
         Translation((line,), (-float(sum(row)),)) for line, row in zip(lines, codes, strict=True)
     ]
     assert transcriber.n_best(codes) == wanted
-    assert list(transcriber.n_best_stream(iter(codes), batch_tokens=1, read_ahead=2)) == wanted
+    assert list(transcriber.n_best_stream(iter(codes), tokens_per_batch=1, read_ahead=2)) == wanted
     assert transcriber.transcribe([{"codes": row} for row in codes]) == lines
     assert transcriber.transcribe(codes[0][None]) == lines[:1]
     good = tokenizer.encode("two dogs")
@@ -232,7 +233,7 @@ def test_arrays_become_texts_whatever_their_company(tokenizer, runners, caplog):
 def test_batches_hold_sentences_of_similar_length_within_their_bound(recording, tokenizer):
     lines = [" ".join(["dogs"] * count) for count in (7, 1, 3, 5, 1, 2, 11, 3)]
     lengths = sorted(len(tokenizer.encode(line)) + 1 for line in lines)
-    recording.translate(lines, batch_tokens=29)
+    recording.translate(lines, tokens_per_batch=29)
     shapes = recording.session.shapes
     assert sum(rows for rows, _ in shapes) == len(lines)
     assert [columns for _, columns in shapes] == sorted(columns for _, columns in shapes)
@@ -241,7 +242,7 @@ def test_batches_hold_sentences_of_similar_length_within_their_bound(recording, 
     first = next(rows for rows in range(8, 0, -1) if rows * lengths[rows - 1] <= 29)
     assert shapes[0] == (first, lengths[first - 1])  # as many as there is room for
     shapes.clear()
-    recording.translate(artefacts.LINES, batch_tokens=1)
+    recording.translate(artefacts.LINES, tokens_per_batch=1)
     assert [rows for rows, _ in shapes] == [1] * len(artefacts.LINES)
 
 
@@ -275,7 +276,7 @@ def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, t
     assert translator.session.get_session_options().intra_op_num_threads == 1
     translator.session = Meeting(translator.session, 3)
     lines = artefacts.LINES * 3  # the barrier lets groups of three pass
-    results = translator.n_best(lines, batch_tokens=1)
+    results = translator.n_best(lines, tokens_per_batch=1)
     assert results == [expected(tokenizer, line) for line in lines]
 
 
@@ -377,7 +378,9 @@ def test_what_is_no_line_is_refused(translator, method, lines):
 # Arguments
 
 
-@pytest.mark.parametrize("options", [{"batch_tokens": 0}, {"read_ahead": 0}, {"read_ahead": -1}])
+@pytest.mark.parametrize(
+    "options", [{"tokens_per_batch": 0}, {"read_ahead": 0}, {"read_ahead": -1}]
+)
 def test_sizes_below_one_are_refused_at_the_call(translator, options):
     with pytest.raises(ValueError, match="must be at least 1"):
         translator.translate_stream([], **options)
@@ -396,7 +399,7 @@ def test_seeds_out_of_range_are_refused_at_the_call(sampling, seed, error):
 @pytest.mark.parametrize("name", ["translate", "generate", "transcribe", "classify"])
 def test_a_seed_is_refused_without_sampling(runners, name):
     with pytest.raises(ValueError, match=f"`seed` was passed.*task '{name}'.*no random numbers"):
-        answers(runners[name], ["two dogs"], seed=0)
+        runners[name].results(["two dogs"], seed=0)
 
 
 # Models that fail

@@ -1,4 +1,4 @@
-"""Inputs as rows of a model: arrays, and rows as a batch. `text_rows` has the readers of text.
+"""Inputs as rows of a model: arrays, and rows as a batch. `text_readers` has the readers of text.
 
 A reader turns a list of items into `Row`s, and says why an item is refused.
 
@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_transformer.export.artefact.manifest import shown
-from keras_transformer.export.artefact.task_heads import Row
+from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.rows import Row
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.padding import pad_rows
 from keras_transformer.types import Array
 
 
-class Reader(Protocol):
+class InputReader(Protocol):
     """Reads the items that users pass.
 
     Attributes:
@@ -104,13 +104,13 @@ class ArrayReader(ItemReader):
             text = text_of(item)
             if not text.strip():
                 return None
-            item = parsed(text)
+            item = parse_json(text)
         if not isinstance(item, dict):
             item = {next(iter(self._inputs)): item} if len(self._inputs) == 1 else {}
         return self._row(arrays(item, self._inputs, self._most))
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """The value of a line of JSON; raises `ValueError`, also for an infinite number."""
     text = text.removeprefix("\ufeff")  # a file may start with it
     try:
@@ -122,7 +122,7 @@ def parsed(text: str) -> Any:
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{shown(text)} is not a finite number")
+        raise ValueError(f"{shorten(text)} is not a finite number")
     return number
 
 
@@ -145,7 +145,7 @@ def check_names(item: dict[str, Any], names: list[str]) -> None:
     """Raises `ValueError` unless a dict has exactly these names."""
     if set(item) != set(names):
         raise ValueError(
-            f"the model reads a dict of {sorted(names)}, and got {shown(sorted(map(str, item)))}"
+            f"the model reads a dict of {sorted(names)}, and got {shorten(sorted(map(str, item)))}"
         )
 
 
@@ -159,8 +159,8 @@ def _as_array(item: Any, value: dict[str, Any], most: int) -> Array:
     fits = array.size and len(axes) == array.ndim == len(free) + len(fixed)
     if not (fits and np.can_cast(array.dtype, dtype, "same_kind")):
         raise ValueError(
-            f"{value['name']!r} has the shape {shown(array.shape)} and dtype {array.dtype}, where "
-            f"the model takes {axes} and {dtype}"
+            f"{value['name']!r} has the shape {shorten(array.shape)} and dtype {array.dtype}, "
+            f"where the model takes {axes} and {dtype}"
         )
     if max(free, default=0) > most:
         raise ValueError(
@@ -190,11 +190,11 @@ def _large_integers(array: Array, value: dict[str, Any]) -> Array:
 
 def _not_held(number: Any, value: dict[str, Any]) -> ValueError:
     return ValueError(
-        f"{value['name']!r} holds {shown(number)}, which {value['dtype']} cannot hold"
+        f"{value['name']!r} holds {shorten(number)}, which {value['dtype']} cannot hold"
     )
 
 
-def stacked(rows: list[Row], inputs: list[dict[str, Any]]) -> dict[str, Array]:
+def stack_rows(rows: list[Row], inputs: list[dict[str, Any]]) -> dict[str, Array]:
     """A batch: dict from input names to arrays (B, ...).
 
     Args:

@@ -9,11 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.manifest import id_inputs, shown
+from keras_transformer.export.artefact.manifest import id_inputs
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
-from keras_transformer.export.artefact.task_heads import Passage, Row
+from keras_transformer.export.artefact.rows import Passage, Row
+from keras_transformer.export.runtime.input_readers import (
+    ItemReader,
+    arrays,
+    check_names,
+    parse_json,
+)
 from keras_transformer.export.runtime.lines import text_of
-from keras_transformer.export.runtime.rows import ItemReader, arrays, check_names, parsed
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.corpora import encode_words
 
@@ -83,7 +89,7 @@ class TextReader(ItemReader):
             text = text_of(item)
             if not text.strip():
                 return None
-            item = parsed(text)
+            item = parse_json(text)
         others = {}
         if isinstance(item, dict):
             texts = {name: _texts(item[name], self._counts) for name in self._ids if name in item}
@@ -91,7 +97,7 @@ class TextReader(ItemReader):
             others = arrays({name: item[name] for name in self._others}, self._others, self._most)
         elif self._needs_dict:
             raise TypeError(
-                f"An input must be a dict of {self._names}, or its JSON; got {shown(item)}."
+                f"An input must be a dict of {self._names}, or its JSON; got {shorten(item)}."
             )
         elif len(self._ids) == 2:
             texts = dict(zip(self._ids, ([text] for text in _texts(item, (2,))), strict=True))
@@ -112,7 +118,7 @@ class TextReader(ItemReader):
                 ids = [BEGIN_ID, *itertools.chain(*pieces)]
             else:
                 ids = [token for row in pieces for token in (*row, END_ID)]
-            inputs[name] = _checked_row(ids, self._limits[name])
+            inputs[name] = _check_row(ids, self._limits[name])
             if self._segments:
                 counts = (len(row) + 1 for row in pieces)
                 segments = ([number] * count for number, count in enumerate(counts, 1))
@@ -152,7 +158,7 @@ class WordReader(ItemReader):
         if not words:
             return None
         ids, first_pieces = encode_words(self._tokenizer, words)
-        ids = _checked_row([*ids, END_ID], self._limit)
+        ids = _check_row([*ids, END_ID], self._limit)
         return self._row({self._name: ids}, len(ids), words=tuple(words), first_pieces=first_pieces)
 
 
@@ -162,7 +168,7 @@ def _row_limit(artefact: Artefact, value: dict[str, Any]) -> int:
     return min(most, size) if isinstance(size, int) else most
 
 
-def _checked_row(ids: list[int], most: int) -> list[int]:
+def _check_row(ids: list[int], most: int) -> list[int]:
     """The ids; raises `ValueError` if there are too many."""
     if len(ids) > most:
         raise ValueError(_too_long(ids, most))
@@ -196,6 +202,6 @@ def _strings(item: Any) -> list[str]:
     if not isinstance(item, (list, tuple)) or not all(isinstance(t, (str, bytes)) for t in item):
         raise TypeError(
             "An input must be a string, or a list or tuple of strings if the model reads words or "
-            f"two texts, got {shown(item)}."
+            f"two texts, got {shorten(item)}."
         )
     return [text_of(text) for text in item]
