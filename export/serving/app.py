@@ -20,6 +20,7 @@ from keras_transformer.export.serving import http_v2, libretranslate, plain
 from keras_transformer.export.serving.bodies import read_body, unless_gone
 from keras_transformer.export.serving.models import Models
 from keras_transformer.export.serving.refusals import (
+    CLOSE,
     FAILED,
     Forbidden,
     HeadersTooLarge,
@@ -28,7 +29,6 @@ from keras_transformer.export.serving.refusals import (
 )
 from keras_transformer.export.serving.request_log import Record
 
-_CLOSE = {"Connection": "close"}
 PROTOCOLS = (http_v2, libretranslate, plain)
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
@@ -143,7 +143,7 @@ class HeaderCheck:
             found = {name: value.decode("latin-1") for name, value in headers}
             self._check(found.get(b"host"), found.get(b"origin"))
         except Refusal as refusal:
-            await _error(refusal.status, str(refusal), _CLOSE)(scope, receive, send)
+            await _error(refusal.status, str(refusal), CLOSE)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

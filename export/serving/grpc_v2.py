@@ -26,7 +26,6 @@ from keras_transformer.export.serving.refusals import (
     TooSlow,
     Unknown,
 )
-from keras_transformer.export.serving.request_log import Record
 
 logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 SERVICE = "inference.GRPCInferenceService"
@@ -171,27 +170,23 @@ class _Service:
     async def ModelInfer(self, request: Any, context: Context) -> tensors.Fields:
         models = self._models
         with models.request("v2-grpc") as record, models.admission.limit_computing():
-            return await self._infer(request, context, record)
-
-    async def _infer(self, request: Any, context: Context, record: Record) -> tensors.Fields:
-        models = self._models
-        model = models.get(request.model_name, request.model_version)
-        record.model = model.name
-        fields = _fields(request)
-        shape = tensors.get_input(fields)["shape"]
-        elements = _elements(request, models.limits.lines)
-        inference = tensors.parse(models, model, fields, shape, elements)
-        limits = [inference.seconds, context.time_remaining()]
-        seconds = min((limit for limit in limits if limit is not None), default=None)
-        items = inference.items
-        results = await models.answer(record, model, items, inference.seed, seconds)
-        raw, size = bool(request.raw_input_contents), sum(map(len, items))
-        outputs = await on_thread_if_large(size, _outputs, inference, results, raw)
-        return outputs | {
-            "model_name": model.name,
-            "model_version": model.description.version,
-            "id": request.id,
-        }
+            model = models.get(request.model_name, request.model_version)
+            record.model = model.name
+            fields = _fields(request)
+            shape = tensors.get_input(fields)["shape"]
+            elements = _elements(request, models.limits.lines)
+            inference = tensors.parse(models, model, fields, shape, elements)
+            limits = [inference.seconds, context.time_remaining()]
+            seconds = min((limit for limit in limits if limit is not None), default=None)
+            items = inference.items
+            results = await models.answer(record, model, items, inference.seed, seconds)
+            raw, size = bool(request.raw_input_contents), sum(map(len, items))
+            outputs = await on_thread_if_large(size, _outputs, inference, results, raw)
+            return outputs | {
+                "model_name": model.name,
+                "model_version": model.description.version,
+                "id": request.id,
+            }
 
 
 def _fields(request: Any) -> tensors.Fields:

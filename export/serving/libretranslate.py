@@ -142,7 +142,7 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
 
 
 def _alternatives(lines: list[list[str]], most: int) -> list[str]:
-    """Returns more translations of a text: at most those of its line with most hypotheses."""
+    """Returns more translations of a text. The line with most hypotheses sets their number."""
     count = max(len(hypotheses) for hypotheses in lines) - 1
     return [_joined(lines, number) for number in range(1, 1 + min(most, count))]
 
