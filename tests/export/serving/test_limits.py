@@ -31,7 +31,7 @@ SMALL = Limits(
     open_requests=20,
     waiting_lines=3,
     read_seconds=0.7,
-    head_seconds=0.4,
+    header_seconds=0.4,
 )
 
 
