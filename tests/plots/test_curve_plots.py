@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import processes
+from helpers import processes
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")

@@ -12,8 +12,8 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import processes
-from support.resuming import (
+from helpers import processes
+from helpers.resuming import (
     LINES,
     Crash,
     assert_equal_weights,

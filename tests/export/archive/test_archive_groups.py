@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from support import archives, artefacts
+from helpers import archives, artefacts
 
 from keras_transformer.export.archive import plan
 from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import onnx
 import pytest
+from helpers.exports import check, counts, fused, operators, session, tiny
 from keras import layers, ops
-from support.exports import check, counts, fused, operators, session, tiny
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx

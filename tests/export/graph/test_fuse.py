@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from support import exports
-from support.exports import BEAM, convert, counts, fused, graph, operators, run, source, tiny
+from helpers import exports
+from helpers.exports import BEAM, convert, counts, fused, graph, operators, run, source, tiny
 
 from keras_transformer.export.graph.fuse_patterns import Rule
 from keras_transformer.export.graph.simplify import simplify

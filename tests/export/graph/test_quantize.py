@@ -8,10 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from keras import layers, ops
-from onnx import TensorProto
-from support import exports, tiers
-from support.exports import (
+from helpers import exports, tiers
+from helpers.exports import (
     BEAM,
     MAX_LENGTH,
     body,
@@ -25,6 +23,8 @@ from support.exports import (
     source,
     tiny,
 )
+from keras import layers, ops
+from onnx import TensorProto
 
 from keras_transformer.export import ExportError, export_onnx, tasks
 from keras_transformer.export.graph.quantize import (

@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from support import local_service
-from support.service_requests import ask, infer, wait_for
+from helpers import local_service
+from helpers.service_requests import ask, infer, wait_for
 
 from keras_transformer.export.serving.limits import Limits
 

@@ -6,7 +6,7 @@ import shutil
 import threading
 
 import pytest
-from support import artefacts
+from helpers import artefacts
 
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.runtime import Translator

@@ -11,8 +11,8 @@ import time
 
 import grpc
 import pytest
-from support import local_service
-from support.service_requests import (
+from helpers import local_service
+from helpers.service_requests import (
     LINE,
     ask,
     grpc_call,

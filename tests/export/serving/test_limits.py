@@ -9,8 +9,8 @@ import threading
 
 import grpc
 import pytest
-from support import local_service
-from support.service_requests import (
+from helpers import local_service
+from helpers.service_requests import (
     HEAD,
     LINE,
     ask,

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 
-from support import local_service
-from support.service_requests import ask, infer, wait_for
+from helpers import local_service
+from helpers.service_requests import ask, infer, wait_for
 
 INFER = "/v2/models/en-de/infer"
 

@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from support import faulty_engine
+from helpers import faulty_engine
 
 from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving import pools
@@ -20,7 +20,7 @@ from keras_transformer.export.serving.refusals import Invalid, Refusal, WorkerLo
 @pytest.fixture(scope="module")
 def ray():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))  # for `support`
+        patch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))  # for `helpers`
         with running_ray("local", num_cpus=2) as module:
             yield module
 

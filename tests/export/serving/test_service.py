@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 import pytest
-from support import artefacts
+from helpers import artefacts
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
