@@ -21,13 +21,13 @@ UNITS_ALLOWED = {"float32": 64, "tf32": 8, "bfloat16": 8, "float16": 8}
 
 
 def tests_module(name):
-    """A module of the checkout's `tests/support`: the float64 reference, and what goes with it."""
+    """A module of the checkout's `tests/helpers`: the float64 reference, and what goes with it."""
     tests = workers.ROOT / "tests"
-    if not (tests / "support" / f"{name}.py").exists():
+    if not (tests / "helpers" / f"{name}.py").exists():
         raise Missing(f"{tests}: the reference is part of the checkout")
     if str(tests) not in sys.path:
         sys.path.append(str(tests))
-    return importlib.import_module(f"support.{name}")
+    return importlib.import_module(f"helpers.{name}")
 
 
 def correctness(task):

@@ -24,7 +24,7 @@ from keras_transformer.export.artefact.task_heads import (
 from keras_transformer.export.graph import quantize
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.forward import ForwardTask
-from keras_transformer.export.tasks.search import Search, reads_ids, vocab_sizes
+from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, vocab_sizes
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.grammar import check_grammar
@@ -37,7 +37,7 @@ MAX_SOURCE_LENGTH = 512
 def check_arguments(
     model: keras.Model,
     tokenizer: Tokenizer | None,
-    search: Search | None,
+    search: ExportableSearch | None,
     max_length: int | None,
     max_source_length: int = MAX_SOURCE_LENGTH,
     target_tokenizer: Tokenizer | None = None,
@@ -78,7 +78,7 @@ def check_arguments(
 def _check_search(
     model: keras.Model,
     tokenizer: Tokenizer | None,
-    search: Search,
+    search: ExportableSearch,
     max_length: int | None,
     target_tokenizer: Tokenizer | None,
 ) -> None:
@@ -119,7 +119,7 @@ def _check_search(
 def check_onnx_arguments(
     model: keras.Model,
     tokenizer: Tokenizer | None,
-    search: Search | None,
+    search: ExportableSearch | None,
     precision: str,
     keep_float: Sequence[str],
     layout: str,
@@ -147,7 +147,9 @@ def check_onnx_arguments(
         _check_shortlist(model, search, shortlist, layout)
 
 
-def _check_layout(model: keras.Model, search: Search | None, text: bool, layout: str) -> None:
+def _check_layout(
+    model: keras.Model, search: ExportableSearch | None, text: bool, layout: str
+) -> None:
     if layout not in signature.LAYOUTS:
         raise ValueError(f"layout must be one of {signature.LAYOUTS}, but {layout!r} was passed.")
     if layout == "loop":
@@ -170,7 +172,7 @@ def _check_layout(model: keras.Model, search: Search | None, text: bool, layout:
 
 
 def _check_shortlist(
-    model: keras.Model, search: Search | None, shortlist: Shortlist, layout: str
+    model: keras.Model, search: ExportableSearch | None, shortlist: Shortlist, layout: str
 ) -> None:
     if not isinstance(shortlist, Shortlist):
         raise TypeError(
@@ -189,7 +191,7 @@ def _check_shortlist(
     Shortlisted(model, shortlist)  # checks the sizes
 
 
-def check_constrained(grammar: Any, search: Search | None, layout: str = "loop") -> None:
+def check_constrained(grammar: Any, search: ExportableSearch | None, layout: str = "loop") -> None:
     """Raises `TypeError` or `ValueError` unless a grammar can constrain the search."""
     if grammar is None:
         return
@@ -226,7 +228,7 @@ def check_dtypes(tensors: Sequence[keras.KerasTensor]) -> None:
             )
 
 
-def check_head_alone(head: Any, search: Search | None) -> None:
+def check_head_alone(head: Any, search: ExportableSearch | None) -> None:
     """Raises `TypeError` or `ValueError` for an unknown head, and for a head beside a search."""
     if head is not None and type(head) not in HEADS.values():
         raise TypeError(

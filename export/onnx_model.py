@@ -33,9 +33,9 @@ from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.staging import Progress, WhyNot, staged, why_not_files
-from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
-from keras_transformer.export.tasks.search import Search
-from keras_transformer.export.tasks.stepwise import Part, StepwiseSearch
+from keras_transformer.export.tasks import ForwardTask, GraphSource, SearchTask, Task
+from keras_transformer.export.tasks.search import ExportableSearch
+from keras_transformer.export.tasks.stepwise import StepwiseSearch
 from keras_transformer.search import Shortlist
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import StrPath
@@ -63,7 +63,7 @@ def export_onnx(
     model: keras.Model,
     path: StrPath,
     tokenizer: Tokenizer | None = None,
-    search: Search | None = None,
+    search: ExportableSearch | None = None,
     precision: str = "float32",
     *,
     target_tokenizer: Tokenizer | None = None,
@@ -85,7 +85,7 @@ def export_onnx(
     The encoder, the decoder with its caches and the search become one graph: ids in, ids and scores
     out. Before the folder appears, its file has passed `onnx.checker`, has run in a process without
     TensorFlow, and has been compared with Keras' results on several batch sizes and lengths.
-    `keras_transformer.export.artefact.signature` describes the parts of the folder.
+    `keras_transformer.export.artefact.manifest` describes the parts of the folder.
 
     Args:
         model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;
@@ -162,8 +162,8 @@ def export_onnx(
     progress = Progress(verbose)
     with staged(path, why_not_onnx) as folder:
         files, graphs, reached = [], [], set()
-        for name, part in _parts(task, layout, precision):
-            graph, found = _make_graph(part, precision, fuse, keep_float, progress)
+        for name, source in _graph_sources(task, layout, precision):
+            graph, found = _make_graph(source, precision, fuse, keep_float, progress)
             with progress("writing"):
                 _write(graph, folder / name)
             files.append(folder / name)
@@ -208,11 +208,11 @@ def export_onnx(
     return json.loads(sealed)
 
 
-def _parts(task: Task, layout: str, precision: str) -> Iterator[tuple[str, Part]]:
-    """Yields each file's name and content. A part is traced before the next one is made."""
+def _graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str, GraphSource]]:
+    """Yields each file's name and source. Trace a source before you take the next one."""
     if layout == "loop":
-        part = Part(task.model, task.function, task.specs, task.axes)
-        yield signature.MODEL_FILE, part
+        source = GraphSource(task.model, task.function, task.specs, task.axes)
+        yield signature.MODEL_FILE, source
         return
     stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
     yield signature.FIRST_FILE, stepwise.first
@@ -220,14 +220,14 @@ def _parts(task: Task, layout: str, precision: str) -> Iterator[tuple[str, Part]
 
 
 def _make_graph(
-    part: Part,
+    source: GraphSource,
     precision: str,
     fuse: bool,
     keep_float: Sequence[str],
     progress: Progress,
 ) -> tuple[ir.Model, str]:
-    """The final `onnx_ir.Model` of a part, and the precision that it has."""
-    model = convert(part, progress)
+    """The final `onnx_ir.Model` of a source, and the precision that it has."""
+    model = convert(source, progress)
     names = [value.name for value in model.graph.outputs]
     with progress("simplifying"):
         simplify(model, hoisting=not fuse)  # fusion hoists after it has seen the blocks
@@ -244,33 +244,33 @@ def _make_graph(
     return model, precision
 
 
-def convert(part: Part, progress: Progress) -> ir.Model:
-    """The `onnx_ir.Model` of a part with its weights, neither simplified nor fused."""
-    variables = part.model.variables
-    conversion.check_layers(part.model)
+def convert(source: GraphSource, progress: Progress) -> ir.Model:
+    """The `onnx_ir.Model` of a source with its weights, neither simplified nor fused."""
+    variables = source.model.variables
+    conversion.check_layers(source.model)
     with progress("tracing", UNTRACEABLE):
-        traced = conversion.trace(part.function, variables, part.specs)
+        traced = conversion.trace(source.function, variables, source.specs)
     with progress("converting to ONNX"):
-        recurrent = conversion.recurrent_variables(part.model)
+        recurrent = conversion.recurrent_variables(source.model)
         model, weights = conversion.convert(traced, variables, OPSET, recurrent)
         model.ir_version = IR_VERSION
         conversion.fill_weights(model, weights)
-        _arrange(model.graph, part)
+        _arrange(model.graph, source)
     return model
 
 
-def _arrange(graph: ir.Graph, part: Part) -> None:
+def _arrange(graph: ir.Graph, source: GraphSource) -> None:
     """Puts the inputs in their documented order, and names the axes of inputs and outputs.
 
     An axis of fixed size keeps its size, except in outputs with documented names of axes.
     """
     by_name = {value.name: value for value in graph.inputs}
-    inputs = [by_name[name] for name in part.specs]
+    inputs = [by_name[name] for name in source.specs]
     graph.inputs.clear()
     graph.inputs.extend(inputs)
     for value in [*graph.inputs, *graph.outputs]:
         sizes = list(value.shape or ())
-        names = part.axes(value.name, len(sizes))
+        names = source.axes(value.name, len(sizes))
         documented = value.name in signature.AXES and value.name not in by_name
         value.shape = ir.Shape(
             size if isinstance(size, int) and not documented else name

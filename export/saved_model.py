@@ -29,7 +29,7 @@ from keras_transformer.export.staging import Progress, staged
 from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
 from keras_transformer.export.tasks.forward import describe_head
 from keras_transformer.export.tasks.samples import proof_texts
-from keras_transformer.export.tasks.search import Search
+from keras_transformer.export.tasks.search import ExportableSearch
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath, Tensor
 
@@ -42,7 +42,7 @@ def export_saved_model(
     model: keras.Model,
     path: StrPath,
     tokenizer: Tokenizer | None = None,
-    search: Search | None = None,
+    search: ExportableSearch | None = None,
     *,
     target_tokenizer: Tokenizer | None = None,
     head: Head | None = None,

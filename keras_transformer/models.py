@@ -81,7 +81,7 @@ class TransformerModel(DistributedModel):
     decoder_stack: Stack | None = None
     max_length: int | None = None
 
-    def _start(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
+    def _store_arguments(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
         """Stores and checks the constructor's arguments, before any layer is made.
 
         A functional model calls `super().__init__` last, in `_connect`, because that needs the
@@ -91,11 +91,6 @@ class TransformerModel(DistributedModel):
             arguments: `locals()` of the constructor.
             kwargs: its keyword arguments for Keras; `dtype` is removed from them.
         """
-        self._store_arguments(arguments)
-        self._policy = self._take_policy(kwargs)
-        self._check_no_unknown(kwargs)
-
-    def _store_arguments(self, arguments: dict[str, Any]) -> None:
         arguments = {
             name: value
             for name, value in arguments.items()
@@ -105,6 +100,8 @@ class TransformerModel(DistributedModel):
         self._argument_names = tuple(arguments)
         for name, value in arguments.items():
             setattr(self, name, value)
+        self._policy = self._take_policy(kwargs)
+        self._check_keras_arguments(kwargs)
 
     @staticmethod
     def _take_policy(kwargs: dict[str, Any]) -> Any:
@@ -116,7 +113,7 @@ class TransformerModel(DistributedModel):
             )
         return policy
 
-    def _check_no_unknown(self, kwargs: dict[str, Any]) -> None:
+    def _check_keras_arguments(self, kwargs: dict[str, Any]) -> None:
         if unknown := sorted(set(kwargs) - {"name", "trainable"}):  # Keras would ignore them
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}. Look for a misspelt name: "
@@ -360,7 +357,7 @@ class Transformer(CachedDecoding, TransformerModel):
         recurrent_decoder: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._start(locals(), kwargs)
+        self._store_arguments(locals(), kwargs)
         is_pair = isinstance(num_layers, (tuple, list))
         depth, target_depth = num_layers if is_pair else (num_layers, num_layers)
         dtype = self._policy
@@ -456,7 +453,7 @@ class TransformerEncoder(TransformerModel):
         num_segments: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._start(locals(), kwargs)
+        self._store_arguments(locals(), kwargs)
         embedding = TokenEmbedding(vocab_size, d_model, dtype=self._policy, name="token_embedding")
         self.encoder_stack = self._make_stack(
             "encoder", "source", embedding, EncoderBlock, num_layers, num_segments
@@ -512,7 +509,7 @@ class CausalTransformer(CachedDecoding, TransformerModel):
         output_bias: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._start(locals(), kwargs)
+        self._store_arguments(locals(), kwargs)
         embedding = TokenEmbedding(
             vocab_size, d_model, tie_output, output_bias, dtype=self._policy, name="token_embedding"
         )

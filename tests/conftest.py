@@ -26,7 +26,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
-from support import processes, shared  # noqa: E402
+from helpers import processes, shared  # noqa: E402
 
 DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
 DATA_SET_SKIP = "data set "
@@ -100,7 +100,7 @@ def pytest_testnodedown(node, error):
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_folder(tmp_path_factory):
-    """Where `support.shared` keeps files for all workers of a run."""
+    """Where `helpers.shared` keeps files for all workers of a run."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent

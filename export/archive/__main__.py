@@ -61,7 +61,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--workers",
         type=int,
         metavar="N",
-        help="processes that compute (default: as many as there is room for at the start)",
+        help="processes that compute (default: all that there is room for at the start)",
     )
     add(
         "--threads",

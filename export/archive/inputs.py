@@ -119,7 +119,7 @@ def _opened(path: StrPath) -> BinaryIO:
         return open(path, "rb")
     if not os.path.getsize(path):
         raise ValueError(f"{path} is no whole gzip file: it has 0 bytes.")
-    return io.BufferedReader(_Unpacked(path), 2**18)  # by itself it reads lines slowly
+    return io.BufferedReader(_Unpacked(path), 2**18)  # without a buffer it reads lines slowly
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,8 +14,8 @@ from typing import Any
 from keras_transformer.export.archive.outputs import ENDINGS
 from keras_transformer.export.archive.plan import (
     ArchiveError,
-    Part,
-    Plan,
+    JobPart,
+    JobPlan,
     check_same,
     find_inputs,
     groups,
@@ -60,10 +60,10 @@ def run_archive(
     several machines all of them see artefact, inputs and folder under the same paths.
 
     Args:
-        artefact: folder that `export_onnx` wrote, for a task that gives one result a line.
+        artefact: folder that `export_onnx` wrote. Its task must give one result for each line.
         inputs: list of files, or of patterns such as ``"in/*.txt.gz"``: text, JSON lines or
-            Parquet, by their names. Their order is that of the list, the files of a pattern sorted
-            by name.
+            Parquet, by their names. The order of the list is kept; the files of a pattern are
+            sorted by name.
         folder: folder to fill: a new one, an empty one, or one of the same job.
         format: "parquet", "jsonl" (one JSON object a line) or "text" (one text a line, errors in
             files beside it). The last two are packed by gzip. Defaults to "parquet".
@@ -77,7 +77,7 @@ def run_archive(
         address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Ray
             then listens on 127.0.0.1 only, unless the program has imported Ray before. If Ray is
             up in this process already, that is used.
-        workers: int, processes. Defaults to `None`: as many as the cluster has room for when the
+        workers: int, processes. Defaults to `None`: all that the cluster has room for when the
             job begins.
         threads: int, cores of a worker. Defaults to 1, which is fastest for many lines.
         gpus: int or float, GPUs of a worker. Defaults to 0.
@@ -193,7 +193,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 def _planned(
     folder: pathlib.Path, options: dict[str, Any], paths: list[str], samples: bool
-) -> Plan:
+) -> JobPlan:
     """Returns the plan in the folder, if it is for the same job; else writes a new one there."""
     plan = read_plan(folder)
     if plan is None:
@@ -209,7 +209,7 @@ def _planned(
 
 
 def _compute(
-    parts: list[Part], arguments: tuple[Any, ...], workers: int | None, threads: int, gpus: float
+    parts: list[JobPart], arguments: tuple[Any, ...], workers: int | None, threads: int, gpus: float
 ) -> Iterator[dict[str, Any]]:
     """Runs a `Worker` over all parts, by Ray Data; yields what it returns for each group.
 
@@ -228,7 +228,7 @@ def _compute(
         workers = max(1, min(workers, int(room.get("GPU", 0) // gpus)) if gpus else workers)
     workers = min(workers, len(parts))
     rows = [{"parts": [part._asdict() for part in group]} for group in groups(parts, workers)]
-    # A block for each group, for the next worker that is free. Each worker has one more waiting,
+    # Each group is a block, which the next free worker takes. Each worker has one more waiting,
     # because Ray takes a tenth of a second to hand out the next one.
     done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         Worker,
@@ -269,7 +269,8 @@ class JobProgress:
     """
 
     def __init__(self, total: int, done: int = 0, quiet: bool = False) -> None:
-        self._total, self._before, self.done = total, done, done
+        self._total, self._before = total, done
+        self.done: int = done
         terminal = sys.stderr is not None and sys.stderr.isatty()
         self._quiet, self._end = quiet, "" if terminal else "\n"
         self._begin, self._pause = "\r\033[K" if terminal else "", 0.5 if terminal else 30

@@ -4,7 +4,7 @@
 | --- | --- |
 | `file` | the input file, as the plan names it |
 | `line` | number in that file, from 1 |
-| `source` | the source text; only if it is asked for |
+| `source` | the source text; only with `with_source` |
 | `text` | the best text, label, answer, or words with their tags; null with an error |
 | `score` | of the text, as the runtime gives it; null if there is none |
 | `vector` | list of numbers, instead of `text` and `score`, if the task is "embed" |

@@ -49,7 +49,7 @@ class Source(NamedTuple):
     starts: list[int]
 
 
-class Part(NamedTuple):
+class JobPart(NamedTuple):
     """Some lines of an input file that become one output file.
 
     Attributes:
@@ -70,7 +70,7 @@ class Part(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """The work of a job.
 
     Attributes:
@@ -86,16 +86,16 @@ class Plan:
         """Lines of all input files."""
         return sum(source.lines for source in self.sources)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[JobPart]:
         """Returns all parts, in order."""
         size = self.options["part_lines"]
-        parts: list[Part] = []
+        parts: list[JobPart] = []
         count = sum(len(source.starts) for source in self.sources)
         for path, of_bytes, modified_ns, lines, starts in self.sources:
             for first, start in zip(range(0, lines, size), starts, strict=True):
                 name = part_name(len(parts), count, self.options["format"])
                 rest = min(size, lines - first)
-                parts.append(Part(name, path, of_bytes, modified_ns, start, first, rest))
+                parts.append(JobPart(name, path, of_bytes, modified_ns, start, first, rest))
         return parts
 
 
@@ -104,7 +104,7 @@ def part_name(number: int, count: int, format: str) -> str:
     return f"part-{number:0{max(6, len(str(count)))}d}{ENDINGS[format]}"
 
 
-def groups(parts: list[Part], workers: int) -> list[list[Part]]:
+def groups(parts: list[JobPart], workers: int) -> list[list[JobPart]]:
     """Divides parts into groups of neighbours, each of which a worker computes together.
 
     Groups become shorter towards the end, down to one part, so that no worker is left alone with a
@@ -139,7 +139,7 @@ def find_inputs(patterns: Iterable[StrPath]) -> list[str]:
     return list(paths)
 
 
-def make_plan(options: Mapping[str, Any], paths: list[str]) -> Plan:
+def make_plan(options: Mapping[str, Any], paths: list[str]) -> JobPlan:
     """Makes a plan for input files, and reads them for that, several at a time."""
 
     def source(path: str) -> Source:
@@ -153,10 +153,10 @@ def make_plan(options: Mapping[str, Any], paths: list[str]) -> Plan:
         return Source(path, before.st_size, before.st_mtime_ns, lines, starts)
 
     with ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool:
-        return Plan(dict(options), list(pool.map(source, paths)))
+        return JobPlan(dict(options), list(pool.map(source, paths)))
 
 
-def write_plan(plan: Plan, folder: StrPath) -> None:
+def write_plan(plan: JobPlan, folder: StrPath) -> None:
     """Writes a plan to the folder of its job."""
     content = {
         "format": FORMAT,
@@ -169,7 +169,7 @@ def write_plan(plan: Plan, folder: StrPath) -> None:
         aside.write_text(json.dumps(content) + "\n", "utf-8")
 
 
-def read_plan(folder: StrPath) -> Plan | None:
+def read_plan(folder: StrPath) -> JobPlan | None:
     """Reads the plan in a folder; None if there is none.
 
     Raises:
@@ -199,10 +199,12 @@ def read_plan(folder: StrPath) -> Plan | None:
             f"{path} is of the format {content['format']} {content['format_version']}, and this "
             f"release goes on with {FORMAT} {FORMAT_VERSION}. Use the release that began the job."
         )
-    return Plan(content["options"], [Source(**source) for source in content["sources"]])
+    return JobPlan(content["options"], [Source(**source) for source in content["sources"]])
 
 
-def check_same(plan: Plan, options: Mapping[str, Any], paths: list[str], folder: StrPath) -> None:
+def check_same(
+    plan: JobPlan, options: Mapping[str, Any], paths: list[str], folder: StrPath
+) -> None:
     """Raises `ArchiveError` unless a plan is for these options and for these files, unchanged."""
     for name, value in options.items():
         if plan.options[name] != value:
@@ -221,7 +223,7 @@ def check_same(plan: Plan, options: Mapping[str, Any], paths: list[str], folder:
         check_source(source)
 
 
-def check_source(source: Source | Part) -> None:
+def check_source(source: Source | JobPart) -> None:
     """Raises `ArchiveError` if the file has changed since the job was planned."""
     try:
         now = os.stat(source.path)

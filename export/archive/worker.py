@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_transformer.export.archive import outputs
 from keras_transformer.export.archive.inputs import read
-from keras_transformer.export.archive.plan import ArchiveError, Part, check_source
+from keras_transformer.export.archive.plan import ArchiveError, JobPart, check_source
 from keras_transformer.export.runtime import open_runner
 from keras_transformer.types import StrPath
 
@@ -43,19 +43,19 @@ class Worker:
         """Computes some parts. Raises no error, because Ray makes it unreadable.
 
         Args:
-            row: dict with `parts`, a list of dicts of the fields of a `Part`.
+            row: dict with `parts`, a list of dicts of the fields of a `JobPart`.
 
         Returns:
             Dict with `lines`, how many are done, `errors`, how many of them have no result, and
             `failure`, why the parts could not be computed, or None.
         """
         try:
-            lines, errors = self.compute([Part(**part) for part in row["parts"]])
+            lines, errors = self.compute([JobPart(**part) for part in row["parts"]])
         except Exception as error:  # ONNX Runtime's errors have no common base below it
             return {"lines": 0, "errors": 0, "failure": f"{type(error).__name__}: {error}"}
         return {"lines": lines, "errors": errors, "failure": None}
 
-    def compute(self, parts: list[Part]) -> tuple[int, int]:
+    def compute(self, parts: list[JobPart]) -> tuple[int, int]:
         """Computes parts and writes their files; returns the numbers of lines and of errors."""
         # Ray repeats the parts of a process that has died: some may be finished.
         missing = [part for part in parts if not (self._folder / part.name).exists()]
@@ -65,7 +65,7 @@ class Worker:
         errors = sum(self._compute_together(group) for group in groups if group)
         return sum(part.lines for part in parts), errors
 
-    def _compute_together(self, parts: list[Part]) -> int:
+    def _compute_together(self, parts: list[JobPart]) -> int:
         """Computes parts, whose lines are sorted by length together; returns how many errors."""
         for part in parts:
             check_source(part)
@@ -88,7 +88,7 @@ class Worker:
 
     def _rows(
         self,
-        part: Part,
+        part: JobPart,
         items: list[str | bytes],
         refused: dict[int, str],
         results: Iterable[Any],
@@ -104,11 +104,11 @@ class Worker:
             rows.append(outputs.row(part.path, part.first + place + 1, source, result))
         return rows
 
-    def _tries(self, part: Part) -> pathlib.Path:
+    def _tries(self, part: JobPart) -> pathlib.Path:
         return self._folder / f".{part.name}{TRIES_ENDING}"
 
 
-def _count(path: pathlib.Path, part: Part) -> None:
+def _count(path: pathlib.Path, part: JobPart) -> None:
     """Counts in a file how often a part was begun and not finished; raises if that is too often."""
     with open(path, "ab") as file:
         file.write(b"x")

@@ -120,7 +120,7 @@ def read_artefact(folder: StrPath) -> Artefact:
     >>> read_artefact("out/onnx").manifest["precision"]  # doctest: +SKIP
     'int8'
     """
-    given, folder = folder, _resolved(folder)  # once: a link may point elsewhere at any time
+    given, folder = folder, _resolve(folder)  # once: a link may point elsewhere at any time
     manifest = _read_manifest(folder, given)
     states = {name: _verify(folder / name, entry) for name, entry in manifest["files"].items()}
     tokenizer, target = (
@@ -137,10 +137,10 @@ def read_artefact(folder: StrPath) -> Artefact:
 
 def read_task(folder: StrPath) -> str:
     """The task of an artefact, by its manifest alone. Errors as in `read_artefact`."""
-    return _read_manifest(_resolved(folder), folder)["task"]
+    return _read_manifest(_resolve(folder), folder)["task"]
 
 
-def _resolved(folder: StrPath) -> pathlib.Path:
+def _resolve(folder: StrPath) -> pathlib.Path:
     try:
         return pathlib.Path(os.path.realpath(pathlib.Path(folder)))
     except (OSError, ValueError) as error:  # no working directory; a NUL in the path

@@ -51,7 +51,7 @@ class _Classes(Head):
 
     def _probabilities(self, numbers: Array) -> Array:
         """Probabilities (..., C), float64; (..., 1) are numbers of the second of two classes."""
-        numbers = _checked(numbers).astype(np.float64)
+        numbers = _check_finite(numbers).astype(np.float64)
         if not fits_labels(self.labels, numbers.shape[-1]):
             raise ValueError(
                 f"the model gave numbers for {numbers.shape[-1]} classes, and the head has "
@@ -151,7 +151,7 @@ class QuestionAnswering(Head):
     def result(self, row: Row, outputs: dict[str, Array]) -> Answer:
         passage = row.passage
         start, end = (
-            _log_softmax(_checked(outputs[name][: row.length]))[passage.tokens]
+            _log_softmax(_check_finite(outputs[name][: row.length]))[passage.tokens]
             for name in (signature.ANSWER_START, signature.ANSWER_END)
         )
         # One row of scores for each length of an answer, by its first token.
@@ -185,7 +185,7 @@ class FeatureExtraction(Head):
         (vector,) = outputs.values()
         if vector.ndim > 1 and row.length is not None:
             vector = vector[: row.length]  # the rest is padding
-        return Vector(_checked(vector))
+        return Vector(_check_finite(vector))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def read_head(manifest: dict[str, Any]) -> Any:
     return HEADS[head["class_name"]](**head["config"]) if head else NoHead()
 
 
-def _checked(numbers: Array) -> Array:
+def _check_finite(numbers: Array) -> Array:
     """The numbers; raises `ValueError` for NaN and infinity. -inf is allowed, as a mask."""
     if np.isnan(numbers).any() or not np.isfinite(numbers.max()):
         raise ValueError(f"the model gave numbers that are not finite: {numbers}")

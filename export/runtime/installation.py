@@ -84,7 +84,7 @@ def look() -> Installation:
         dist.name.lower().replace("_", "-"): dist.version
         for dist in importlib.metadata.distributions()
     }
-    loading = _printed(onnxruntime.preload_dlls) if cuda else ()
+    loading = _capture_output(onnxruntime.preload_dlls) if cuda else ()
     return Installation(
         packages,
         onnxruntime.__version__,
@@ -93,12 +93,12 @@ def look() -> Installation:
         tuple(onnxruntime.get_available_providers()),
         {name: installed[name] for name in sorted(installed) if name.startswith("nvidia-cudnn-cu")},
         tuple(line for line in loading if line.startswith("Failed to load")),
-        _printed(onnxruntime.print_debug_info),
+        _capture_output(onnxruntime.print_debug_info),
         installed.get("onnxruntime-extensions"),
     )
 
 
-def _printed(function: Callable[[], None]) -> tuple[str, ...]:
+def _capture_output(function: Callable[[], None]) -> tuple[str, ...]:
     """The lines that a function prints, without blank ones, warnings and advice."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         function()
@@ -108,7 +108,7 @@ def _printed(function: Callable[[], None]) -> tuple[str, ...]:
 
 def find_driver(load: Callable[[str], Any] = ctypes.CDLL, smi: str = "nvidia-smi") -> Driver:
     """The `Driver`, asked for its version and for a GPU."""
-    gpus = _listed_gpus(smi)
+    gpus = _list_gpus(smi)
     try:
         library = load(_DRIVER_LIBRARY)
     except OSError as error:
@@ -123,7 +123,7 @@ def find_driver(load: Callable[[str], Any] = ctypes.CDLL, smi: str = "nvidia-smi
     return Driver(True, error, cuda, gpus)
 
 
-def _listed_gpus(smi: str) -> tuple[str, ...] | None:
+def _list_gpus(smi: str) -> tuple[str, ...] | None:
     """The lines of `nvidia-smi`, one for each GPU; empty if it fails, None if it is missing."""
     path = shutil.which(smi)
     if path is None:
@@ -141,14 +141,15 @@ def faults(found: Installation) -> list[str]:
     if found.onnxruntime is None:
         return [
             "the module onnxruntime is empty, as after one of two packages that bring it was "
-            f"removed. Remove {_listed(found.packages) or 'its folder'} and install one again"
+            f"removed. Remove {_list_packages(found.packages) or 'its folder'} and install one "
+            "again"
         ]
     told = []
     if len(found.packages) > 1:
         told.append(
-            f"{_listed(found.packages)} are installed side by side. They are one module, of which "
-            f"the files of {'a build with' if found.cuda else 'one without'} CUDA are in use: "
-            "remove both, then install one"
+            f"{_list_packages(found.packages)} are installed side by side. They are one module, of "
+            f"which the files of {'a build with' if found.cuda else 'one without'} CUDA are in "
+            "use: remove both, then install one"
         )
     if found.cuda:
         return [*told, *_driver_faults(found), *_library_faults(found)]
@@ -198,5 +199,5 @@ def _major(version: str) -> int:
     return int(version.split(".")[0])
 
 
-def _listed(packages: dict[str, str]) -> str:
+def _list_packages(packages: dict[str, str]) -> str:
     return " and ".join(f"{name} {version}" for name, version in packages.items())

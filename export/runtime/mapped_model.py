@@ -79,7 +79,7 @@ class MappedModel:
         self._outer_tensors: dict[str, tuple[int, int]] = {}  # name -> the tensor's place
         with open(path, "rb") as self._file:
             self.opened: os.stat_result = os.fstat(self._file.fileno())
-            self.graph: bytes = self._rewritten("model", 0, self.opened.st_size)
+            self.graph: bytes = self._rewrite("model", 0, self.opened.st_size)
 
     def add_body_weights(
         self, options: onnxruntime.SessionOptions
@@ -131,7 +131,7 @@ class MappedModel:
         number, size = _number(self._read(start, min(end, start + _LONGEST_VARINT)), start)
         return number, start + size
 
-    def _rewritten(self, message: str, start: int, end: int, in_body: bool = False) -> bytes:
+    def _rewrite(self, message: str, start: int, end: int, in_body: bool = False) -> bytes:
         """A message of `_MESSAGES`, with its large tensors as external data."""
         parts, copied = [], start
         fields = list(self._fields(start, end))
@@ -152,7 +152,7 @@ class MappedModel:
                 parts.append(_field(_INITIALIZER, self._tensor(*place, in_body, name)))
             else:
                 in_body_too = in_body or inner == "attribute"
-                parts.append(_field(number, self._rewritten(inner, value, stop, in_body_too)))
+                parts.append(_field(number, self._rewrite(inner, value, stop, in_body_too)))
         return b"".join([*parts, self._read(copied, end)])
 
     def _text(self, field: int, start: int, end: int) -> str:

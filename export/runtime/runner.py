@@ -157,7 +157,7 @@ class Runner:
                 if index in results:
                     yield results[index]
                 elif index in refused:
-                    yield self._failed(refused[index])
+                    yield self._failure(refused[index])
                 else:
                     yield self._result_maker.empty
 
@@ -177,13 +177,13 @@ class Runner:
 
     def _result(self, row: Row, outputs: Any) -> Any:
         if isinstance(outputs, Exception):
-            return self._failed(f"onnxruntime failed: {outputs}")
+            return self._failure(f"onnxruntime failed: {outputs}")
         try:
             return self._result_maker.result(row, dict(zip(self._outputs, outputs, strict=True)))
         except ValueError as error:
-            return self._failed(error)
+            return self._failure(error)
 
-    def _failed(self, reason: object) -> Any:
+    def _failure(self, reason: object) -> Any:
         return type(self._result_maker.empty)(error=str(reason))
 
     def _texts(self, results: Iterator[Any]) -> Iterator[str]:

@@ -146,7 +146,7 @@ class StepsSession:
                 tensor = tensors[name]
                 other[name] = make(tensor.shape(), tensor.element_type(), self.device)
         pair = tensors, other
-        bindings = tuple(self._bound(*buffers, unfinished) for buffers in (pair, pair[::-1]))
+        bindings = tuple(self._bind(*buffers, unfinished) for buffers in (pair, pair[::-1]))
         graphs = tuple(onnxruntime.RunOptions() for _ in pair)
         for options in graphs:
             number = next(self._graph_ids) if keep else -1
@@ -163,7 +163,7 @@ class StepsSession:
                 break
         return buffers.pair[steps % 2], steps
 
-    def _bound(
+    def _bind(
         self, before: dict[str, Any], after: dict[str, Any], unfinished: onnxruntime.OrtValue
     ) -> onnxruntime.IOBinding:
         """A binding of a step that reads `before` and writes `after`."""
@@ -178,6 +178,8 @@ class StepsSession:
 
 def final_outputs(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
     """The outputs of a search: ids (B, W, T), without the prompt and padding columns, and scores.
+
+    `Search._result` and `without_prompt` of `keras_transformer.search` do the same with TensorFlow.
 
     Args:
         ids: int32 (B, W, t), the tokens of every step.

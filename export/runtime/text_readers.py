@@ -118,7 +118,7 @@ class TextReader(ItemReader):
                 ids = [BEGIN_ID, *itertools.chain(*pieces)]
             else:
                 ids = [token for row in pieces for token in (*row, END_ID)]
-            inputs[name] = _checked_row(ids, self._limits[name])
+            inputs[name] = _check_row(ids, self._limits[name])
             if self._segments:
                 counts = (len(row) + 1 for row in pieces)
                 segments = ([number] * count for number, count in enumerate(counts, 1))
@@ -158,7 +158,7 @@ class WordReader(ItemReader):
         if not words:
             return None
         ids, first_pieces = encode_words(self._tokenizer, words)
-        ids = _checked_row([*ids, END_ID], self._limit)
+        ids = _check_row([*ids, END_ID], self._limit)
         return self._row({self._name: ids}, len(ids), words=tuple(words), first_pieces=first_pieces)
 
 
@@ -168,7 +168,7 @@ def _row_limit(artefact: Artefact, value: dict[str, Any]) -> int:
     return min(most, size) if isinstance(size, int) else most
 
 
-def _checked_row(ids: list[int], most: int) -> list[int]:
+def _check_row(ids: list[int], most: int) -> list[int]:
     """The ids; raises `ValueError` if there are too many."""
     if len(ids) > most:
         raise ValueError(_too_long(ids, most))

@@ -4,10 +4,11 @@
 
 Contents, from the bottom up:
 
-- `limits`: all sizes and times, and the refusals with their statuses in HTTP and gRPC;
+- `limits`: all sizes and times; `refusals`: reasons, with their statuses in HTTP and gRPC;
+- `admission`: counts the open requests;
 - `engine`: an artefact and its sessions; `line_queue`: makes batches of lines of similar length;
 - `pools`: the workers that compute batches: threads of this process, or replicas on Ray;
-- `models`: counts requests and gives them deadlines; `metrics`: Prometheus and the log;
+- `models`: counts requests and gives them deadlines; `metrics`: Prometheus; `request_log`: the log;
 - one file for each protocol: `http_v2` and `grpc_v2` with `tensors` and `messages` (Open Inference
   Protocol), `libretranslate`, `plain` (lines in and lines out); `bodies` reads HTTP requests;
 - `app` and `connections`: HTTP; `front_end`: both servers; `service`: all of it, until a signal;
@@ -19,6 +20,6 @@ name in `app`.
 """
 
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.service import MissingExtra, Served, serve
+from keras_transformer.export.serving.service import MissingExtra, ServedArtefact, serve
 
-__all__ = ["Limits", "MissingExtra", "Served", "serve"]
+__all__ = ["Limits", "MissingExtra", "ServedArtefact", "serve"]

@@ -10,10 +10,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.export.serving import MissingExtra, Served, serve
+from keras_transformer.export.serving import MissingExtra, ServedArtefact, serve
 from keras_transformer.export.serving.limits import Limits
 
-_KINDS = {"replicas": int, "gpus": float, "threads": int, "workers": int, "batch_tokens": int}
+OPTION_TYPES: dict[str, type] = {
+    "replicas": int,
+    "gpus": float,
+    "threads": int,
+    "workers": int,
+    "batch_tokens": int,
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -78,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def named(text: str, replicas: int | None = None) -> tuple[str, Served]:
+def named(text: str, replicas: int | None = None) -> tuple[str, ServedArtefact]:
     """Reads the argument of a model: its name and how it is served.
 
     Args:
@@ -99,14 +105,14 @@ def named(text: str, replicas: int | None = None) -> tuple[str, Served]:
         key, _, value = option.partition("=")
         if key == "provider":
             found["providers"] = [value]
-        elif key in _KINDS:
+        elif key in OPTION_TYPES:
             try:
-                found[key] = _KINDS[key](value)
+                found[key] = OPTION_TYPES[key](value)
             except ValueError as error:
                 raise ValueError(f"{key} is a number, not {value!r}.") from error
         else:
-            raise ValueError(f"{key!r} is no option: {', '.join([*_KINDS, 'provider'])}")
-    return name, Served(folder, **found)
+            raise ValueError(f"{key!r} is no option: {', '.join([*OPTION_TYPES, 'provider'])}")
+    return name, ServedArtefact(folder, **found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The HTTP application: checks of the head, all protocols, health, metrics, one way to refuse."""
+"""The HTTP application: the protocols, health, metrics, and checks of the headers."""
 
 import asyncio
 import functools
@@ -18,17 +18,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving import http_v2, libretranslate, plain
 from keras_transformer.export.serving.bodies import read_body, unless_gone
-from keras_transformer.export.serving.limits import (
+from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.refusals import (
+    CLOSE,
     FAILED,
     Forbidden,
-    HeadTooLarge,
+    HeadersTooLarge,
     Invalid,
     Refusal,
 )
-from keras_transformer.export.serving.metrics import Record
-from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.request_log import Record
 
-_CLOSE = {"Connection": "close"}
 PROTOCOLS = (http_v2, libretranslate, plain)
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
@@ -40,10 +40,10 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
     Args:
         models: `Models`.
         host: str, the address that the service listens at.
-        allowed_hosts: as `HeadCheck` takes them.
+        allowed_hosts: as `HeaderCheck` takes them.
     """
 
-    def counted(
+    def make_endpoint(
         protocol: str, handler: Handler
     ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Makes an endpoint: counts a request, reads its body, and cancels if the client leaves."""
@@ -52,7 +52,7 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
             with models.request(protocol) as record:
                 try:
                     body = await read_body(request, record, models.limits)
-                    with models.admission.computing():
+                    with models.admission.limit_computing():
                         leaving = asyncio.ensure_future(request.receive())
                         try:
                             return await unless_gone(leaving, handler(request, body, record))
@@ -76,11 +76,13 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
 
     routes = [Route("/live", live), Route("/ready", ready), Route("/metrics", metrics)]
     for protocol in PROTOCOLS:
-        routes += protocol.routes(models, counted)
+        routes += protocol.routes(models, make_endpoint)
     return Starlette(
         routes=routes,
         middleware=[
-            Middleware(HeadCheck, models.limits.head_bytes, host=host, allowed_hosts=allowed_hosts)
+            Middleware(
+                HeaderCheck, models.limits.header_bytes, host=host, allowed_hosts=allowed_hosts
+            )
         ],
         exception_handlers={Refusal: _refused, HTTPException: _no_route, Exception: _failed},
     )
@@ -102,8 +104,8 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
     return _error(500, FAILED)
 
 
-class HeadCheck:
-    """ASGI middleware that refuses large heads, and requests of pages from other origins.
+class HeaderCheck:
+    """ASGI middleware that refuses large headers, and requests of pages from other origins.
 
     A page in a browser can send requests to services of the same machine or network. After DNS
     rebinding it can read the responses, too. Its requests show a foreign name in `Host` or
@@ -112,16 +114,16 @@ class HeadCheck:
 
     Args:
         app: ASGI application.
-        head_bytes: int, as in `Limits`. h11 limits heads that come in several packets.
+        header_bytes: int, as in `Limits`. h11 limits headers that come in several packets.
         host: str, the address that the service listens at.
         allowed_hosts: host names in small letters that are also taken, in `Host` and in `Origin`,
             such as the name of a proxy.
     """
 
     def __init__(
-        self, app: ASGIApp, head_bytes: int, host: str, allowed_hosts: Iterable[str] = ()
+        self, app: ASGIApp, header_bytes: int, host: str, allowed_hosts: Iterable[str] = ()
     ) -> None:
-        self._app, self._head_bytes = app, head_bytes
+        self._app, self._header_bytes = app, header_bytes
         self._local, self._allowed = _is_loopback(host), frozenset(allowed_hosts)
         self._check = functools.lru_cache(64)(self._check_origin)
 
@@ -129,8 +131,10 @@ class HeadCheck:
         headers = scope["headers"]
         size = sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
         try:
-            if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._head_bytes:
-                raise HeadTooLarge(f"The head of a request may have {self._head_bytes} bytes.")
+            if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._header_bytes:
+                raise HeadersTooLarge(
+                    f"The headers of a request may have {self._header_bytes} bytes."
+                )
             if scope["http_version"] not in ("1.0", "1.1"):
                 raise Invalid("The service speaks HTTP/1.1.")
             names = [name for name, _ in headers]
@@ -139,7 +143,7 @@ class HeadCheck:
             found = {name: value.decode("latin-1") for name, value in headers}
             self._check(found.get(b"host"), found.get(b"origin"))
         except Refusal as refusal:
-            await _error(refusal.status, str(refusal), _CLOSE)(scope, receive, send)
+            await _error(refusal.status, str(refusal), CLOSE)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

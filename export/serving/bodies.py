@@ -11,15 +11,15 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.serving.limits import (
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.refusals import (
     Invalid,
-    Limits,
     Refusal,
     TooLarge,
     TooSlow,
     WrongType,
 )
-from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.request_log import Record
 
 T = TypeVar("T")
 

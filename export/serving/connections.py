@@ -1,10 +1,10 @@
 """HTTP connections: uvicorn's, with limits of time for clients that send or read slowly.
 
-h11 limits the size of heads, trailers and chunk headers that are incomplete. uvicorn has no limit
-of time for the head of a request, for the rest of a request that has its response already, and for
-a response that its client does not read. Here each of these ends with a response or a closed
-connection. Packets are acknowledged at once: a client that sends head and body apart waits for
-that, which Linux delays by 40 ms.
+h11 limits the size of headers, trailers and chunk headers that are incomplete. uvicorn limits no
+times: the headers of a request may arrive slowly, a client may never send the rest of a request
+that has its response already, and it may not read a response. Here each of these ends with a
+response or a closed connection. Packets are acknowledged at once: a client that sends headers and
+body separately waits for the acknowledgement, which Linux delays by 40 ms.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Connection(H11Protocol):
         self._refuse(HTTPStatus(error.error_status_hint))
 
     def _watch_client(self) -> None:
-        """Limits the time until a connection without an open request has a whole head.
+        """Limits the time until a connection without an open request has complete headers.
 
         Also the time until the rest of a request has come that has its response already.
         """
@@ -81,7 +81,7 @@ class Connection(H11Protocol):
                 self._client_timer.cancel()
                 self._client_timer = None
         elif self._client_timer is None and not self.transport.is_closing():
-            seconds, status = self._limits.head_seconds, HTTPStatus.REQUEST_TIMEOUT
+            seconds, status = self._limits.header_seconds, HTTPStatus.REQUEST_TIMEOUT
             self._client_timer = self.loop.call_later(seconds, self._refuse, status)
 
     def _watch_response(self, before: int | None = None) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 
 from keras_transformer.export.artefact.signature import MANIFEST_FILE
 from keras_transformer.export.runtime import ArtefactError, open_runner
-from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal
+from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
 
-logger = logging.getLogger("keras_transformer.serving")
-# Seconds between two looks at the folder, and until a folder that cannot be opened is tried again
-# although no file in it has changed.
-LOOK, RETRY = 1.0, 60.0
+logger: logging.Logger = logging.getLogger("keras_transformer.serving")
+FOLDER_CHECK_SECONDS = 1.0  # between two checks of the folder for a new artefact
+RETRY_SECONDS = 60.0  # until a folder that cannot be opened is tried again without a change
 # Threads that share a session of ONNX Runtime on the CPU wait for each other, because it gives
 # memory to one at a time: with a small model a line alone took 8 % longer, and the p95 at 130
 # lines/s was 73 ms instead of 64. So each thread has a session if all copies of the weights fit in
@@ -65,7 +64,7 @@ class Engine:
 
     A thread looks at the folder every second. If the manifest has changed, the new artefact is
     opened while the old one is still in use. A folder that cannot be opened changes nothing. It is
-    tried again when a file in it changes, or after `RETRY` seconds.
+    tried again when a file in it changes, or after `RETRY_SECONDS` seconds.
 
     Args:
         folder: path of an artefact.
@@ -91,7 +90,7 @@ class Engine:
         self._workers, self._most_tokens = workers, 2 * batch_tokens
         self._loaded = self._manifest_identity()
         self._failed: set[tuple[Any, ...]] | None = None
-        self._failed_at = -RETRY
+        self._failed_at = -RETRY_SECONDS
         self._current = self._open()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -99,7 +98,7 @@ class Engine:
         """Returns the `Description` of the artefact in use."""
         return self._current[0]
 
-    def compute(self, items: Sequence[str | bytes], seed: int | None = None) -> BatchResult:
+    def run_batch(self, items: Sequence[str | bytes], seed: int | None = None) -> BatchResult:
         """Computes a batch in the calling thread.
 
         Args:
@@ -132,7 +131,7 @@ class Engine:
         found, files = self._manifest_identity(), self._files()
         if found is None or found == self._loaded:
             return
-        if files == self._failed and time.monotonic() < self._failed_at + RETRY:
+        if files == self._failed and time.monotonic() < self._failed_at + RETRY_SECONDS:
             return
         try:
             self._current = self._open()
@@ -179,5 +178,5 @@ class Engine:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(LOOK)
+            time.sleep(FOLDER_CHECK_SECONDS)
             self.reload()

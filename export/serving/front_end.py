@@ -40,7 +40,7 @@ async def run_servers(
         grpc_port: int, 0 for any free one.
         drain_seconds: float, the time that open requests have after that.
         listening: function of both ports, called when requests are taken.
-        allowed_hosts: host names, as `HeadCheck` takes them.
+        allowed_hosts: host names, as `HeaderCheck` takes them.
 
     Returns:
         Whether all requests were answered.
@@ -49,8 +49,8 @@ async def run_servers(
         RuntimeError: the port of gRPC is taken.
     """
     host, port = opened.getsockname()[:2]
-    # The body of an answer is not to wait until its head is acknowledged, which takes 40 ms.
-    # asyncio sees to that only where a socket was made with the protocol's number.
+    # The body of a response must not wait 40 ms until its headers are acknowledged. asyncio sets
+    # the option only for a socket that was made with the protocol's number.
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         make_app(models, host, allowed_hosts),
@@ -63,7 +63,7 @@ async def run_servers(
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=models.limits.head_bytes,
+        h11_max_incomplete_event_size=models.limits.header_bytes,
     )
     http = _Server(config)
     address = f"[{host}]:{grpc_port}" if ":" in host else f"{host}:{grpc_port}"

@@ -6,7 +6,6 @@ INVALID_ARGUMENT, as every other request that is wrong.
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -15,23 +14,20 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from keras_transformer.export.serving import tensors
-from keras_transformer.export.serving.limits import (
+from keras_transformer.export.serving.limits import GRPC_FIELDS, MAX_LIMIT, on_thread_if_large
+from keras_transformer.export.serving.messages import MESSAGES, count_fields
+from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.refusals import (
     FAILED,
-    GRPC_FIELDS,
-    MOST,
     Busy,
     Invalid,
     Refusal,
     TooLarge,
     TooSlow,
     Unknown,
-    aside,
 )
-from keras_transformer.export.serving.messages import MESSAGES, count_fields
-from keras_transformer.export.serving.metrics import Record
-from keras_transformer.export.serving.models import Models
 
-logger = logging.getLogger("keras_transformer.serving")
+logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 SERVICE = "inference.GRPCInferenceService"
 Context = grpc.aio.ServicerContext
 
@@ -79,7 +75,7 @@ def make_server(models: Models, address: str) -> tuple[grpc.aio.Server, int]:
 
 
 def _milliseconds(seconds: float) -> int:
-    return max(1, min(MOST, round(1000 * seconds)))
+    return max(1, min(MAX_LIMIT, round(1000 * seconds)))
 
 
 class _Method:
@@ -108,9 +104,9 @@ class _Method:
             data = await self._read(context)
             self._admission.buffer(len(data))
             try:
-                request = await aside(len(data), self._parse, data)
+                request = await on_thread_if_large(len(data), self._parse, data)
                 fields = await self._respond(request, context)
-                return await aside(len(data), self._serialize, fields)
+                return await on_thread_if_large(len(data), self._serialize, fields)
             finally:
                 self._admission.free(len(data))
         except Refusal as refusal:
@@ -173,26 +169,24 @@ class _Service:
 
     async def ModelInfer(self, request: Any, context: Context) -> tensors.Fields:
         models = self._models
-        with models.request("v2-grpc") as record, models.admission.computing():
-            return await self._infer(request, context, record)
-
-    async def _infer(self, request: Any, context: Context, record: Record) -> tensors.Fields:
-        models = self._models
-        model = models.get(request.model_name, request.model_version)
-        record.model = model.name
-        read = functools.partial(_elements, request, most=models.limits.lines)
-        inference = tensors.parse(models, model, _fields(request), read)
-        limits = [inference.seconds, context.time_remaining()]
-        seconds = min((limit for limit in limits if limit is not None), default=None)
-        items = inference.items
-        results = await models.compute(record, model, items, inference.seed, seconds)
-        raw, size = bool(request.raw_input_contents), sum(map(len, items))
-        outputs = await aside(size, _outputs, inference, results, raw)
-        return outputs | {
-            "model_name": model.name,
-            "model_version": model.description.version,
-            "id": request.id,
-        }
+        with models.request("v2-grpc") as record, models.admission.limit_computing():
+            model = models.get(request.model_name, request.model_version)
+            record.model = model.name
+            fields = _fields(request)
+            shape = tensors.get_input(fields)["shape"]
+            elements = _elements(request, models.limits.lines)
+            inference = tensors.parse(models, model, fields, shape, elements)
+            limits = [inference.seconds, context.time_remaining()]
+            seconds = min((limit for limit in limits if limit is not None), default=None)
+            items = inference.items
+            results = await models.answer(record, model, items, inference.seed, seconds)
+            raw, size = bool(request.raw_input_contents), sum(map(len, items))
+            outputs = await on_thread_if_large(size, _outputs, inference, results, raw)
+            return outputs | {
+                "model_name": model.name,
+                "model_version": model.description.version,
+                "id": request.id,
+            }
 
 
 def _fields(request: Any) -> tensors.Fields:
@@ -219,7 +213,7 @@ def _value(parameter: Any) -> Any:
     return getattr(parameter, kind) if kind else None
 
 
-def _elements(request: Any, fields: tensors.Fields, most: int) -> list[bytes]:
+def _elements(request: Any, most: int) -> list[bytes]:
     """Returns the elements of the only input."""
     (tensor,), raw = request.inputs, request.raw_input_contents
     if not raw:

@@ -4,7 +4,6 @@ In the extension a body is JSON and, behind it, the data of tensors; the header
 `Inference-Header-Content-Length` says where the JSON ends.
 """
 
-import functools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,9 +16,10 @@ from starlette.routing import Route
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.limits import Invalid, aside
-from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.limits import on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
+from keras_transformer.export.serving.refusals import Invalid
+from keras_transformer.export.serving.request_log import Record
 
 _HEADER = "Inference-Header-Content-Length"
 
@@ -30,13 +30,13 @@ class _Parsed(NamedTuple):
     id: str
 
 
-def routes(models: Models, counted: Any) -> list[Route]:
+def routes(models: Models, make_endpoint: Any) -> list[Route]:
     """Returns the routes.
 
     Args:
         models: `Models`.
-        counted: function of a protocol's name and a handler, which makes an endpoint that counts
-            requests and reads their bodies.
+        make_endpoint: function of a protocol's name and a handler. It returns an endpoint, which
+            counts requests and reads their bodies.
     """
 
     async def metadata(request: Request) -> Response:
@@ -60,13 +60,13 @@ def routes(models: Models, counted: Any) -> list[Route]:
     async def infer(request: Request, body: bytes, record: Record) -> Response:
         model = _model(models, request)
         record.model = model.name
-        parsed = await aside(len(body), _parse, models, model, request.headers, body)
-        items, _, _, seed, seconds = parsed.inference
-        results = await models.compute(record, model, items, seed, seconds)
-        return await aside(len(body), _response, model, parsed, results)
+        parsed = await on_thread_if_large(len(body), _parse, models, model, request.headers, body)
+        given = parsed.inference
+        results = await models.answer(record, model, given.items, given.seed, given.seconds)
+        return await on_thread_if_large(len(body), _response, model, parsed, results)
 
     model_routes = [("", model_metadata, "GET"), ("/ready", model_ready, "GET")]
-    model_routes.append(("/infer", counted("v2-http", infer), "POST"))
+    model_routes.append(("/infer", make_endpoint("v2-http", infer), "POST"))
     return [
         Route("/v2", metadata),
         Route("/v2/health/live", live),
@@ -86,8 +86,9 @@ def _model(models: Models, request: Request) -> Model:
 def _parse(models: Models, model: Model, headers: Headers, body: bytes) -> _Parsed:
     header, binary = _split(body, headers)
     fields = read_json(header)
-    read = functools.partial(_elements, binary=binary, most=models.limits.lines)
-    inference = tensors.parse(models, model, fields, read)
+    tensor = tensors.get_input(fields)
+    items = _elements(tensor, binary, models.limits.lines)
+    inference = tensors.parse(models, model, fields, tensor["shape"], items)
     if inference.seconds is None:
         inference = inference._replace(seconds=request_seconds(headers))
     return _Parsed(inference, _binary_outputs(fields, inference.outputs), _id(fields))

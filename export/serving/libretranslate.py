@@ -15,9 +15,10 @@ from starlette.routing import Route
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.limits import FORM_FIELDS, Invalid, WrongType, aside
-from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.limits import FORM_FIELDS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
+from keras_transformer.export.serving.refusals import Invalid, WrongType
+from keras_transformer.export.serving.request_log import Record
 
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
@@ -33,8 +34,8 @@ class _Parsed(NamedTuple):
     alternatives: int
 
 
-def routes(models: Models, counted: Any) -> list[Route]:
-    """Returns the routes; `counted` as in `http_v2`."""
+def routes(models: Models, make_endpoint: Any) -> list[Route]:
+    """Returns the routes; `make_endpoint` as in `http_v2`."""
 
     async def languages(request: Request) -> Response:
         pairs = _pairs(models)
@@ -53,16 +54,16 @@ def routes(models: Models, counted: Any) -> list[Route]:
 
     async def translate(request: Request, body: bytes, record: Record) -> Response:
         content_type = request.headers.get("content-type", "")
-        parsed = await aside(len(body), _parse, models, content_type, body)
+        parsed = await on_thread_if_large(len(body), _parse, models, content_type, body)
         lines = [line for text in parsed.texts for line in text]
         seconds = request_seconds(request.headers)
-        results = await models.compute(record, parsed.model, lines, seconds=seconds)
-        return await aside(len(body), _response, parsed, results)
+        results = await models.answer(record, parsed.model, lines, seconds=seconds)
+        return await on_thread_if_large(len(body), _response, parsed, results)
 
     return [
         Route("/languages", languages),
-        Route("/detect", counted("libretranslate", detect), methods=["POST"]),
-        Route("/translate", counted("libretranslate", translate), methods=["POST"]),
+        Route("/detect", make_endpoint("libretranslate", detect), methods=["POST"]),
+        Route("/translate", make_endpoint("libretranslate", translate), methods=["POST"]),
     ]
 
 
@@ -141,7 +142,7 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
 
 
 def _alternatives(lines: list[list[str]], most: int) -> list[str]:
-    """Returns more translations of a text, as many as its line with most hypotheses has."""
+    """Returns more translations of a text. The line with most hypotheses sets their number."""
     count = max(len(hypotheses) for hypotheses in lines) - 1
     return [_joined(lines, number) for number in range(1, 1 + min(most, count))]
 

@@ -21,16 +21,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from keras_transformer.export.artefact.signature import TOKENIZER_FILE
-from keras_transformer.export.serving.limits import Busy, Invalid, Late, WorkerLost, aside
+from keras_transformer.export.serving.limits import on_thread_if_large
+from keras_transformer.export.serving.refusals import Busy, Invalid, Late, WorkerLost
 from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.types import StrPath
 
 LINGER = 0.05  # seconds
-# Lines of a request, longest first, that may join a batch of another request; only these count as
-# waiting.
+# Number of a request's longest waiting lines that may join another request's batch. Only these
+# count as waiting.
 NEXT_LINES = 64
-DEATHS = 2  # workers that may die at the lines of a request
-# If so many times the tokens of a batch wait, batches grow with them, to twice as many.
+DEATHS = 2  # a request fails after this many workers died while computing it
+# Batches may grow to twice the size when more than this many batches of tokens wait.
 BATCHES_WAITING = 5
 # Characters whose tokens are counted; the rest of a longer line is assumed to be like them.
 SEEN = 1000
@@ -43,27 +44,39 @@ class QueuedRequest:
     """A request in the queue.
 
     Attributes:
+        items, lengths, seed: as above.
         results: list, one a line.
         tokens: int, tokens that the model read.
+        since: float, when the request came, by `time.monotonic`.
         waited: float, seconds in the queue until the last line was taken.
+        waiting: list of pairs: the length and the place of each line that waits, longest first.
+        unfinished_lines: int, lines that have no result yet.
+        alone: bool, whether the request shares no batch with others.
+        deaths: int, workers that have died while they computed the request.
+        done: future that ends with the last result, or with the error of the request.
     """
 
     def __init__(self, items: Lines, lengths: list[int], seed: int | None) -> None:
-        self.items, self.lengths, self.seed = items, lengths, seed
+        self.items: Lines = items
+        self.lengths: list[int] = lengths
+        self.seed: int | None = seed
         self.results: list[Any] = [None] * len(items)
-        self.tokens, self.waited = 0, 0.0
-        self.since = time.monotonic()
-        # Pairs of the length and the place of each line that waits, longest first.
-        self.waiting = sorted(zip(lengths, range(len(items)), strict=True), reverse=True)
-        self.open, self.alone, self.deaths = len(items), False, 0
+        self.tokens: int = 0
+        self.waited: float = 0.0
+        self.since: float = time.monotonic()
+        pairs = zip(lengths, range(len(items)), strict=True)
+        self.waiting: list[tuple[int, int]] = sorted(pairs, reverse=True)
+        self.unfinished_lines: int = len(items)
+        self.alone: bool = False
+        self.deaths: int = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, place: int, result: Any, tokens: int) -> None:
         """Sets the result of a line."""
         self.results[place] = result
         self.tokens += tokens
-        self.open -= 1
-        if not self.open and not self.done.done():
+        self.unfinished_lines -= 1
+        if not self.unfinished_lines and not self.done.done():
             self.done.set_result(None)
 
     def fail(self, error: Exception) -> None:
@@ -85,11 +98,11 @@ class LineQueue:
     """The bounded queue of one model. To be used in one event loop.
 
     Args:
-        compute: async function of a list of lines and a seed, which returns a `BatchResult`.
+        run_batch: async function of a list of lines and a seed, which returns a `BatchResult`.
         measure: function from a list of lines to their estimated lengths in tokens.
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, padding included; up to twice as many if many lines
-            wait. A longer line is a batch of its own.
+            wait. A longer line is computed alone.
         most_waiting: int, lines that wait before requests are refused.
 
     Attributes:
@@ -98,24 +111,25 @@ class LineQueue:
 
     def __init__(
         self,
-        compute: Callable[[Lines, int | None], Awaitable[Any]],
+        run_batch: Callable[[Lines, int | None], Awaitable[Any]],
         measure: Measure,
         workers: int = 1,
         batch_tokens: int = 512,
         most_waiting: int = 512,
     ) -> None:
-        self._compute, self._measure = compute, measure
+        self._run_batch, self._measure = run_batch, measure
         self._batch_tokens, self._most = batch_tokens, most_waiting
         self._requests: collections.deque[QueuedRequest] = collections.deque()  # by turns
-        self.waiting = self._free = 0
+        self.waiting: int = 0
+        self._free = 0
         self._suspect_runs = False
         self._arrived = asyncio.Event()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
 
-    async def compute(
+    async def submit(
         self, items: Lines, seed: int | None = None, deadline: float | None = None
     ) -> QueuedRequest:
-        """Computes the lines of a request.
+        """Puts a request into the queue, and waits until it is finished.
 
         Args:
             items: list of lines.
@@ -123,12 +137,15 @@ class LineQueue:
             deadline: float, by the event loop's time; or None. Lines that are not in a batch by
                 then are not computed.
 
+        Returns:
+            The `QueuedRequest` with its results.
+
         Raises:
             Busy: too many lines wait.
             Late: the deadline is over.
         """
         self._check_room()
-        lengths = await aside(SEEN * len(items), self._measure, items)
+        lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
         self._check_room()
         request = QueuedRequest(items, lengths, seed)
         if not items:
@@ -173,17 +190,18 @@ class LineQueue:
             begun = time.monotonic()
             is_suspect = batch[0][0].deaths > 0
             self._suspect_runs |= is_suspect
-            await self._compute_batch(batch, begun)
+            await self._finish_batch(batch, begun)
             if is_suspect:
                 self._suspect_runs = False
                 self._arrived.set()
-            if 1 < len({request for request, _ in batch}) > len(self._requests):
+            batch_requests = len({request for request, _ in batch})
+            if batch_requests > max(1, len(self._requests)):
                 await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
-    async def _compute_batch(self, batch: Batch, begun: float) -> None:
+    async def _finish_batch(self, batch: Batch, begun: float) -> None:
         items = [request.items[place] for request, place in batch]
         try:
-            result = await self._compute(items, batch[0][0].seed)
+            result = await self._run_batch(items, batch[0][0].seed)
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)

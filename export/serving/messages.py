@@ -68,8 +68,10 @@ _FIELDS = {
     ),
 }
 _ONE_OF = {"InferParameter": "parameter_choice"}
-# Of each message the kinds of its fields, by number from 0.
-_KINDS = {name: [text.split()[-2] for text in fields] for name, fields in _FIELDS.items()}
+# The types of the fields of each message, by number from 0.
+FIELD_TYPES: dict[str, list[str]] = {
+    name: [text.split()[-2] for text in fields] for name, fields in _FIELDS.items()
+}
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
@@ -133,7 +135,11 @@ def count_fields(name: str, data: bytes, most: int) -> int:
                 case 2:
                     length, place = _varint(data, place)
                     number = (tag >> 3) - 1
-                    kind = _KINDS[name][number] if 0 <= number < len(_KINDS[name]) else "bytes"
+                    kind = (
+                        FIELD_TYPES[name][number]
+                        if 0 <= number < len(FIELD_TYPES[name])
+                        else "bytes"
+                    )
                     if kind in _FIELDS:
                         left.append((place, place + length, kind))
                     elif kind not in ("string", "bytes"):

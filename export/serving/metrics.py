@@ -1,104 +1,23 @@
-"""Prometheus' metrics and the log: one line of JSON for each request, without its text."""
+"""The metrics of the service for Prometheus, and one line of JSON for each request."""
 
 import collections
 import json
 import sys
-import threading
 import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.engine import BatchResult
-from keras_transformer.export.serving.limits import Admission, Output
 from keras_transformer.export.serving.line_queue import LineQueue
+from keras_transformer.export.serving.request_log import Log, Output, Record
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 _LINES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Percentiles are computed from the latest requests.
 LATEST = 1024
 QUANTILES = (0.5, 0.95, 0.99)
-# Log lines that wait to be written; seconds that they have at the end; seconds in which lines are
-# gathered, to be written together.
-LOG_LINES, LOG_SECONDS, LOG_PAUSE = 10_000, 2.0, 0.02
-
-
-class Record:
-    """An open request: its bytes, and its numbers for metrics and log.
-
-    Args:
-        protocol: str.
-        admission: `Admission`, where its bytes count.
-
-    Attributes:
-        protocol, model: str.
-        lines, tokens, status: int; `status` as in HTTP.
-        waited: float, seconds in the queue.
-        start: float, by `time.monotonic`.
-        buffered: int, bytes.
-    """
-
-    def __init__(self, protocol: str, admission: Admission) -> None:
-        self.protocol, self.model = protocol, ""
-        self.lines = self.tokens = self.buffered = 0
-        self.waited, self.status = 0.0, 200
-        self.start = time.monotonic()
-        self._admission = admission
-
-    def buffer(self, count: int) -> None:
-        """Counts bytes that are kept for the request; raises `Busy` if there is no room."""
-        self._admission.buffer(count)
-        self.buffered += count
-
-    def free(self, count: int) -> None:
-        """Counts bytes no longer."""
-        self._admission.free(count)
-        self.buffered -= count
-
-
-class Log:
-    """Writes lines on a thread, so that a slow, full or closed output delays no response.
-
-    Args:
-        file: text file.
-        dropped: counter of the lines that were not written.
-    """
-
-    def __init__(self, file: Output, dropped: Counter) -> None:
-        self._file, self._dropped = file, dropped
-        self._lines: list[str] = []
-        self._arrived, self._closing = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-
-    def write(self, line: str) -> None:
-        """Queues a line. Drops it if `LOG_LINES` wait."""
-        if len(self._lines) >= LOG_LINES:
-            self._dropped.inc()
-            return
-        self._lines.append(line)
-        self._arrived.set()
-
-    def close(self) -> None:
-        """Writes what is queued, within `LOG_SECONDS`."""
-        self._closing.set()
-        self._arrived.set()
-        self._thread.join(LOG_SECONDS)
-
-    def _work(self) -> None:
-        while self._lines or not self._closing.is_set():
-            self._arrived.wait()
-            self._closing.wait(LOG_PAUSE)
-            self._arrived.clear()
-            lines = self._lines[:]
-            try:
-                self._file.write("".join(lines))
-                self._file.flush()
-            except (OSError, ValueError):  # full or closed
-                self._dropped.inc(len(lines))
-            del self._lines[: len(lines)]
-            if self._closing.is_set():
-                self._arrived.set()
 
 
 class Metrics:
@@ -112,7 +31,7 @@ class Metrics:
     """
 
     def __init__(self, log: Output | None = sys.stdout) -> None:
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = CollectorRegistry()
         batch, request = ("model", "replica"), ("protocol", "model")
         self._requests = self._make(Counter, "requests", "Requests.", (*request, "status"))
         self._seconds = self._make(
@@ -145,7 +64,7 @@ class Metrics:
         """Reports the open requests of a service and their bytes."""
         open_requests = self._make(Gauge, "open_requests", "Being read or computed.")
         buffered = self._make(Gauge, "buffered_bytes", "Of these requests.")
-        open_requests.set_function(lambda: admission.open)
+        open_requests.set_function(lambda: admission.open_requests)
         buffered.set_function(lambda: admission.buffered)
 
     def watch_queue(self, name: str, queue: LineQueue) -> None:

@@ -7,27 +7,27 @@ the log are applied here, and so are the same for every protocol.
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import MOST_SEED
+from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.engine import BatchResult, Description
-from keras_transformer.export.serving.limits import (
-    Admission,
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.line_queue import LineQueue, Lines
+from keras_transformer.export.serving.metrics import Metrics
+from keras_transformer.export.serving.pools import Pool
+from keras_transformer.export.serving.refusals import (
     Invalid,
     Late,
-    Limits,
     Refusal,
     Unavailable,
     Unknown,
 )
-from keras_transformer.export.serving.line_queue import LineQueue, Lines
-from keras_transformer.export.serving.metrics import Metrics, Record
-from keras_transformer.export.serving.pools import Pool
+from keras_transformer.export.serving.request_log import Record
 
-logger = logging.getLogger("keras_transformer.serving")
+logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 
 
 class Model:
@@ -48,24 +48,26 @@ class Model:
     def __init__(
         self, name: str, pool: Pool, description: Description, limits: Limits, metrics: Metrics
     ) -> None:
-        self.name, self.pool, self.description = name, pool, description
+        self.name: str = name
+        self.pool: Pool = pool
+        self.description: Description = description
         self._metrics, self._most_seconds = metrics, limits.deadline_seconds
-        self.queue = LineQueue(
-            self._compute, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
+        self.queue: LineQueue = LineQueue(
+            self._run_batch, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
         )
 
-    async def _compute(self, items: Lines, seed: int | None) -> BatchResult:
+    async def _run_batch(self, items: Lines, seed: int | None) -> BatchResult:
         try:
             # Every request of the batch is over by then, so a worker that hangs is given up.
             async with asyncio.timeout(self._most_seconds):
-                batch = await self.pool.compute(items, seed)
+                batch = await self.pool.run_batch(items, seed)
         except TimeoutError as error:
             raise Late("The batch took longer than any request may.") from error
         self._metrics.batch_done(self.name, batch)
         self.description = batch.description
         return batch
 
-    def seed(self, value: object) -> int | None:
+    def checked_seed(self, value: object) -> int | None:
         """Returns the seed of a request, checked."""
         if value is None:
             return None
@@ -89,7 +91,9 @@ class Models:
     """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self.limits, self.metrics, self.admission = limits, metrics, Admission(limits)
+        self.limits: Limits = limits
+        self.metrics: Metrics = metrics
+        self.admission: Admission = Admission(limits)
         self._models: dict[str, Model] = {}
         metrics.watch_admission(self.admission)
 
@@ -144,7 +148,7 @@ class Models:
         """
         record = Record(protocol, self.admission)
         try:
-            with self.admission.counted():
+            with self.admission.count_request():
                 yield record
         except Refusal as refusal:
             record.status = refusal.status
@@ -160,7 +164,7 @@ class Models:
             record.free(record.buffered)
             self.metrics.request_done(record)
 
-    async def compute(
+    async def answer(
         self,
         record: Record,
         model: Model,
@@ -168,7 +172,7 @@ class Models:
         seed: int | None = None,
         seconds: float | None = None,
     ) -> list[Any]:
-        """Computes the lines of a request.
+        """Returns the results of the lines of a request. The caller has checked their number.
 
         Args:
             record: from `request`.
@@ -178,12 +182,13 @@ class Models:
         Returns:
             The results, one a line.
         """
-        self.admission.check_lines(len(items))
         most = self.limits.deadline_seconds
-        deadline = time.monotonic() + min(most, most if seconds is None else max(0.0, seconds))
+        deadline = asyncio.get_running_loop().time() + min(
+            most, most if seconds is None else max(0.0, seconds)
+        )
         record.model = model.name
         record.lines += len(items)
-        request = await model.queue.compute(items, seed, deadline)
+        request = await model.queue.submit(items, seed, deadline)
         record.tokens += request.tokens
         record.waited = max(record.waited, request.waited)
         return request.results

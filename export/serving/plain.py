@@ -18,14 +18,15 @@ from starlette.types import Receive, Scope, Send
 
 from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
-from keras_transformer.export.serving.limits import WINDOW, Invalid, Refusal, TooLarge, TooSlow
-from keras_transformer.export.serving.metrics import Record
+from keras_transformer.export.serving.limits import WINDOW
 from keras_transformer.export.serving.models import Model, Models
+from keras_transformer.export.serving.refusals import Invalid, Refusal, TooLarge, TooSlow
+from keras_transformer.export.serving.request_log import Record
 
 _FORMATS = {"text": Format(), "json": Format(json=True)}
 
 
-def routes(models: Models, counted: Any) -> list[Route]:
+def routes(models: Models, make_endpoint: Any) -> list[Route]:
     """Returns the routes. `_Lines` counts its requests itself."""
     return [Route("/lines/{model}", _Lines(models), methods=["POST", "PUT"])]
 
@@ -38,7 +39,7 @@ class _Lines:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._models
-        with models.request("lines") as record, models.admission.computing(stream=True):
+        with models.request("lines") as record, models.admission.limit_computing(stream=True):
             stream = _Stream(receive, send, models, record)
             try:
                 await self._compute(Request(scope), stream, record)
@@ -60,7 +61,7 @@ class _Lines:
         async for lines in stream.lines():
             for start in range(0, len(lines), WINDOW):
                 window = lines[start : start + WINDOW]
-                computing = self._models.compute(record, model, window, seed, seconds)
+                computing = self._models.answer(record, model, window, seed, seconds)
                 results = await unless_gone(stream.reading, computing)
                 rows = (
                     format_result(n, result, form) for n, result in enumerate(results, number + 1)
@@ -77,7 +78,7 @@ def _options(query: QueryParams, model: Model) -> tuple[Format, int | None]:
         raise Invalid(f"Options are format, one of {', '.join(_FORMATS)}, and seed.")
     if seed is not None and not (seed.isascii() and seed.isdigit() and len(seed) < 12):
         raise Invalid("seed is an integer.")
-    return _FORMATS[form], model.seed(None if seed is None else int(seed))
+    return _FORMATS[form], model.checked_seed(None if seed is None else int(seed))
 
 
 class _Stream:

@@ -9,22 +9,20 @@ import asyncio
 import concurrent.futures
 import logging
 import pathlib
-from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from keras_transformer.export.serving.engine import BatchResult, Description, Engine
-from keras_transformer.export.serving.limits import FAILED, Refusal, WorkerLost
-from keras_transformer.export.serving.line_queue import make_measure
+from keras_transformer.export.serving.line_queue import Lines, Measure, make_measure
+from keras_transformer.export.serving.refusals import FAILED, Refusal, WorkerLost
 from keras_transformer.startup import SERVES
 from keras_transformer.types import StrPath
 
-logger = logging.getLogger("keras_transformer.serving")
-# Seconds between two signs of life of a replica; seconds without one until it counts as lost, as
-# where its process was stopped or its machine is gone; seconds that it may take to open.
-# Seconds between attempts to start one.
-BEAT, SILENCE, OPENING, RESTART = 1.0, 20.0, 300.0, 5.0
-Lines: TypeAlias = Sequence[str | bytes]
+logger: logging.Logger = logging.getLogger("keras_transformer.serving")
+HEARTBEAT_SECONDS = 1.0  # between two signs of life of a replica
+LOST_AFTER_SECONDS = 20.0  # without a sign of life: the process was stopped, or its machine is gone
+OPENING_SECONDS = 300.0  # that a replica may take to open its artefact
+RESTART_SECONDS = 5.0  # between two attempts to start a replica
 
 
 class Pool(Protocol):
@@ -39,7 +37,7 @@ class Pool(Protocol):
 
     workers: int
     batch_tokens: int
-    measure: Callable[[Lines], list[int]]
+    measure: Measure
 
     @property
     def ready(self) -> bool: ...
@@ -48,7 +46,7 @@ class Pool(Protocol):
         """Opens the artefact, and returns its `Description`."""
         ...
 
-    async def compute(self, items: Lines, seed: int | None = None) -> BatchResult:
+    async def run_batch(self, items: Lines, seed: int | None = None) -> BatchResult:
         """Computes a batch.
 
         Raises:
@@ -75,7 +73,9 @@ class LocalPool:
     def __init__(
         self, folder: StrPath, workers: int = 1, batch_tokens: int = 512, **options: Any
     ) -> None:
-        self.workers, self.batch_tokens = workers, batch_tokens
+        self.workers: int = workers
+        self.batch_tokens: int = batch_tokens
+        self.measure: Measure
         self._folder, self._options = folder, options
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "batch")
         # Batches that still run although the queue has given them up.
@@ -94,8 +94,8 @@ class LocalPool:
         self.measure = make_measure(self._folder)
         return self._engine.describe()
 
-    async def compute(self, items: Lines, seed: int | None = None) -> BatchResult:
-        batch = self._threads.submit(self._engine.compute, items, seed)
+    async def run_batch(self, items: Lines, seed: int | None = None) -> BatchResult:
+        batch = self._threads.submit(self._engine.run_batch, items, seed)
         try:
             return await asyncio.wrap_future(batch)
         except asyncio.CancelledError:
@@ -111,7 +111,7 @@ class LocalPool:
 class RayPool:
     """A pool of replicas: processes that Ray starts, each with an engine.
 
-    A replica that dies, or gives no sign of life for `SILENCE` seconds, is replaced by a new one.
+    A new replica replaces one that dies or gives no sign of life for `LOST_AFTER_SECONDS`.
 
     Args:
         ray: the module, with a connection to a cluster.
@@ -132,7 +132,9 @@ class RayPool:
         batch_tokens: int = 512,
         **options: Any,
     ) -> None:
-        self.workers, self.batch_tokens = replicas * workers, batch_tokens
+        self.workers: int = replicas * workers
+        self.batch_tokens: int = batch_tokens
+        self.measure: Measure
         self._ray, self._replicas, self._threads = ray, replicas, workers
         self._folder = str(pathlib.Path(folder).resolve())
         self._options = options | {"workers": workers, "batch_tokens": batch_tokens}
@@ -165,10 +167,10 @@ class RayPool:
         self._watching = [asyncio.create_task(self._watch(actor)) for actor in actors]
         return await actors[0].describe.remote()
 
-    async def compute(self, items: Lines, seed: int | None = None) -> BatchResult:
+    async def run_batch(self, items: Lines, seed: int | None = None) -> BatchResult:
         while (actor := await self._idle.get()) not in self._alive:
             pass
-        batch = asyncio.wrap_future(actor.compute.remote(items, seed).future())
+        batch = asyncio.wrap_future(actor.run_batch.remote(items, seed).future())
         batch.add_done_callback(lambda batch: self._finish(actor, batch))
         try:
             return await asyncio.shield(batch)
@@ -192,7 +194,7 @@ class RayPool:
         """Starts a replica, and waits until it has opened the artefact."""
         actor = self._actor.remote(self._folder, **self._options)
         try:
-            async with asyncio.timeout(OPENING):
+            async with asyncio.timeout(OPENING_SECONDS):
                 await actor.describe.remote()
         except BaseException:
             self._ray.kill(actor)
@@ -206,8 +208,8 @@ class RayPool:
         """Replaces a replica when it dies, and its successors."""
         while True:
             try:
-                await asyncio.sleep(BEAT)
-                async with asyncio.timeout(SILENCE):
+                await asyncio.sleep(HEARTBEAT_SECONDS)
+                async with asyncio.timeout(LOST_AFTER_SECONDS):
                     await actor.describe.remote()
             except (TimeoutError, self._ray.exceptions.RayError):
                 self._alive.discard(actor)
@@ -222,7 +224,7 @@ class RayPool:
                 return await self._start()
             except (TimeoutError, self._ray.exceptions.RayError):
                 logger.exception("a replica of %s does not start", self._folder)
-                await asyncio.sleep(RESTART)
+                await asyncio.sleep(RESTART_SECONDS)
 
     def _finish(self, actor: Any, batch: asyncio.Future[BatchResult]) -> None:
         if not batch.cancelled():

@@ -15,11 +15,12 @@ from typing import Any
 
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.ray_cluster import running_ray
-from keras_transformer.export.serving.limits import Limits, Output
+from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
+from keras_transformer.export.serving.request_log import Output
 from keras_transformer.types import StrPath
 
-MOST = 1000  # replicas, threads, workers
+MAX_WORKERS = 1000  # also of replicas and threads
 
 
 class MissingExtra(ImportError):
@@ -27,7 +28,7 @@ class MissingExtra(ImportError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Served:
+class ServedArtefact:
     """An artefact, and how it is served.
 
     Args:
@@ -47,8 +48,8 @@ class Served:
 
     Example:
 
-    >>> Served("out/onnx", replicas=2, threads=1)
-    Served(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, \
+    >>> ServedArtefact("out/onnx", replicas=2, threads=1)
+    ServedArtefact(folder='out/onnx', replicas=2, gpus=0, providers=None, threads=1, \
 workers=None, batch_tokens=512)
     """
 
@@ -65,8 +66,8 @@ workers=None, batch_tokens=512)
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-            if value is not None and name != "batch_tokens" and value > MOST:
-                raise ValueError(f"`{name}` must be at most {MOST}, got {value}.")
+            if value is not None and name != "batch_tokens" and value > MAX_WORKERS:
+                raise ValueError(f"`{name}` must be at most {MAX_WORKERS}, got {value}.")
         if not self.gpus >= 0:
             raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
 
@@ -76,7 +77,7 @@ workers=None, batch_tokens=512)
         return self.replicas is not None or self.gpus > 0
 
     def shares(self, cores: int) -> tuple[int, int]:
-        """Returns threads and workers of each process on a machine of so many cores."""
+        """Returns the numbers of threads and workers of each process, on a machine with `cores`."""
         share = max(1, cores // (self.replicas or 1))
         workers = self.workers
         if workers is None:
@@ -85,7 +86,7 @@ workers=None, batch_tokens=512)
 
 
 def serve(
-    models: Mapping[str, Served],
+    models: Mapping[str, ServedArtefact],
     host: str = "127.0.0.1",
     port: int = 8080,
     grpc_port: int | None = None,
@@ -103,7 +104,7 @@ def serve(
     A crash of native code then ends the service: let systemd or Kubernetes start it again.
 
     Args:
-        models: dict from names to `Served`.
+        models: dict from names to `ServedArtefact`.
         host: str, the address to listen at; only this machine reaches the default.
         port: int, of HTTP.
         grpc_port: int, of gRPC. Defaults to the next one.
@@ -127,7 +128,7 @@ def serve(
 
     Example:
 
-    >>> serve({"en-de": Served("out/onnx")})  # doctest: +SKIP
+    >>> serve({"en-de": ServedArtefact("out/onnx")})  # doctest: +SKIP
     True
     """
     if not drain_seconds >= 0:
@@ -175,7 +176,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _pools(models: Mapping[str, Served], ray_address: str | None) -> Iterator[dict[str, Pool]]:
+def _pools(
+    models: Mapping[str, ServedArtefact], ray_address: str | None
+) -> Iterator[dict[str, Pool]]:
     """Makes the pools of the models, and runs Ray meanwhile if a model needs it."""
     on_ray = {name for name, served in models.items() if ray_address or served.needs_ray}
     with contextlib.ExitStack() as stack:

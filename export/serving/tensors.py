@@ -16,18 +16,18 @@ In binary an element of type BYTES is its length, four bytes, the lowest first, 
 import importlib.metadata
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.runtime.lines import Format, format_result
-from keras_transformer.export.serving.limits import Invalid
 from keras_transformer.export.serving.models import Model, Models
+from keras_transformer.export.serving.refusals import Invalid
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")
-MOST = 2**63  # integers are below it, as in the protocol over gRPC
+MAX_INTEGER = 2**63  # integers are below it, as in the protocol over gRPC
 # The metadata of the server.
-SERVER = {
+SERVER: dict[str, Any] = {
     "name": "keras_transformer",
     "version": importlib.metadata.version("keras-transformer-onnx"),
     "extensions": ["binary_tensor_data"],
@@ -67,19 +67,11 @@ def described(model: Model) -> Fields:
     }
 
 
-def parse(
-    models: Models, model: Model, fields: Fields, read: Callable[[Fields], list[Any]]
-) -> Inference:
-    """Checks the fields of a request for inference.
-
-    Args:
-        models, model: what is asked.
-        fields: dict, of the request, as in JSON.
-        read: function from the fields of the input to its elements. It may stop above the lines
-            that a request may have.
+def get_input(fields: Fields) -> Fields:
+    """Returns the fields of the only input of a request, checked.
 
     Raises:
-        Invalid, TooLarge: the request is wrong.
+        Invalid: they are wrong.
     """
     inputs = get_objects(fields, "inputs")
     names = [tensor.get("name") for tensor in inputs]
@@ -91,16 +83,34 @@ def parse(
         raise Invalid(f"The input {INPUT!r} has the type BYTES, not {kind}.")
     shape = tensor.get("shape")
     fits = isinstance(shape, list) and 1 <= len(shape) <= 8
-    if not fits or not all(type(size) is int and 0 <= size < MOST for size in shape):
+    if not fits or not all(type(size) is int and 0 <= size < MAX_INTEGER for size in shape):
         raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shorten(shape)}.")
     if "shared_memory_region" in get_object(tensor, "parameters"):
         raise Invalid("Shared memory is not read: send the data.")
-    items, size = read(tensor), math.prod(shape)
+    return tensor
+
+
+def parse(
+    models: Models, model: Model, fields: Fields, shape: list[int], items: list[Any]
+) -> Inference:
+    """Checks the fields of a request for inference.
+
+    Args:
+        models, model: as the request names them.
+        fields: dict, of the request, as in JSON.
+        shape: list of int, of the input, as `get_input` returns it.
+        items: list of str or bytes, the elements of the input. More than a request may have are
+            refused, so a reader may stop there.
+
+    Raises:
+        Invalid, TooLarge: the request is wrong.
+    """
     models.admission.check_lines(len(items))
+    size = math.prod(shape)
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
     parameters = get_object(fields, "parameters")
-    seed, seconds = model.seed(parameters.get("seed")), _timeout(parameters.get("timeout"))
+    seed, seconds = model.checked_seed(parameters.get("seed")), _timeout(parameters.get("timeout"))
     return Inference(items, shape, _outputs(get_objects(fields, "outputs")), seed, seconds)
 
 
@@ -119,7 +129,7 @@ def _timeout(value: object) -> float | None:
     """Returns the seconds of the parameter `timeout`, which is in microseconds."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_INTEGER:
         raise Invalid(f"The parameter timeout is a number of microseconds, not {shorten(value)}.")
     return value / 1e6 if value else None
 

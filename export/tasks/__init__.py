@@ -10,11 +10,32 @@ the error (`staging`) and the names and heads of the artefact. A new kind of exp
 here with the methods of `ForwardTask`, and one line in each exporter that supports it.
 """
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import keras
+import tensorflow as tf
 
 from keras_transformer.export.tasks.forward import ForwardTask
 from keras_transformer.export.tasks.search import SearchTask
+from keras_transformer.types import Tensor
 
-__all__ = ["ForwardTask", "SearchTask", "Task"]
+__all__ = ["ForwardTask", "GraphSource", "SearchTask", "Task"]
 
 Task: TypeAlias = ForwardTask | SearchTask
+
+
+class GraphSource(NamedTuple):
+    """The source of one graph: a task, or one of the two functions of a stepwise search.
+
+    Attributes:
+        model: the Keras model whose weights the function reads.
+        function: function of inputs by name that returns a dict of outputs; it is traced.
+        specs: the `tf.TensorSpec` of each input, by name.
+        axes: function of the name and the rank of an input or output to the names of its axes.
+    """
+
+    model: keras.Model
+    function: Callable[..., dict[str, Tensor]]
+    specs: dict[str, tf.TensorSpec]
+    axes: Callable[[str, int], tuple[str, ...]]

@@ -18,8 +18,8 @@ from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
+    check_inputs,
     check_listed,
-    checked_inputs,
     made_up_inputs,
     plain_name,
     smallest,
@@ -159,7 +159,7 @@ class ForwardTask:
     def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
         """Inputs on which the export is proven; random ones if `samples` is `None`."""
         if samples is not None:
-            return [checked_inputs(case, self.specs) for case in check_listed(samples)]
+            return [check_inputs(case, self.specs) for case in check_listed(samples)]
         return made_up_inputs(self.specs, self.model, self.expected, self.longest)
 
     def expected(self, case: Case) -> dict[str, Array]:

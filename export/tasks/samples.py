@@ -127,7 +127,7 @@ def check_listed(samples: Sequence[Any]) -> Sequence[Any]:
     return samples
 
 
-def checked_inputs(case: Any, specs: Specs) -> dict[str, Array]:
+def check_inputs(case: Any, specs: Specs) -> dict[str, Array]:
     """A sample in the dtypes of `specs`; raises `ValueError` unless it has an array for each."""
     if not isinstance(case, dict) or set(case) != set(specs):
         given = sorted(case) if isinstance(case, dict) else type(case).__name__

@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
+    check_inputs,
     check_listed,
-    checked_inputs,
     made_up_inputs,
     most_ids,
     random_ids,
@@ -29,7 +29,7 @@ from keras_transformer.search.ranking import NOT_LISTED
 from keras_transformer.search.shortlist import Shortlisted
 from keras_transformer.types import Array, Ids, Tensor
 
-Search: TypeAlias = GreedySearch | BeamSearch | Sampling
+ExportableSearch: TypeAlias = GreedySearch | BeamSearch | Sampling
 Case: TypeAlias = Mapping[str, Array]
 
 
@@ -75,14 +75,14 @@ class SearchTask:
     def __init__(
         self,
         model: keras.Model,
-        search: Search,
+        search: ExportableSearch,
         max_length: int | None,
         shortlist: Shortlist | None = None,
         grammar: Any = None,
         passed: keras.Model | None = None,
     ) -> None:
         self.model: keras.Model = model
-        self.search: Search = search
+        self.search: ExportableSearch = search
         self.max_length: int | None = max_length
         self.passed: keras.Model | None = None if passed is model else passed
         self.shortlist: Shortlist | None = shortlist
@@ -128,7 +128,7 @@ class SearchTask:
     def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
         """Inputs on which the export is proven; random ones if `samples` is `None`."""
         samples = self._random_samples() if samples is None else check_listed(samples)
-        cases = [self._checked(sample) for sample in samples]
+        cases = [self._check_sample(sample) for sample in samples]
         if self.random:
             for seed, case in enumerate(cases, 17):
                 case[signature.SEED] = np.array(seed, np.int32)
@@ -145,15 +145,15 @@ class SearchTask:
 
         return made_up_inputs(self.sources, encoder, run, self.longest)
 
-    def _checked(self, sample: Any) -> dict[str, Array]:
+    def _check_sample(self, sample: Any) -> dict[str, Array]:
         """A sample as dict of arrays; raises `ValueError` unless the model reads it."""
         if not isinstance(sample, dict):
             sample = dict.fromkeys(self.sources, sample)
         if not self.vocab_size["source"]:
-            return checked_inputs(sample, self.sources)
-        return {name: self._checked_ids(np.asarray(ids)) for name, ids in sample.items()}
+            return check_inputs(sample, self.sources)
+        return {name: self._check_ids(np.asarray(ids)) for name, ids in sample.items()}
 
-    def _checked_ids(self, ids: Ids) -> Ids:
+    def _check_ids(self, ids: Ids) -> Ids:
         size, longest = self.vocab_size["source"], self.longest
         fits = ids.ndim == 2 and ids.size > 0 and ids.dtype.kind in "iu"
         if not (fits and 0 <= ids.min() and ids.max() < size):
@@ -266,10 +266,9 @@ class SearchTask:
         column = np.arange(chosen.shape[1])[None]
         pad = signature.SPECIAL_IDS["pad"]
         generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
-        count = np.maximum(generated.sum(axis=1), 1)
-        penalty = ((5.0 + count) / 6.0) ** getattr(self.search, "length_penalty", 0.0)
+        divisor = self.search.length_divisor(np.maximum(generated.sum(axis=1), 1))
         score, size = (
-            (np.where(generated, part, 0.0).sum(axis=1) / penalty).reshape(-1, width)
+            (np.where(generated, part, 0.0).sum(axis=1) / divisor).reshape(-1, width)
             for part in (chosen, spread)
         )
         return score, size

@@ -12,15 +12,14 @@ Shapes: B sentences, W hypotheses, H heads, L most steps of the batch, K and U s
 a value.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-import keras
 import tensorflow as tf
 
 from keras_transformer.decoding import Cache, States
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.tasks.search import SearchTask
+from keras_transformer.export.tasks import GraphSource, SearchTask
 from keras_transformer.layers.attention import FORBIDDEN
 from keras_transformer.search.inputs import read_inputs
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs, add_token
@@ -55,26 +54,10 @@ class FixedSlots(NamedTuple):
         written = tf.tensor_scatter_nd_update(past, places, tf.cast(new, past.dtype))
         return tf.cast(written, new.dtype)
 
-    def moved(self) -> "FixedSlots":
+    def next_step(self) -> "FixedSlots":
         """The slots of the next step."""
         step = [0, 0, self.step_bias.shape[1]]
         return self._replace(key_places=self.key_places + step, bias_places=self.bias_places + step)
-
-
-class Part(NamedTuple):
-    """The source of one graph: a task, or one of the two functions of a stepwise search.
-
-    Attributes:
-        model: the Keras model whose weights the function reads.
-        function: function of inputs by name that returns a dict of outputs; it is traced.
-        specs: the `tf.TensorSpec` of each input, by name.
-        axes: function of the name and the rank of an input or output to the names of its axes.
-    """
-
-    model: keras.Model
-    function: Callable[..., dict[str, Tensor]]
-    specs: dict[str, tf.TensorSpec]
-    axes: Callable[[str, int], tuple[str, ...]]
 
 
 class StepwiseSearch:
@@ -87,27 +70,36 @@ class StepwiseSearch:
 
     def __init__(self, task: SearchTask, dtype: str = "float32") -> None:
         self.task: SearchTask = task
+        # `task.searched` is the same model: this layout has no shortlist and no grammar.
         self.model: Any = task.model
         self.search: Any = task.search
         self.dtype: str = dtype
         self._state: dict[str, Nest] = {}  # all that is handed from step to step
 
     @property
-    def first(self) -> Part:
-        """The part before the first step. Trace it before you ask for `step`."""
-        return Part(self.model, self._first, self.task.specs, self._axes)
+    def first(self) -> GraphSource:
+        """The graph before the first step."""
+        return GraphSource(self.model, self._first, self.task.specs, self._axes)
 
     @property
-    def step(self) -> Part:
-        """The part that is one step."""
+    def step(self) -> GraphSource:
+        """The graph of one step. Trace `first` before you ask for it.
+
+        Raises:
+            RuntimeError: `first` was not traced.
+        """
+        if not self._state:
+            raise RuntimeError(
+                "`step` reads the tensors that `first` returns. Trace `first.function` before."
+            )
         specs = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
             for name, tensor in _tensors(self._state).items()
         }
-        return Part(self.model, self._step, specs, self._axes)
+        return GraphSource(self.model, self._step, specs, self._axes)
 
     def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """All tensors that a step reads, by name, for the source."""
+        """All tensors that a step reads, by name, for the source. `step` needs its `_state`."""
         task, search = self.task, self.search
         seed = {signature.SEED: inputs.pop(signature.SEED)} if task.random else {}
         inputs = read_inputs(self.model, inputs, task.max_length, None, search.min_length)
@@ -118,20 +110,20 @@ class StepwiseSearch:
         history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
         hypotheses = hypotheses._replace(history=history)
         cache = self._fixed_cache(batch_size, length)
-        self._state = self._divided(memory, loop_inputs, tf.zeros([], tf.int32), hypotheses, cache)
+        self._state = self._split(memory, loop_inputs, tf.zeros([], tf.int32), hypotheses, cache)
         return _tensors(self._state)
 
     def _step(self, **tensors: Tensor) -> dict[str, Tensor]:
         """The changed tensors after one step, and whether another step is needed."""
-        memory, loop_inputs, *before = self._joined(_with_tensors(self._state, tensors))
+        memory, loop_inputs, *before = self._join(_with_tensors(self._state, tensors))
         position, hypotheses, cache = add_token(
             self.search, self.model, memory, loop_inputs, *before
         )
         # The oldest column goes, so the last column is always the newest token.
         hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
         if not self.model.recurrent:
-            cache = cache._replace(by_sentence=cache.by_sentence.moved())
-        after = self._divided(memory, loop_inputs, position, hypotheses, cache)
+            cache = cache._replace(by_sentence=cache.by_sentence.next_step())
+        after = self._split(memory, loop_inputs, position, hypotheses, cache)
         changed = _tensors({name: after[name] for name in CHANGING if name in after})
         unfinished = tf.reduce_any(hypotheses.running > float("-inf"))
         return {
@@ -169,7 +161,7 @@ class StepwiseSearch:
         past_bias = tf.fill([batch_size, width, length * width], FORBIDDEN)
         return Cache(FixedSlots(blocks, step_bias, key_places, bias_places), past_bias)
 
-    def _divided(
+    def _split(
         self,
         memory: Nest,
         loop_inputs: LoopInputs,
@@ -197,24 +189,24 @@ class StepwiseSearch:
             "past_bias": past_bias,
         }
 
-    def _joined(
+    def _join(
         self, parts: Mapping[str, Nest]
     ) -> tuple[Nest, LoopInputs, Tensor, Hypotheses, Cache]:
-        """The inverse of `_divided`."""
+        """The inverse of `_split`."""
 
-        def joined(kind: Any) -> Any:
+        def build(kind: Any) -> Any:
             return kind(*[parts[name] for name in kind._fields])
 
         if self.model.recurrent:
             cache = Cache(by_hypothesis=States(parts["states"]))
         else:
-            cache = Cache(joined(FixedSlots), parts["past_bias"])
+            cache = Cache(build(FixedSlots), parts["past_bias"])
         memory = _cast(parts["memory"], self.model.compute_dtype)
         given = ()
         if signature.START_LENGTH in parts:
             given = GivenTokens(parts[signature.START_LENGTH], parts["tokens"])
         loop_inputs = LoopInputs(parts["limit"], given, parts["noise"])
-        return memory, loop_inputs, parts["position"], joined(Hypotheses), cache
+        return memory, loop_inputs, parts["position"], build(Hypotheses), cache
 
 
 def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:

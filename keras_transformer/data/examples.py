@@ -112,8 +112,9 @@ class Examples:
         labels = None if self.labels is None else self.labels[indices]
         return replace(self, columns=columns, empty=self.empty[indices], labels=labels)
 
-    def drawn(self, rng: np.random.Generator, longest: int) -> Self:
+    def drawn(self, seed: int, epoch: int, longest: int) -> Self:
         """Returns the examples of an epoch, which have at most the length `longest`."""
+        rng = np.random.default_rng([seed, epoch, 1])  # the order of the epoch has another one
         columns = {name: column.drawn(rng, longest) for name, column in self.columns.items()}
         return replace(self, columns=columns)
 

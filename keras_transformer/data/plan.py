@@ -127,7 +127,7 @@ class BatchPlan:
                 f"but a batch takes {self._longest} at most. Leave it out, or raise the limit (the "
                 "smallest of max_length, tokens_per_batch // batch_multiple, last boundary)."
             )
-        drawn = self._drawn_examples(0).lengths
+        drawn = examples.drawn(options.seed, 0, self._longest).lengths
         if options.bucket_boundaries is None:
             self._boundaries = _choose_boundaries(drawn, self._batch_size)
         else:
@@ -145,7 +145,7 @@ class BatchPlan:
 
         Earlier batches are not built.
         """
-        examples = self._drawn_examples(epoch)
+        examples = self.examples.drawn(self.options.seed, epoch, self._longest)
         multiple, static = self.options.batch_multiple, self.options.static_shapes
         for indices, length in self._order(epoch, examples.lengths)[batch:]:
             size = -(-len(indices) // multiple) * multiple  # B
@@ -153,10 +153,6 @@ class BatchPlan:
                 yield examples.batch(indices, max(size, self._batch_size(length)), length)
             else:
                 yield examples.batch(indices, size, None)
-
-    def _drawn_examples(self, epoch: int) -> Examples:
-        rng = np.random.default_rng([self.options.seed, epoch, 1])  # the order has another one
-        return self.examples.drawn(rng, self._longest)
 
     def _batch_size(self, length: int) -> int:
         """B of a full batch of examples of this length."""

@@ -126,6 +126,14 @@ class Search(loop.StepSearch):
         """The number of rows that the history has for each sentence."""
         return self.width
 
+    def length_divisor(self, count: Any) -> Any:
+        """Returns the divisor of the score of a hypothesis; 1 without a length penalty.
+
+        Args:
+            count: tensor or NumPy array of the numbers of tokens, at least 1.
+        """
+        return 1.0
+
     def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """Eager code compiles the search once for each model; other code traces it."""
         if not tf.executing_eagerly():
@@ -208,6 +216,10 @@ class Search(loop.StepSearch):
         return tf.logical_or(ends, count >= loop_inputs.limit)
 
     def _result(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> SearchResult:
+        """The result of finished hypotheses.
+
+        `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+        """
         ids = hypotheses.history[:, -self.width :]  # (B, W, t)
         if loop_inputs.given:
             ids = loop.without_prompt(ids, loop_inputs.given.prompt_length)

@@ -5,6 +5,7 @@ Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates.
 
 import numbers
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,12 +16,6 @@ from keras_transformer.search.inputs import check_flag, check_number
 from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
 from keras_transformer.search.ranking import ListedScores, select, top_candidates, top_k
 from keras_transformer.types import Tensor
-
-
-def _length_penalty(count: Tensor, alpha: float) -> Tensor:
-    """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14. Counts below 1 count as 1."""
-    count = tf.cast(tf.maximum(count, 1), tf.float32)
-    return tf.pow((5.0 + count) / 6.0, alpha)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -86,6 +81,10 @@ class BeamSearch(Search):
         """Running hypotheses, then finished ones: 2W rows."""
         return 2 * self.beam_width
 
+    def length_divisor(self, count: Any) -> Any:
+        """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14."""
+        return ((5.0 + count) / 6.0) ** self.length_penalty
+
     def advance(
         self,
         position: Tensor,
@@ -100,7 +99,7 @@ class BeamSearch(Search):
         ends = self._ends(token, count, loop_inputs)
 
         # 1. Finish: extensions that end among the best W compete with the finished hypotheses.
-        new_scores = total / _length_penalty(count, self.length_penalty)
+        new_scores = self._scores(total, count)
         finishes = tf.logical_and(ends, np.arange(total.shape[1]) < width)
         new_scores = tf.where(finishes, new_scores, -np.inf)
         old_and_new = tf.concat([hypotheses.scores, new_scores], axis=1)  # (B, 3W)
@@ -165,5 +164,9 @@ class BeamSearch(Search):
         if self.early_stop:
             return worst > -np.inf
         # No continuation scores above the sum so far over the length penalty of the longest.
-        best = running[:, :1] / _length_penalty(loop_inputs.limit, self.length_penalty)
+        best = self._scores(running[:, :1], loop_inputs.limit)
         return worst >= best
+
+    def _scores(self, total: Tensor, count: Tensor) -> Tensor:
+        """Sums of log-probabilities over the length penalty. Counts below 1 count as 1."""
+        return total / self.length_divisor(tf.cast(tf.maximum(count, 1), tf.float32))

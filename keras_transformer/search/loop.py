@@ -79,12 +79,6 @@ class LoopInputs(NamedTuple):
     given: GivenTokens | tuple[()]
     noise: Any = ()
 
-    def of(self, sentences: Tensor) -> "LoopInputs":
-        """The inputs for these sentences only."""
-        limit, given = take((self.limit, self.given), sentences)
-        noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), self.noise)
-        return LoopInputs(limit, given, noise)
-
     def count(self, position: Tensor) -> Tensor:
         """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
         if not self.given:
@@ -172,7 +166,10 @@ def run(
     ) -> tuple[Tensor, Tensor, Hypotheses, Cache]:
         chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
-        memory_part, inputs_part = take(memory, sentences), loop_inputs.of(sentences)
+        memory_part = take(memory, sentences)
+        limit, given = take((loop_inputs.limit, loop_inputs.given), sentences)
+        noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), loop_inputs.noise)
+        inputs_part = LoopInputs(limit, given, noise)
         enough = tf.shape(inputs_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
 
@@ -275,7 +272,10 @@ def given_at(
 
 
 def without_prompt(history: Tensor, prompt_length: Tensor) -> Tensor:
-    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end."""
+    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end.
+
+    `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+    """
     batch_size, width, length = tf.unstack(tf.shape(history))
     padded = tf.pad(history, [[0, 0], [0, 0], [0, 1]])  # (B, W, t + 1)
     # The history does not hold position 0, hence the 1.

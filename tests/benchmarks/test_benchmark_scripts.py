@@ -89,6 +89,7 @@ def test_every_script_explains_itself_and_has_one_subject():
     assert [name for name, count in lines.items() if count > 280] == []
 
 
+@pytest.mark.full
 def test_the_tables_of_the_pages_are_those_of_the_committed_figures():
     # A process of its own: a module of the tests bears the name of a benchmark.
     command = [sys.executable, str(SCRIPTS["tables"]), "--check"]

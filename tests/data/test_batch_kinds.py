@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 import pytest
-from support import processes
+from helpers import processes
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")

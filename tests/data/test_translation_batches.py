@@ -5,9 +5,9 @@ import logging
 
 import numpy as np
 import pytest
+from helpers import processes
 from hypothesis import given
 from hypothesis import strategies as st
-from support import processes
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")

@@ -8,7 +8,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from support import exports, guides, local_service, ports
+from helpers import exports, guides, local_service, ports
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Translator

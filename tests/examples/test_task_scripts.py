@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import pytest
-from support import bergamot_model, scripts
+from helpers import bergamot_model, scripts
 from support.sets.pictures import made_pictures
 from support.sets.series import made_series
 from support.sets.sound import log_bands

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import processes, scripts
+from helpers import processes, scripts
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")

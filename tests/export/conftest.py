@@ -1,7 +1,7 @@
 """What the tests of exports share: Node.js, with the package of `export/web`."""
 
 import pytest
-from support import node
+from helpers import node
 
 
 @pytest.fixture(scope="package")

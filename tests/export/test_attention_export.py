@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import exports, node
+from helpers import exports, node
 
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from support import exports
-from support.exports import LINES as TRAINED
+from helpers import exports
+from helpers.exports import LINES as TRAINED
 
 from keras_transformer.export import Comparison, compare, compare_with_keras, export_saved_model
 from keras_transformer.export.artefact.manifest import seal

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import exports
+from helpers import exports
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError

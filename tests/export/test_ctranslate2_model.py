@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from support import published
-from support.tiers import quick
+from helpers import published
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer import export

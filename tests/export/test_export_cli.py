@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
-from support import artefacts, exports, processes, runtime_process
-from support.exports import tiny
-from support.tiers import quick
+from helpers import artefacts, exports, processes, runtime_process
+from helpers.exports import tiny
+from helpers.tiers import quick
 
 from keras_transformer import export
 from keras_transformer.export import __main__ as cli

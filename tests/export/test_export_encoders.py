@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import encoders, exports
+from helpers import encoders, exports
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model

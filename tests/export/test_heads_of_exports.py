@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import exports
+from helpers.tiers import quick
 from keras import layers
-from support import exports
-from support.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer import export

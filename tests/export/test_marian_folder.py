@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from support import marian_folder, published
-from support.published import torch, transformers
-from support.tiers import quick
+from helpers import marian_folder, published
+from helpers.published import torch, transformers
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer import export

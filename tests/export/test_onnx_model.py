@@ -9,10 +9,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import tensorflow as tf
-from support import exports
-from support.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
-from support.linear_bias import LinearBias
-from support.tiers import quick
+from helpers import exports
+from helpers.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
+from helpers.linear_bias import LinearBias
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError, export_onnx, onnx_model

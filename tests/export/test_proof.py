@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import onnxruntime
 import pytest
+from helpers import exports
 from keras import layers, ops
-from support import exports
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError, export_onnx

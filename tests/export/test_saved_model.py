@@ -5,8 +5,8 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import exports, processes
-from support.exports import BEAM, LINES, MAX_LENGTH, source, tiny
+from helpers import exports, processes
+from helpers.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError, export_saved_model, saved_model

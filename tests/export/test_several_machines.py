@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from support import archives, artefacts, hosts
+from helpers import archives, artefacts, hosts
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 LINES = archives.lines(3000)

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx
 import pytest
-from support import exports
-from support.exports import LINES, MAX_LENGTH, source
-from support.tiers import quick
+from helpers import exports
+from helpers.exports import LINES, MAX_LENGTH, source
+from helpers.tiers import quick
 
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact

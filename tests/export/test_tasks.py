@@ -5,8 +5,8 @@ import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
+from helpers import exports
 from keras import layers, ops
-from support import exports
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError, export_onnx, export_saved_model

@@ -6,7 +6,7 @@ The model has two vocabularies, so each tokenizer must be used on its side.
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.exports import LINES, MAX_LENGTH, VOCAB, tiny, tokenizer
+from helpers.exports import LINES, MAX_LENGTH, VOCAB, tiny, tokenizer
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model, text_graph

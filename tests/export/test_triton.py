@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support import artefacts, exports, head_artefacts, seeded_artefact
+from helpers import artefacts, exports, head_artefacts, seeded_artefact
 
 from keras_transformer.export import ExportError, export_triton, triton
 from keras_transformer.export.artefact import signature

@@ -182,8 +182,9 @@ class Model:
                 shared = [self.name("layer")]
                 self.run(f"{shared[0]} = {self.filled(layer)}")
             filled = f"{shared[0]}({filled})"
-            self.layers.append((shared[0], layer))
         self.run(f"{made} = {filled}")
+        if arrow:
+            self.layers.append((shared[0], layer))
         return made
 
     def _nested(self):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.checks import normal, weights_of
+from helpers.checks import normal, weights_of
 
 import keras_transformer as kt
 from keras_transformer.importers import assign_weights

@@ -5,9 +5,9 @@ The model is made here, in the same format. Shapes: V vocabulary, D d_model.
 
 import numpy as np
 import pytest
+from helpers import bergamot_model
+from helpers.bergamot_model import CONFIG, LINES, Reference, translated
 from sentencepiece import SentencePieceProcessor
-from support import bergamot_model
-from support.bergamot_model import CONFIG, LINES, Reference, translated
 from support.marian_writer import write_model
 
 import keras_transformer as kt

@@ -7,8 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from support import exports, published
-from support.published import torch, transformers
+from helpers import exports, published
+from helpers.published import torch, transformers
 
 from keras_transformer.export import export_onnx
 from keras_transformer.importers import bert

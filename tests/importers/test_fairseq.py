@@ -6,8 +6,8 @@ Shapes: B batch, S source length, T target length, V ours.
 
 import numpy as np
 import pytest
-from support import published
-from support.published import torch, transformers
+from helpers import published
+from helpers.published import torch, transformers
 
 from keras_transformer.importers import fairseq
 from keras_transformer.importers.mapping import NEVER

@@ -2,8 +2,8 @@
 
 import keras
 import pytest
-from support import bergamot_model
-from support.bergamot_model import LINES, translated
+from helpers import bergamot_model
+from helpers.bergamot_model import LINES, translated
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Translator

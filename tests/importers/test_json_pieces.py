@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from support import published
-from support.published import transformers
+from helpers import published
+from helpers.published import transformers
 
 from keras_transformer.importers import bert, gpt2, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer

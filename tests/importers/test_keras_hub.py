@@ -9,8 +9,8 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import exports, hub_tasks, tiers
-from support.hub_tasks import LINES, NEW, hub
+from helpers import exports, hub_tasks, tiers
+from helpers.hub_tasks import LINES, NEW, hub
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx

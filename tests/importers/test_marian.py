@@ -11,8 +11,8 @@ import shutil
 
 import numpy as np
 import pytest
-from support import exports, published, tiers
-from support.published import torch, transformers
+from helpers import exports, published, tiers
+from helpers.published import torch, transformers
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from support.bergamot_model import shortlist_bytes
-from support.checks import normal
+from helpers.bergamot_model import shortlist_bytes
+from helpers.checks import normal
 from support.marian_writer import write_model
 
 from keras_transformer.importers.marian_binary import (

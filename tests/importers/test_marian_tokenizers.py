@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from support import marian_folder, node
-from support.marian_folder import TEXTS
-from support.published import torch
+from helpers import marian_folder, node
+from helpers.marian_folder import TEXTS
+from helpers.published import torch
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, proof

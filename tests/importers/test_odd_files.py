@@ -11,8 +11,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from support import bergamot_model
-from support.checks import normal
+from helpers import bergamot_model
+from helpers.checks import normal
 from support.marian_writer import write_model
 
 from keras_transformer.importers import bergamot, bert, gpt2, marian

@@ -5,8 +5,8 @@ Shapes: B batch, S source length, T target length, D d_model, V ours.
 
 import numpy as np
 import pytest
-from support import published, reference
-from support.published import torch
+from helpers import published, reference
+from helpers.published import torch
 
 from keras_transformer.importers import opennmt
 from keras_transformer.importers.mapping import NEVER

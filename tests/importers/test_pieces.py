@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import sentencepiece
-from support.bergamot_model import vocabulary as trained
+from helpers.bergamot_model import vocabulary as trained
 
 from keras_transformer.importers.mapping import logit_bias, row_order, rows
 from keras_transformer.importers.pieces import (

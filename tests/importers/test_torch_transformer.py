@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 import pytest
-from support import reference
-from support.checks import assert_close, integers, numpy64, randomise, weights_of
+from helpers import reference
+from helpers.checks import assert_close, integers, numpy64, randomise, weights_of
 
 from keras_transformer.importers.torch_transformer import load_weights, mapped_weights
 from keras_transformer.models import Transformer

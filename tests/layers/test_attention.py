@@ -9,9 +9,8 @@ import re
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from support import reference
-from support.checks import (
+from helpers import reference
+from helpers.checks import (
     LOW_PRECISION,
     assert_close,
     assert_rounding_only,
@@ -24,7 +23,8 @@ from support.checks import (
     randomise,
     weights_of,
 )
-from support.linear_bias import LinearBias
+from helpers.linear_bias import LinearBias
+from keras import ops
 
 from keras_transformer.layers.additive import AdditiveAttention
 from keras_transformer.layers.attention import (

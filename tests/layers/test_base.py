@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from support.checks import assert_close, compiled, normal, numpy64, randomise
+from helpers.checks import assert_close, compiled, normal, numpy64, randomise
 
 from keras_transformer.layers.additive import AdditiveAttention
 from keras_transformer.layers.attention import MultiHeadAttention

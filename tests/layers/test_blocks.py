@@ -7,8 +7,8 @@ F d_ff, M size of the memory.
 import keras
 import numpy as np
 import pytest
-from support import reference
-from support.checks import (
+from helpers import reference
+from helpers.checks import (
     LOW_PRECISION,
     assert_close,
     assert_rounding_only,

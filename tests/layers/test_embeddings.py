@@ -8,7 +8,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from support.checks import (
+from helpers.checks import (
     POLICIES,
     assert_close,
     check_gradients,

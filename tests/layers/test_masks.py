@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers import reference
 from keras import ops
-from support import reference
 
 from keras_transformer.layers import masks
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.checks import (
+from helpers.checks import (
     assert_close,
     check_layer,
     compiled,

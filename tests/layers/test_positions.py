@@ -5,8 +5,8 @@ import math
 import keras
 import numpy as np
 import pytest
-from support import reference
-from support.checks import (
+from helpers import reference
+from helpers.checks import (
     assert_close,
     check_gradients,
     check_layer,

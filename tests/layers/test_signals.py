@@ -5,8 +5,8 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from support import tiers
-from support.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
+from helpers import tiers
+from helpers.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
 
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.pooling import SequencePooling

@@ -6,8 +6,7 @@ Shapes: B batch, T target length, S source length, D d_model, F d_ff, V vocabula
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from support.checks import (
+from helpers.checks import (
     assert_close,
     assert_rounding_only,
     check_gradients,
@@ -19,6 +18,7 @@ from support.checks import (
     randomise,
     weights_of,
 )
+from keras import ops
 
 from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
 from keras_transformer.models import Transformer

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.checks import numpy64
+from helpers.checks import numpy64
 
 import keras_transformer as kt
 

@@ -9,9 +9,8 @@ import re
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from support import reference, tiers
-from support.checks import (
+from helpers import reference, tiers
+from helpers.checks import (
     LOW_PRECISION,
     assert_close,
     assert_rounding_only,
@@ -25,7 +24,8 @@ from support.checks import (
     randomise,
     weights_of,
 )
-from support.linear_bias import LinearBias
+from helpers.linear_bias import LinearBias
+from keras import ops
 
 from keras_transformer import (
     ClassToken,

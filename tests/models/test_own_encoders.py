@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from support import encoders
+from helpers import encoders
 
 import keras_transformer as kt
 

@@ -4,7 +4,7 @@ import gc
 
 import keras
 import pytest
-from support import tiers
+from helpers import tiers
 
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer

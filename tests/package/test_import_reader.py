@@ -1,7 +1,7 @@
 """The reader of imports itself: every way to import is seen, and what runs later is told apart."""
 
 import pytest
-from support.imports import PACKAGE, circle, own, parse, reached, run_by
+from helpers.imports import PACKAGE, circle, own, parse, reached, run_by
 
 SOURCES = {
     "import keras_transformer.layers.masks as m": {"layers.masks"},

@@ -9,7 +9,7 @@ import sys
 import zipfile
 
 import pytest
-from support import guides
+from helpers import guides
 
 import keras_transformer
 from keras_transformer import export

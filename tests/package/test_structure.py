@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 if __name__ == "__main__":  # pytest knows the folder of the helpers by its settings
     sys.path.insert(0, str(ROOT / "tests"))
 
-from support.imports import (  # noqa: E402
+from helpers.imports import (  # noqa: E402
     MODULES,
     PACKAGE,
     circle,
@@ -135,7 +135,7 @@ def test_imports_make_no_circle():
 def test_what_is_imported_can_be_read():
     """No computed names, no star, and no script: a script serves its own command alone."""
     computed = {"__import__", "import_module", "importlib.import_module", "eval", "exec"}
-    beside = {"benchmarks", "examples", "export", "support", "tests"}  # folders of the checkout
+    beside = {"benchmarks", "examples", "export", "helpers", "support", "tests"}  # folders
     unreadable = []
     for name, module in MODULES.items():
         calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.imports import PACKAGE, ROOT
+from helpers.imports import PACKAGE, ROOT
 
 
 @pytest.mark.full

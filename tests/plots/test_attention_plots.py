@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import encoders
+from helpers import encoders
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")

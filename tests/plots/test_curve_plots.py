@@ -1,11 +1,8 @@
 """Learning curves, and that figures are drawn without loading Matplotlib before."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from helpers import processes
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("matplotlib")
@@ -44,7 +41,4 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
-    )
-    assert "matplotlib" in done.stdout
+    assert "matplotlib" in processes.run("-c", code).stdout

@@ -1,7 +1,7 @@
 """What the tests of the tokenizer share."""
 
 import pytest
-from support.texts import CORPUS
+from helpers.texts import CORPUS
 
 from keras_transformer.text.tokenizer import Tokenizer
 

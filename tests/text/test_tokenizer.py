@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import sentencepiece
+from helpers.texts import CORPUS, LINES, ODD, any_text
 from hypothesis import given
-from support.texts import CORPUS, LINES, ODD, any_text
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer import FEW, Tokenizer

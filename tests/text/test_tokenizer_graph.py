@@ -4,9 +4,9 @@ import copy
 
 import numpy as np
 import pytest
+from helpers.texts import LINES, ODD, any_text
 from hypothesis import given
 from hypothesis import strategies as st
-from support.texts import LINES, ODD, any_text
 
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer

@@ -1,7 +1,7 @@
 """Where pieces stand in a text, in characters."""
 
 import pytest
-from support.texts import CORPUS, LINES, ODD
+from helpers.texts import CORPUS, LINES, ODD
 
 from keras_transformer.text.tokenizer import Tokenizer
 

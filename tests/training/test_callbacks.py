@@ -5,7 +5,7 @@ import types
 import keras
 import numpy as np
 import pytest
-from support.resuming import Letters, dataset, make_model, stop_at
+from helpers.resuming import Letters, dataset, make_model, stop_at
 
 import keras_transformer as kt
 from keras_transformer.training import callbacks

@@ -10,7 +10,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from support.resuming import (
+from helpers.resuming import (
     assert_equal_weights,
     dataset,
     fit,

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import ports, processes, tiers
+from helpers import ports, processes, tiers
 
 # 14 sentences; number 5 is padding alone, so that a batch, a replica or both have no token at all.
 # The last batch has fewer rows than replicas. Micro-batches: two of them make one large batch.

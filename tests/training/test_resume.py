@@ -12,8 +12,8 @@ import sys
 import keras
 import numpy as np
 import pytest
-from support import processes
-from support.resuming import (
+from helpers import processes
+from helpers.resuming import (
     LINES,
     Crash,
     assert_equal_weights,
@@ -167,7 +167,13 @@ def test_finished_run_gives_the_best_weights_again(tmp_path, patience, stateful)
 # A fit that broke off
 
 
-@pytest.mark.parametrize("ours", [True, False], ids=["our data", "other data"])
+@pytest.mark.parametrize(
+    "ours",
+    [
+        pytest.param(True, id="our data"),
+        pytest.param(False, id="other data", marks=pytest.mark.full),
+    ],
+)
 def test_fit_after_a_resumed_fit_that_broke_off_trains_on_its_own_data(tmp_path, ours):
     data = pairs()
     assert data.batches.batches_per_epoch >= 5
@@ -282,8 +288,10 @@ def test_run_with_other_settings_is_refused(tmp_path, changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"seed": 3}, "seed was 0, now 3"),
-        ({"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24"),
+        pytest.param({"seed": 3}, "seed was 0, now 3", marks=pytest.mark.full),
+        pytest.param(
+            {"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24", marks=pytest.mark.full
+        ),
         ({"lines": LINES[1:]}, "tokens was"),
     ],
 )

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from support import archives, artefacts
+from helpers import archives, artefacts
 
 from keras_transformer.export.archive import plan
 from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
@@ -68,7 +68,7 @@ def test_after_a_death_parts_are_answered_one_by_one(translator, inputs, tmp_pat
 @pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize(("part_lines", "most"), [(7, 5), (2000, 5), (3000, 3), (20_000, 1)])
 def test_groups_are_all_parts_in_order_and_end_with_short_ones(workers, part_lines, most):
-    parts = [plan.Part(str(i), "in", 1, 1, i, i * part_lines, part_lines) for i in range(101)]
+    parts = [plan.JobPart(str(i), "in", 1, 1, i, i * part_lines, part_lines) for i in range(101)]
     groups = plan.groups(parts, workers)
     assert [part for group in groups for part in group] == parts
     sizes = [len(group) for group in groups]

@@ -10,8 +10,8 @@ import tracemalloc
 import numpy as np
 import pyarrow
 import pytest
+from helpers import archives
 from pyarrow import parquet
-from support import archives
 
 from keras_transformer.export.archive.inputs import cut, kind_of, read
 from keras_transformer.export.runtime import lines

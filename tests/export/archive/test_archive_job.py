@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from support import archives, artefacts, head_artefacts, seeded_artefact
+from helpers import archives, artefacts, head_artefacts, seeded_artefact
 
 from keras_transformer.export import ray_cluster
 from keras_transformer.export.archive import ArchiveError, __main__, job, plan, run_archive

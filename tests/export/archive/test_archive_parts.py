@@ -5,8 +5,8 @@ import json
 import os
 
 import pytest
+from helpers import archives, artefacts, head_artefacts, seeded_artefact
 from pyarrow import parquet
-from support import archives, artefacts, head_artefacts, seeded_artefact
 
 from keras_transformer.export.archive import ArchiveError, outputs, plan
 from keras_transformer.export.archive.job import JobProgress

@@ -8,8 +8,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 import tensorflow as tf
-from keras import layers
-from support.exports import (
+from helpers.exports import (
     check,
     convert,
     fused,
@@ -19,6 +18,7 @@ from support.exports import (
     source,
     tiny,
 )
+from keras import layers
 
 from keras_transformer.export import ExportError
 from keras_transformer.export.graph.loops import sink_weights

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import onnx_ir as ir
 import pytest
+from helpers.exports import check, fused, numbers, operators, parsed, run
 from keras import layers
-from support.exports import check, fused, numbers, operators, parsed, run
 
 from keras_transformer.export.graph.channels_first import keep_channels_first
 from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions

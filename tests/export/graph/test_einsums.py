@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
+from helpers.exports import fused, operators, run
 from keras import layers, ops
-from support.exports import fused, operators, run
 
 
 def model_of(equation, output_shape, *shape, bias_axes=None):

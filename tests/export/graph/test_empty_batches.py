@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import onnx
 import pytest
+from helpers.exports import check, counts, fused, operators, session, tiny
 from keras import layers, ops
-from support.exports import check, counts, fused, operators, session, tiny
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
@@ -108,7 +108,9 @@ def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
     assert found["LSTM"] == 1 and found["Expand"] == 0 and found.total() <= 10
 
 
-@pytest.mark.parametrize("search", [Sampling(), BeamSearch(2)])
+@pytest.mark.parametrize(
+    "search", [pytest.param(Sampling(), marks=pytest.mark.full), BeamSearch(2)]
+)
 def test_steps_serve_an_empty_batch(tmp_path, search):
     kind = "generate" if isinstance(search, Sampling) else "translate"
     model = tiny(kind, num_layers=1)

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from support import exports
-from support.exports import BEAM, convert, counts, fused, graph, operators, run, source, tiny
+from helpers import exports
+from helpers.exports import BEAM, convert, counts, fused, graph, operators, run, source, tiny
 
 from keras_transformer.export.graph.fuse_patterns import Rule
 from keras_transformer.export.graph.simplify import simplify
@@ -63,7 +63,9 @@ def test_every_norm_and_attention_is_one_operator(models, precision):
     assert found["FusedMatMul"] == 1  # logits, by the embedding as it is
 
 
-@pytest.mark.parametrize("precision, most", [("float32", 18), ("float16", 14)])
+@pytest.mark.parametrize(
+    "precision, most", [("float32", 18), pytest.param("float16", 14, marks=pytest.mark.full)]
+)
 def test_a_decoder_block_is_few_nodes(precision, most):
     one, two = (fused(convert(tiny(num_layers=n), GreedySearch()), precision) for n in (1, 2))
     assert nodes(two, STEPS) - nodes(one, STEPS) <= most

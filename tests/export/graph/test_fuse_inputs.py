@@ -5,8 +5,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from keras import layers, ops
-from support.exports import (
+from helpers.exports import (
     check,
     convert,
     counts,
@@ -19,6 +18,7 @@ from support.exports import (
     source,
     tiny,
 )
+from keras import layers, ops
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.graph import fuse_attention

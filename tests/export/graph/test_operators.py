@@ -5,8 +5,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import tensorflow as tf
+from helpers.exports import fused, numbers, operators, run, session
 from keras import layers, ops
-from support.exports import fused, numbers, operators, run, session
 
 from keras_transformer.export import ExportError, export_onnx, onnx_model
 from keras_transformer.export.graph import conversion

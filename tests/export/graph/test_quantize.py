@@ -1,16 +1,15 @@
 """Reduced precision: integers that are right by hand, a loop that is reduced too, small losses."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from keras import layers, ops
-from onnx import TensorProto
-from support import exports
-from support.exports import (
+from helpers import exports, tiers
+from helpers.exports import (
     BEAM,
     MAX_LENGTH,
     body,
@@ -24,6 +23,8 @@ from support.exports import (
     source,
     tiny,
 )
+from keras import layers, ops
+from onnx import TensorProto
 
 from keras_transformer.export import ExportError, export_onnx, tasks
 from keras_transformer.export.graph.quantize import (
@@ -248,8 +249,15 @@ def proof(search):
     return task, cases, [task.expected(case) for case in cases]
 
 
-@pytest.mark.parametrize("search", [None, BEAM])
-@pytest.mark.parametrize("precision", [*INTEGERS, "float16"])
+@pytest.mark.parametrize(
+    "precision, search",
+    tiers.quick(
+        itertools.product([*INTEGERS, "float16"], [None, BEAM]),
+        ("int8", BEAM),
+        ("weight_int4", None),
+        ("float16", None),
+    ),
+)
 def test_proof_tells_rounding_from_damage(precision, search):
     task, cases, expected = proof(search)
     made = reduced(search, precision)

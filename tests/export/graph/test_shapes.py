@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.exports import numbers, parsed, run
+from helpers.exports import numbers, parsed, run
 
 from keras_transformer.export.graph.shape_data import product, quotient, symbol
 from keras_transformer.export.graph.shapes import InferredShapes

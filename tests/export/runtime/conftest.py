@@ -2,8 +2,8 @@
 
 import onnxruntime
 import pytest
-from support import artefacts, head_artefacts
-from support.machines import CPU, CUDA
+from helpers import artefacts, head_artefacts
+from helpers.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import Predictor
 

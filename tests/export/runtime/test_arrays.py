@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from support import artefacts, head_artefacts
+from helpers import artefacts, head_artefacts
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime import ArtefactError, Outputs, Predictor

@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import onnxruntime
 import pytest
-from support import array_search, artefacts, head_artefacts
+from helpers import array_search, artefacts, head_artefacts
 
 from keras_transformer.export.artefact import reader, signature
 from keras_transformer.export.artefact.manifest import checksum, seal, unseal

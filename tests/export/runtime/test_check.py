@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
-from support import (
+from helpers import (
     array_search,
     artefacts,
     head_artefacts,
@@ -17,7 +17,7 @@ from support import (
     runtime_process,
     seeded_artefact,
 )
-from support.machines import CPU, CUDA, cpu_machine, cuda_machine
+from helpers.machines import CPU, CUDA, cpu_machine, cuda_machine
 
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import __main__ as cli

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from support import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
+from helpers import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
 
 from keras_transformer.export.runtime import open_runner
 from keras_transformer.export.runtime.__main__ import main

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import head_artefacts
+from helpers import head_artefacts
 
 from keras_transformer import export
 from keras_transformer.export.artefact import signature, task_heads

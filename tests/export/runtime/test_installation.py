@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import onnxruntime
 import pytest
-from support import machines
-from support.machines import CPU, DRIVER, cpu_machine, cuda_machine
+from helpers import machines
+from helpers.machines import CPU, DRIVER, cpu_machine, cuda_machine
 
 from keras_transformer.export.runtime import installation
 from keras_transformer.export.runtime.installation import Driver, faults

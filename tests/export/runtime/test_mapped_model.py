@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from helpers import runtime_process
 from onnx import TensorProto, numpy_helper
-from support import runtime_process
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support import artefacts, head_artefacts
+from helpers import artefacts, head_artefacts
 
 from keras_transformer.export.runtime import (
     Answer,

@@ -6,8 +6,8 @@ import os
 
 import onnxruntime
 import pytest
-from support import artefacts
-from support.machines import CPU, CUDA
+from helpers import artefacts
+from helpers.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import ProviderError, Translator
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support import artefacts, node
+from helpers import artefacts, node
 
 import keras_transformer
 from keras_transformer import export

@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
+from helpers import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
 from hypothesis import given
 from hypothesis import strategies as st
-from support import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime import (

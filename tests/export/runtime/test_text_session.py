@@ -5,7 +5,7 @@ import types
 
 import onnx
 import pytest
-from support import artefacts, runtime_process
+from helpers import artefacts, runtime_process
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime import ArtefactError, open_text_model

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from support import artefacts, local_service, seeded_artefact
+from helpers import artefacts, local_service, seeded_artefact
 
 
 @pytest.fixture(scope="package")

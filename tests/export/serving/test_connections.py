@@ -7,12 +7,12 @@ import threading
 import time
 
 import pytest
-from support import local_service
-from support.service_requests import ask, infer, wait_for
+from helpers import local_service
+from helpers.service_requests import ask, infer, wait_for
 
 from keras_transformer.export.serving.limits import Limits
 
-SMALL = Limits(head_seconds=0.5, read_seconds=5, write_seconds=0.5)
+SMALL = Limits(header_seconds=0.5, read_seconds=5, write_seconds=0.5)
 BODY = json.dumps(infer()).encode()
 HEAD = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(
     BODY
@@ -92,7 +92,7 @@ def test_a_pipelined_body_has_its_own_time(small):
     with connected(small) as opened:
         opened.sendall(REQUEST + REQUEST[:-5])
         received(opened, b"model_name")
-        time.sleep(2 * SMALL.head_seconds)
+        time.sleep(2 * SMALL.header_seconds)
         opened.sendall(REQUEST[-5:])
         assert b"model_name" in received(opened, b"model_name")
 
@@ -102,7 +102,7 @@ def test_a_stalled_head_leaves_the_answer_before_it(small, local):
     try:
         with connected(small) as opened:
             opened.sendall(REQUEST + HEAD[:20])
-            time.sleep(2 * SMALL.head_seconds)
+            time.sleep(2 * SMALL.header_seconds)
             local.gate.set()
             assert b"model_name" in received(opened, b"model_name")
             with contextlib.suppress(ConnectionError):
@@ -117,7 +117,7 @@ def test_empty_lines_do_not_keep_a_connection(small):
         opened.sendall(LIVE)
         received(opened, b"live\n")
         opened.settimeout(0.1)
-        end = time.monotonic() + 10 * SMALL.head_seconds
+        end = time.monotonic() + 10 * SMALL.header_seconds
         with contextlib.suppress(ConnectionError):
             while time.monotonic() < end:
                 opened.sendall(b"\r\n")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from helpers import artefacts
 from libretranslatepy import LibreTranslateAPI
-from support import artefacts
 
 from keras_transformer.export.runtime import Generator, Translator
 

@@ -6,7 +6,7 @@ import shutil
 import threading
 
 import pytest
-from support import artefacts
+from helpers import artefacts
 
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.runtime import Translator
@@ -50,7 +50,7 @@ def opened(monkeypatch):
 def test_an_artefact_that_replaces_another_is_loaded(replaced, caplog):
     folder, replace = replaced
     engine = Engine(folder, threads=1)
-    version, expected = engine.describe().version, engine.compute([LINE]).results
+    version, expected = engine.describe().version, engine.run_batch([LINE]).results
     engine.reload()
     shutil.rmtree(folder)
     engine.reload()  # no folder: the old artefact stays in use
@@ -59,11 +59,11 @@ def test_an_artefact_that_replaces_another_is_loaded(replaced, caplog):
     for _ in range(2):
         engine.reload()
     assert sum("is not served" in record.message for record in caplog.records) == 1
-    assert engine.describe().version == version and engine.compute([LINE]).results == expected
+    assert engine.describe().version == version and engine.run_batch([LINE]).results == expected
 
     version = replace(3)
     engine.reload()
-    batch = engine.compute([LINE, ""])
+    batch = engine.run_batch([LINE, ""])
     assert batch.description.version == version
     assert batch.results == Translator(folder).n_best([LINE, ""])
     assert "tokens" in batch.results[0].error and batch.lengths == [0, 0]
@@ -110,7 +110,7 @@ def test_an_artefact_that_is_replaced_while_it_is_opened_is_not_mixed(replaced, 
     opened[0].extend([lambda: replace(5), lambda: None, lambda: None, lambda: replace(7)])
     for _ in range(3):
         engine.reload()
-        versions = {engine.compute([""]).description.version for _ in range(2)}
+        versions = {engine.run_batch([""]).description.version for _ in range(2)}
         assert versions == {engine.describe().version}
     assert engine.describe().version == Translator(folder).manifest["checksum"][:12]
 
@@ -134,7 +134,7 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
     async def use():
         pool = LocalPool(folder, 3, threads=1)
         await pool.open()
-        batches = await asyncio.gather(*(pool.compute(artefacts.LINES) for _ in range(3)))
+        batches = await asyncio.gather(*(pool.run_batch(artefacts.LINES) for _ in range(3)))
         await pool.close()
         return batches
 

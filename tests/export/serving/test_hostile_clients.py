@@ -11,8 +11,8 @@ import time
 
 import grpc
 import pytest
-from support import local_service
-from support.service_requests import (
+from helpers import local_service
+from helpers.service_requests import (
     LINE,
     ask,
     grpc_call,
@@ -29,7 +29,7 @@ INFER = "/v2/models/en-de/infer"
 SMALL = Limits(
     body_bytes=100_000,
     buffered_bytes=200_000,
-    head_seconds=0.5,
+    header_seconds=0.5,
     read_seconds=0.7,
     write_seconds=0.5,
     deadline_seconds=3.0,

@@ -9,8 +9,8 @@ import threading
 
 import grpc
 import pytest
-from support import local_service
-from support.service_requests import (
+from helpers import local_service
+from helpers.service_requests import (
     HEAD,
     LINE,
     ask,
@@ -31,7 +31,7 @@ SMALL = Limits(
     open_requests=20,
     waiting_lines=3,
     read_seconds=0.7,
-    head_seconds=0.4,
+    header_seconds=0.4,
 )
 
 

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from keras_transformer.export.serving.limits import Busy, Late
 from keras_transformer.export.serving.line_queue import NEXT_LINES, LineQueue
+from keras_transformer.export.serving.refusals import Busy, Late
 
 
 class Sender:
@@ -57,7 +57,7 @@ async def begun(queue, sender, *requests, seed=None):
     """Tasks of requests, of which the first is being computed while the others wait."""
     tasks = []
     for request in requests:
-        tasks.append(asyncio.create_task(queue.compute(request, seed)))
+        tasks.append(asyncio.create_task(queue.submit(request, seed)))
         await settled()
     assert sender.batches[0][0] == requests[0]
     return tasks
@@ -118,7 +118,7 @@ def test_batches_grow_with_what_waits_to_twice_the_tokens():
         await asyncio.gather(*tasks)
         # A fifth of what waits, but no more than 200 tokens, and no less than 100.
         assert [len(batch) for batch in sender.items()] == [1, 12, 10, 10, 10, 10, 8]
-        tasks = [asyncio.create_task(queue.compute([10])) for _ in range(300)]
+        tasks = [asyncio.create_task(queue.submit([10])) for _ in range(300)]
         await asyncio.gather(*tasks)
         assert len(sender.items()[7]) == 20
 
@@ -128,7 +128,7 @@ def test_batches_grow_with_what_waits_to_twice_the_tokens():
 def test_a_free_worker_gets_a_part_of_what_waits():
     async def test(queue, sender):
         await settled()  # both workers are there
-        task = asyncio.create_task(queue.compute([5] * 9))
+        task = asyncio.create_task(queue.submit([5] * 9))
         await settled()
         assert sender.items() == [[5] * 5, [5] * 4]
         sender.free.set()
@@ -141,7 +141,7 @@ def test_one_who_comes_to_an_idle_queue_does_not_wait():
     async def test(queue, sender):
         sender.free.set()
         for number in range(3):
-            task = asyncio.create_task(queue.compute([number]))
+            task = asyncio.create_task(queue.submit([number]))
             await settled()
             assert task.done()  # without waiting for a clock
 
@@ -152,10 +152,10 @@ def test_a_long_request_is_parted_and_put_together_in_order():
     async def test(queue, sender):
         sender.free.set()
         items = [7 * n % 23 for n in range(23)]
-        assert (await queue.compute(items)).results == [2 * item for item in items]
+        assert (await queue.submit(items)).results == [2 * item for item in items]
         for batch in sender.items():
             assert len(batch) == 1 or len(batch) * max(batch) <= 2 * 30
-        assert (await queue.compute([])).results == []
+        assert (await queue.submit([])).results == []
 
     queued(test, batch_tokens=30)
 
@@ -163,8 +163,8 @@ def test_a_long_request_is_parted_and_put_together_in_order():
 def test_seeds_are_kept_apart():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [2], seed=7)
-        tasks += [asyncio.create_task(queue.compute([3], 8))]
-        tasks += [asyncio.create_task(queue.compute([4], 7))]
+        tasks += [asyncio.create_task(queue.submit([3], 8))]
+        tasks += [asyncio.create_task(queue.submit([4], 7))]
         await settled()
         sender.free.set()
         assert [(await task).results for task in tasks] == [[2], [4], [6], [8]]
@@ -178,11 +178,11 @@ def test_a_full_queue_refuses_and_late_requests_are_left_out():
         loop = asyncio.get_running_loop()
         (first,) = await begun(queue, sender, [1])
         with pytest.raises(Late):
-            await queue.compute(["late", "late"], deadline=loop.time() + 0.05)
-        kept = asyncio.create_task(queue.compute([5, 5, 5]))
+            await queue.submit(["late", "late"], deadline=loop.time() + 0.05)
+        kept = asyncio.create_task(queue.submit([5, 5, 5]))
         await settled()
         with pytest.raises(Busy, match="3 lines wait already"):
-            await queue.compute([6])
+            await queue.submit([6])
         sender.free.set()
         assert (await first).results == [2] and (await kept).results == [10] * 3
         assert "late" not in [item for items, _ in sender.batches for item in items]
@@ -199,7 +199,7 @@ def test_a_client_that_goes_takes_its_waiting_lines_along():
         first.cancel()  # its batch goes on, and is thrown away
         await asyncio.wait([first])
         sender.free.set()
-        assert (await queue.compute([3])).results == [6]
+        assert (await queue.submit([3])).results == [6]
         assert sender.items() == [[1], [3]]
 
     queued(test)
@@ -209,7 +209,7 @@ def test_of_a_long_request_only_the_next_lines_fill_the_queue():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [2] * 1000)
         assert queue.waiting == NEXT_LINES
-        tasks.append(asyncio.create_task(queue.compute([2])))
+        tasks.append(asyncio.create_task(queue.submit([2])))
         sender.free.set()
         assert [len((await task).results) for task in tasks] == [1, 1000, 1]
 
@@ -223,7 +223,7 @@ def test_an_error_reaches_those_of_its_batch_and_no_other():
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in found[1:4]] == [ZeroDivisionError] * 3
         assert found[0].results == [100] and found[4].results == [140]
-        assert queue.waiting == 0 and (await queue.compute([1])).results == [2]
+        assert queue.waiting == 0 and (await queue.submit([1])).results == [2]
 
     queued(test, batch_tokens=100)
 
@@ -232,7 +232,7 @@ def test_answers_that_are_too_few_are_an_error_and_the_queue_goes_on():
     async def test(queue, sender):
         sender.free.set()
         with pytest.raises(ValueError, match="shorter"):
-            await queue.compute(["lost"])
-        assert (await queue.compute([3])).results == [6]
+            await queue.submit(["lost"])
+        assert (await queue.submit([3])).results == [6]
 
     queued(test)

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 
-from support import local_service
-from support.service_requests import ask, infer, wait_for
+from helpers import local_service
+from helpers.service_requests import ask, infer, wait_for
 
 INFER = "/v2/models/en-de/infer"
 
@@ -38,9 +38,9 @@ def test_a_log_that_cannot_be_written_changes_no_answer(folder):
 
 
 def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
-    from keras_transformer.export.serving import metrics
+    from keras_transformer.export.serving import request_log
 
-    monkeypatch.setattr(metrics, "LOG_LINES", 5)
+    monkeypatch.setattr(request_log, "LOG_LINES", 5)
     output = Output()
     running = local_service.Running({"en-de": local_service.Pool(folder)}, log=output)
     for _ in range(10):
@@ -54,7 +54,7 @@ def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
 def test_lines_that_come_together_are_written_together():
     from prometheus_client import CollectorRegistry, Counter
 
-    from keras_transformer.export.serving.metrics import Log
+    from keras_transformer.export.serving.request_log import Log
 
     class Blocks(Output):
         def write(self, text):
@@ -74,8 +74,10 @@ def test_lines_that_come_together_are_written_together():
 WRITER = """
 import os, sys
 from keras_transformer.export.serving.__main__ import _Output
-from keras_transformer.export.serving.limits import Admission, Limits
-from keras_transformer.export.serving.metrics import Metrics, Record
+from keras_transformer.export.serving.admission import Admission
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.metrics import Metrics
+from keras_transformer.export.serving.request_log import Record
 
 os.set_blocking(1, False)
 metrics, admission = Metrics(_Output()), Admission(Limits())

@@ -8,19 +8,19 @@ import signal
 import time
 
 import pytest
-from support import faulty_engine
+from helpers import faulty_engine
 
 from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving import pools
-from keras_transformer.export.serving.limits import Invalid, Refusal, WorkerLost
 from keras_transformer.export.serving.line_queue import DEATHS, LineQueue
 from keras_transformer.export.serving.pools import LocalPool, RayPool
+from keras_transformer.export.serving.refusals import Invalid, Refusal, WorkerLost
 
 
 @pytest.fixture(scope="module")
 def ray():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))  # for `support`
+        patch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))  # for `helpers`
         with running_ray("local", num_cpus=2) as module:
             yield module
 
@@ -40,7 +40,7 @@ def using(request, monkeypatch, tmp_path):
             else:
                 pool = LocalPool(tmp_path, 4)
             await pool.open()
-            queue = LineQueue(pool.compute, lambda items: [1] * len(items), pool.workers, 2)
+            queue = LineQueue(pool.run_batch, lambda items: [1] * len(items), pool.workers, 2)
             try:
                 return await asyncio.wait_for(use(pool, queue), 120)
             finally:
@@ -67,7 +67,7 @@ async def until(holds):
 def test_batches_are_computed_at_the_same_time(using):
     async def use(pool, queue):
         begun = time.monotonic()
-        batches = await asyncio.gather(*(pool.compute(["sleep"], seed) for seed in range(4)))
+        batches = await asyncio.gather(*(pool.run_batch(["sleep"], seed) for seed in range(4)))
         return [batch.results for batch in batches], time.monotonic() - begun
 
     results, seconds = using(use)
@@ -85,15 +85,15 @@ def test_errors_reach_the_client_and_the_worker_goes_on(using, line, kind, messa
     async def use(pool, queue):
         for _ in range(pool.workers):
             with pytest.raises(kind, match=message):
-                await pool.compute([line])
-        return (await pool.compute(["a"], 3)).results
+                await pool.run_batch([line])
+        return (await pool.run_batch(["a"], 3)).results
 
     assert using(use) == ["a 3"]
 
 
 def test_a_request_that_the_model_refuses_fails_alone(using):
     async def use(pool, queue):
-        requests = (queue.compute(lines, 1) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9))
+        requests = (queue.submit(lines, 1) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9))
         return await asyncio.gather(*requests, return_exceptions=True)
 
     first, refused, *others = using(use)
@@ -103,12 +103,12 @@ def test_a_request_that_the_model_refuses_fails_alone(using):
 
 def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
     async def use(pool, queue):
-        hanging = [asyncio.create_task(pool.compute(["hang"])) for _ in range(pool.workers - 1)]
+        hanging = [asyncio.create_task(pool.run_batch(["hang"])) for _ in range(pool.workers - 1)]
         await asyncio.sleep(0.2)
         for batch in hanging:
             batch.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
-        return [(await pool.compute(["a"], 1)).results for _ in range(5)], pool.ready
+        return [(await pool.run_batch(["a"], 1)).results for _ in range(5)], pool.ready
 
     assert using(use) == ([["a 1"]] * 5, True)
 
@@ -116,7 +116,7 @@ def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
 @pytest.mark.parametrize("using", ["local"], indirect=True)
 def test_threads_that_all_hang_are_not_ready_until_one_goes_on(using):
     async def use(pool, queue):
-        hanging = [asyncio.create_task(pool.compute(["hang"])) for _ in range(pool.workers)]
+        hanging = [asyncio.create_task(pool.run_batch(["hang"])) for _ in range(pool.workers)]
         await asyncio.sleep(0.2)
         for batch in hanging:
             batch.cancel()
@@ -124,7 +124,7 @@ def test_threads_that_all_hang_are_not_ready_until_one_goes_on(using):
         before = pool.ready
         faulty_engine.HANGING.set()
         await until(lambda: pool.ready)
-        return before, (await pool.compute(["a"], 1)).results
+        return before, (await pool.run_batch(["a"], 1)).results
 
     assert using(use) == (False, ["a 1"])
 
@@ -134,8 +134,8 @@ def test_threads_that_all_hang_are_not_ready_until_one_goes_on(using):
 def test_other_errors_of_a_replica_are_logged(using, caplog, line):
     async def use(pool, queue):
         with pytest.raises(Refusal, match="its log says why"):
-            await pool.compute([line])
-        return (await pool.compute(["a"], 1)).results
+            await pool.run_batch([line])
+        return (await pool.run_batch(["a"], 1)).results
 
     assert using(use) == ["a 1"] and "a replica has failed" in caplog.text
 
@@ -143,16 +143,16 @@ def test_other_errors_of_a_replica_are_logged(using, caplog, line):
 @on_ray
 def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
     async def use(pool, queue):
-        first = (await pool.compute(["a"])).replica
-        slow = [asyncio.create_task(queue.compute(["sleep"], seed)) for seed in range(4)]
+        first = (await pool.run_batch(["a"])).replica
+        slow = [asyncio.create_task(queue.submit(["sleep"], seed)) for seed in range(4)]
         await asyncio.sleep(0.5)
         os.kill(int(first), signal.SIGKILL)
         results = [(await request).results for request in slow]
         replicas = set()
         while len(replicas - {first}) < 2:  # the other one, and then the new one
-            await queue.compute(["a"])  # no request fails
+            await queue.submit(["a"])  # no request fails
             with contextlib.suppress(WorkerLost):
-                replicas.add((await pool.compute(["a"])).replica)
+                replicas.add((await pool.run_batch(["a"])).replica)
         return results
 
     assert using(use) == [[f"sleep {seed}"] for seed in range(4)]
@@ -161,7 +161,7 @@ def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
 @on_ray
 def test_a_request_that_kills_replicas_fails_and_its_neighbours_are_answered(using):
     async def use(pool, queue):
-        requests = (queue.compute(lines, 1) for lines in (["a", "b"], ["die", "c"], ["d"]))
+        requests = (queue.submit(lines, 1) for lines in (["a", "b"], ["die", "c"], ["d"]))
         return await asyncio.gather(*requests, return_exceptions=True), pool.ready
 
     (first, poisoned, last), _ = using(use)
@@ -171,11 +171,11 @@ def test_a_request_that_kills_replicas_fails_and_its_neighbours_are_answered(usi
 
 @on_ray
 def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
-    monkeypatch.setattr(pools, "SILENCE", 3.0)
+    monkeypatch.setattr(pools, "LOST_AFTER_SECONDS", 3.0)
 
     async def use(pool, queue):
-        first = (await pool.compute(["a"])).replica
-        begun = [asyncio.create_task(queue.compute(["sleep"], seed)) for seed in range(4)]
+        first = (await pool.run_batch(["a"])).replica
+        begun = [asyncio.create_task(queue.submit(["sleep"], seed)) for seed in range(4)]
         await asyncio.sleep(1)
         os.kill(int(first), signal.SIGSTOP)
         return [(await request).results for request in begun]

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from support import local_service
-from support.service_requests import LINE, ask, grpc_call, grpc_infer, infer, raw
+from helpers import local_service
+from helpers.service_requests import LINE, ask, grpc_call, grpc_infer, infer, raw
 
 from keras_transformer.export.serving.limits import Limits
 

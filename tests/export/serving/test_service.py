@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 import pytest
-from support import artefacts
+from helpers import artefacts
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
@@ -272,11 +272,11 @@ def test_names_and_options_of_the_command():
     assert (found.providers, found.batch_tokens) == (["P"], 9)
     assert command.named("out/onnx")[0] == "onnx"
     assert found.shares(8) == (4, 1)  # a GPU has one worker
-    assert command.Served("x").shares(8) == (1, 8)
-    assert command.Served("x", replicas=4).shares(8) == (1, 2)
-    assert command.Served("x", threads=2).shares(8) == (2, 4)
-    assert command.Served("x", workers=1).shares(8) == (8, 1)
-    assert command.Served("x", replicas=16).shares(8) == (1, 1)
+    assert command.ServedArtefact("x").shares(8) == (1, 8)
+    assert command.ServedArtefact("x", replicas=4).shares(8) == (1, 2)
+    assert command.ServedArtefact("x", threads=2).shares(8) == (2, 4)
+    assert command.ServedArtefact("x", workers=1).shares(8) == (8, 1)
+    assert command.ServedArtefact("x", replicas=16).shares(8) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from support import artefacts, exports, node, web
+from helpers import artefacts, exports, node, web
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import seal

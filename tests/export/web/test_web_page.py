@@ -5,7 +5,7 @@ import http.server
 import threading
 
 import pytest
-from support import exports, node, web
+from helpers import exports, node, web
 
 from keras_transformer.export import export_attention
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 from keras_transformer.export.serving.engine import BatchResult, Description
-from keras_transformer.export.serving.limits import FAILED, Invalid, Refusal
+from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 
 HANGING = threading.Event()  # set: batches that hang go on
 
@@ -24,7 +24,7 @@ class FaultyEngine:
     def describe(self):
         return self._description
 
-    def compute(self, items, seed=None):
+    def run_batch(self, items, seed=None):
         if "die" in items:
             os._exit(3)
         if "hang" in items:

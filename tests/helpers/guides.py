@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import num2words
-from support import processes
+from helpers import processes
 
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.py)\n")

@@ -10,7 +10,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from support import shared
+from helpers import shared
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "export" / "web"

@@ -4,7 +4,7 @@ Shapes: B rows, N numbers of a row; beam width 1.
 """
 
 import onnx
-from support import artefacts, head_artefacts
+from helpers import artefacts, head_artefacts
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>

@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import onnxruntime
-from support import shared
+from helpers import shared
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact import signature

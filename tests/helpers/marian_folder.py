@@ -2,9 +2,9 @@
 
 import json
 
-from support import published
-from support.bergamot_model import vocabulary as trained
-from support.published import transformers
+from helpers import published
+from helpers.bergamot_model import vocabulary as trained
+from helpers.published import transformers
 
 from keras_transformer.importers.pieces import piece_ids
 

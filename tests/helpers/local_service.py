@@ -36,13 +36,13 @@ class Pool(LocalPool):
         self.measure = self._own_measure or self.measure
         return description
 
-    async def compute(self, items, seed=None):
+    async def run_batch(self, items, seed=None):
         self.batches.append((items, seed))
         if self.fails:
             raise self.fails.pop(0)
         while not self.gate.is_set():
             await asyncio.sleep(0.005)
-        return await super().compute(items, seed)
+        return await super().run_batch(items, seed)
 
 
 class Running:

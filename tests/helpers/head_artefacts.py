@@ -4,7 +4,7 @@ Shapes: B rows, S tokens.
 """
 
 import onnx
-from support import artefacts
+from helpers import artefacts
 
 from keras_transformer.export.artefact import signature
 

@@ -5,7 +5,7 @@ is lower by 1. Shapes: B prompts, S prompt length; beam width 2, target length S
 """
 
 import onnx
-from support import artefacts
+from helpers import artefacts
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 

@@ -5,7 +5,7 @@ import os
 import random
 
 import numpy as np
-from support import node, texts
+from helpers import node, texts
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.runtime.lines import text_of

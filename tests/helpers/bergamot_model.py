@@ -7,7 +7,7 @@ import io
 
 import numpy as np
 import sentencepiece
-from support import reference
+from helpers import reference
 from support.marian_writer import write_model
 
 from keras_transformer.importers.marian_binary import SHORTLIST_MAGIC, read_model

@@ -1,7 +1,7 @@
 """Proves serving in an environment that holds the extra `serve` and nothing else.
 
-    full/bin/python tests/support/check_serving.py make FOLDER  # where all is: artefacts
-    serve/bin/python tests/support/check_serving.py FOLDER      # where only `serve` is: uses them
+    full/bin/python tests/helpers/check_serving.py make FOLDER  # where all is: artefacts
+    serve/bin/python tests/helpers/check_serving.py FOLDER      # where only `serve` is: uses them
 
 The first makes an artefact of each kind, FOLDER-TASK, and leaves what Keras wrote beside it, in
 FOLDER-TASK.txt. The second answers the same lines through the command line and checks that it

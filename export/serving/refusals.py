@@ -1,0 +1,81 @@
+"""Refusals: one class for each reason why the service does not answer a request.
+
+Each has a status of HTTP and the name of a status of gRPC. Only gRPC's protocol needs its package.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+FAILED = "The service has failed at this request; its log says why."
+REASON = 500  # characters; gRPC sends a reason as metadata, and clients accept 8 KiB of it
+CLOSE = {"Connection": "close"}
+RETRY = {"Retry-After": "1"}
+
+
+class Refusal(Exception):
+    """A request that is not answered. The client gets the reason, cut to `REASON` characters.
+
+    Args:
+        reason: str.
+
+    Attributes:
+        status: int, of HTTP.
+        code: str, the name of a status of gRPC.
+        headers: dict of additional HTTP headers, or None.
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "INTERNAL"
+    headers: ClassVar[Mapping[str, str] | None] = None
+
+    def __init_subclass__(
+        cls, status: int, code: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        cls.status, cls.code, cls.headers = status, code, headers
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason[:REASON])
+
+
+class Invalid(Refusal, status=400, code="INVALID_ARGUMENT"):
+    """The request is not what the protocol or the model takes: sent again, it fails again."""
+
+
+class Forbidden(Refusal, status=403, code="PERMISSION_DENIED"):
+    """A browser sends the request for a page of another origin."""
+
+
+class Unknown(Refusal, status=404, code="NOT_FOUND"):
+    """There is no such model, version or address."""
+
+
+class TooSlow(Refusal, status=408, code="DEADLINE_EXCEEDED", headers=CLOSE):
+    """The request did not arrive in time."""
+
+
+class TooLarge(Refusal, status=413, code="OUT_OF_RANGE"):
+    """The request is larger than what the service reads."""
+
+
+class WrongType(Refusal, status=415, code="INVALID_ARGUMENT"):
+    """The content's type or encoding is one that the protocol does not read."""
+
+
+class HeadersTooLarge(Refusal, status=431, code="OUT_OF_RANGE"):
+    """The headers of the HTTP request are larger than what the service reads."""
+
+
+class Busy(Refusal, status=429, code="RESOURCE_EXHAUSTED", headers=RETRY):
+    """The service has no room. A client may repeat the request after a while."""
+
+
+class Unavailable(Refusal, status=503, code="UNAVAILABLE", headers=RETRY):
+    """The service is shutting down, or no replica answers. A client may repeat the request."""
+
+
+class WorkerLost(Unavailable, status=503, code="UNAVAILABLE", headers=RETRY):
+    """The process of a worker has died at a batch."""
+
+
+class Late(Refusal, status=504, code="DEADLINE_EXCEEDED"):
+    """The deadline of the request is over."""
