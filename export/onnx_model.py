@@ -295,9 +295,9 @@ def _write(model: ir.Model, path: pathlib.Path) -> None:
     In one file, weights that only a step of a search reads move into that step. Weights beside the
     file stay in the outer graph.
     """
-    if _weight_bytes(model) <= LARGEST_FILE:
+    large = _weight_bytes(model) > LARGEST_FILE
+    if not large:
         sink_weights(model.graph)
-    large = _weight_bytes(model) > LARGEST_FILE  # now with copies of shared weights in the step
     ir.save(model, path, external_data=f"{path.name}.data" if large else None)
 
 

@@ -27,6 +27,9 @@ UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
 HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
 START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only with prompts
 
+# After a weight's name: the same weight in a step of a loop, where it shares its bytes.
+STEP_COPY = "/step"
+
 # Names of the axes, in order. Axes of one name have one length within a call.
 AXES: dict[str, tuple[str, ...]] = {
     SOURCE_IDS: ("batch", "source_length"),

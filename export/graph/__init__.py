@@ -17,7 +17,7 @@ All of them read `shapes`, symbolic shape inference. It uses `shape_data` (sizes
 small integer tensors), `shape_rules` and `layout_rules` (a rule per operator). `nodes` has the
 helpers. Each pass takes an `onnx_ir` model or graph and changes it in place.
 
-Imports: onnx, onnx_ir, onnxscript and this folder; TensorFlow in `conversion` only. A
+Imports: onnx, onnx_ir, onnxscript, `artefact` and this folder; TensorFlow in `conversion` only. A
 new fusion is a function or rule in the file of its subject, a new precision a function in
 `quantize`. Another kind of rewrite is one file here and one line in `export.onnx_model`.
 """

@@ -7,8 +7,10 @@ outer graph, and nodes that do not depend on the step are computed before the lo
 
 import onnx_ir as ir
 
+from keras_transformer.export.artefact.signature import STEP_COPY
 from keras_transformer.export.graph.nodes import (
     RANDOM,
+    add_initializer,
     all_nodes,
     attribute,
     has_graphs,
@@ -163,11 +165,16 @@ def _hoist_row_operation(node: ir.Node, row: ir.Node, loop: ir.Node) -> None:
 
 
 def sink_weights(main: ir.Graph) -> None:
-    """Moves weights into the step that alone reads them; products get copies of shared ones.
+    """Moves weights into the step that alone reads them; products reshape shared ones.
 
-    ONNX Runtime packs constants for products. It also packs constants of the surrounding graph, but
-    a product of one row then takes several times as long; constants two graphs further out, as
-    around the steps of a search, are not packed.
+    ONNX Runtime packs a constant for products in its own graph and in the loops of that graph,
+    but not in loops of these loops, as the steps of a search are. In the step, ONNX Runtime folds a
+    Reshape to the same shape to a constant when the session opens. So the file holds a shared
+    weight once. (An Identity is removed before it is folded.) `MappedModel` recognises the Reshape
+    by the name of its output, and lets the product read the weight in the file.
+
+    before   Gather(w, ids); Loop { y = MatMul(x, w) }
+    after    Gather(w, ids); Loop { w/step = Reshape(w, shape); y = MatMul(x, w/step) }
     """
     for loop in all_nodes(main):
         if loop.op_type == "Loop":
@@ -176,7 +183,7 @@ def sink_weights(main: ir.Graph) -> None:
 
 
 def _sink(value: ir.Value, main: ir.Graph, body: ir.Graph) -> None:
-    """Moves one weight into `body`, or a copy if others read it as well."""
+    """Moves one weight into `body`, or reshapes it there if others read it as well."""
     readers = {user for user, _ in value.uses()}
     inside = [user for user in readers if user.graph is body]
     if len(inside) == len(readers) > 0:
@@ -185,7 +192,10 @@ def _sink(value: ir.Value, main: ir.Graph, body: ir.Graph) -> None:
         return
     products = [user for user in inside if user.op_type in ("MatMul", "FusedMatMul")]
     if products:
-        copy = ir.val(f"{value.name}/step", const_value=value.const_value)
-        body.register_initializer(copy)
+        shape = add_initializer(body, f"{value.name}/shape", value.const_value.shape.numpy())
+        reshape = ir.Node("", "Reshape", [value, shape])
+        body.insert_before(body[0], reshape)
+        copy = reshape.outputs[0]
+        copy.name, copy.type, copy.shape = f"{value.name}{STEP_COPY}", value.type, value.shape
     for user in products:
         user.replace_input_with(list(user.inputs).index(value), copy)

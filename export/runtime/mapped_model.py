@@ -9,6 +9,10 @@ ONNX Runtime 1.31 releases a mapped weight once it is packed, but not in a loop'
 these weights as arrays of our mapping. `MappedModel.releasing` releases its pages while the session
 opens, which lowers the peak of the memory by about the size of these weights.
 
+A weight that the outer graph and a step share is in the file once, and the step has a Reshape of it
+(`graph.loops.sink_weights`). ONNX Runtime would keep a copy of that. Here the weight becomes an
+array of the step, too.
+
 The protocol buffers are read by hand: a parser copies every weight and does not tell its place in
 the file, and package `onnx` would be one more to install on servers. ONNX's external data would do
 without this file, but makes two files of a model. A message of protocol buffers is a sequence of
@@ -26,6 +30,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnxruntime
 
+from keras_transformer.export.artefact.signature import STEP_COPY
+
 # Tensors of fewer bytes stay in the graph: biases, scales, shapes.
 SMALLEST = 1 << 14
 # {message: {number of a field: message in it}}, on the way from the model to its tensors.
@@ -35,6 +41,8 @@ _MESSAGES = {
     "node": {5: "attribute"},
     "attribute": {6: "graph"},
 }
+# Fields of a node: its inputs, outputs and type; and of a graph.
+_INPUT, _OUTPUT, _OP_TYPE, _INITIALIZER = 1, 2, 4, 5
 # Fields of a tensor, and the location that says that its data are external.
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 9, 13, 14
 _EXTERNAL = 1
@@ -68,6 +76,7 @@ class MappedModel:
         self._name, self._fields_left = path.name, MOST_FIELDS
         self.body_weights: dict[str, np.ndarray] = {}
         self._mapping: mmap.mmap | None = None
+        self._outer_tensors: dict[str, tuple[int, int]] = {}  # name -> the tensor's place
         with open(path, "rb") as self._file:
             self.opened: os.stat_result = os.fstat(self._file.fileno())
             self.graph: bytes = self._rewrite("model", 0, self.opened.st_size)
@@ -125,7 +134,11 @@ class MappedModel:
     def _rewrite(self, message: str, start: int, end: int, in_body: bool = False) -> bytes:
         """A message of `_MESSAGES`, with its large tensors as external data."""
         parts, copied = [], start
-        for number, first, value, stop in self._fields(start, end):
+        fields = list(self._fields(start, end))
+        if message == "graph" and not in_body:  # its nodes, with the loops, come before its tensors
+            tensors = [item[2:] for item in fields if item[0] == _INITIALIZER]
+            self._outer_tensors = {self._text(_NAME, *place): place for place in tensors}
+        for number, first, value, stop in fields:
             inner = _MESSAGES.get(message, {}).get(number)
             if inner is None:
                 continue
@@ -133,21 +146,37 @@ class MappedModel:
             copied = stop
             if inner == "tensor":
                 parts.append(_field(number, self._tensor(value, stop, in_body)))
+            elif inner == "node" and in_body and self._is_step_copy(value, stop):
+                name = self._text(_OUTPUT, value, stop)
+                place = self._outer_tensors[name.removesuffix(STEP_COPY)]
+                parts.append(_field(_INITIALIZER, self._tensor(*place, in_body, name)))
             else:
                 in_body_too = in_body or inner == "attribute"
                 parts.append(_field(number, self._rewrite(inner, value, stop, in_body_too)))
         return b"".join([*parts, self._read(copied, end)])
 
-    def _tensor(self, start: int, end: int, in_body: bool) -> bytes:
+    def _text(self, field: int, start: int, end: int) -> str:
+        """The first text with a field's number in a message; "" if there is none."""
+        found = (item[2:] for item in self._fields(start, end) if item[0] == field)
+        return self._read(*next(found, (start, start))).decode()
+
+    def _is_step_copy(self, start: int, end: int) -> bool:
+        """Whether a node in a loop's body copies a tensor of the outer graph for its products."""
+        source, output = self._text(_INPUT, start, end), self._text(_OUTPUT, start, end)
+        same = output == f"{source}{STEP_COPY}" and source in self._outer_tensors
+        return same and self._text(_OP_TYPE, start, end) == "Reshape"
+
+    def _tensor(self, start: int, end: int, in_body: bool, new_name: str = "") -> bytes:
         """A tensor; if it is large, with a place in the file instead of its data."""
         fields = list(self._fields(start, end))
         places = {number: (value, stop) for number, _, value, stop in fields}
         value, stop = places.get(_RAW_DATA, (0, 0))
+        renamed = _field(_NAME, new_name.encode()) if new_name else b""  # the last name counts
         if stop - value < SMALLEST:
-            return self._read(start, end)
+            return self._read(start, end) + renamed
         dtype = _TYPES.get(self._read_varint(*places[_DATA_TYPE])[0])
         if in_body and dtype:
-            name = self._read(*places[_NAME]).decode()
+            name = new_name or self._read(*places[_NAME]).decode()
             shape = [self._read_varint(*item[2:])[0] for item in fields if item[0] == _DIMS]
             if not self._mapping:
                 self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -158,7 +187,7 @@ class MappedModel:
         for item in place.items():
             entry = b"".join(_field(i, str(text).encode()) for i, text in enumerate(item, 1))
             parts.append(_field(_EXTERNAL_DATA, entry))
-        parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL))
+        parts.append(_varint(_DATA_LOCATION << 3 | _VARINT) + _varint(_EXTERNAL) + renamed)
         return b"".join(parts)
 
     def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -5,6 +5,8 @@ import json
 import keras
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import tensorflow as tf
 from helpers import exports
@@ -81,9 +83,37 @@ def test_weights_are_constants_where_products_can_pack_them_and_no_state_of_the_
     assert "decoder_block_1/feed_forward/hidden/kernel" in own - outer
     assert "encoder_block_1/feed_forward/hidden/kernel" in outer - own
     products = [node for node in inside.node if node.op_type in ("MatMul", "FusedMatMul")]
-    assert products and all(node.input[1] in own for node in products)
-    # The embedding is read by both stacks; the projection to logits has a copy of its own.
-    assert "token_embedding/embeddings" in outer - own
+    # Both stacks and the logits read the embedding, which the file holds once.
+    table = "token_embedding/embeddings"
+    assert products and {node.input[1] for node in products} - own == {f"{table}/step"}
+    assert table in outer - own
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_file_holds_a_tied_table_once(tmp_path, precision):
+    """Also of a model without our layers. Integers are blocks for rows and columns for products."""
+    export_onnx(exports.shared_model(), tmp_path / "ours", search=BEAM, precision=precision)
+    embedding = keras.layers.ReversibleEmbedding(VOCAB, 12)
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    logits = embedding(keras.layers.Dense(12, "relu")(embedding(ids)), reverse=True)
+    export_onnx(keras.Model(ids, logits), tmp_path / "others", precision=precision)
+    for name in ("ours", "others"):
+        written = ir.load(tmp_path / name / "model.onnx")
+        shapes = [
+            tuple(value.shape)
+            for graph in written.graphs()
+            for value in graph.initializers.values()
+        ]
+        assert shapes.count((VOCAB, 12)) + shapes.count((12, VOCAB)) == 1
+
+
+def test_onnxruntime_makes_a_constant_of_the_table_in_a_step(tmp_path):
+    """A product packs constants only."""
+    options, path = onnxruntime.SessionOptions(), tmp_path / "optimized.onnx"
+    options.optimized_model_filepath, options.log_severity_level = str(path), 4
+    onnxruntime.InferenceSession(exports.artefact() / "model.onnx", options)
+    inside, _ = body(onnx.load(path))
+    assert "token_embedding/embeddings/step" in {item.name for item in inside.initializer}
 
 
 def test_the_search_gives_keras_tokens():

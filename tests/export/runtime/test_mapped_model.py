@@ -62,8 +62,8 @@ def made(tmp_path):
     return path, weights
 
 
-def artefact(folder):
-    x = {"name": "x", "dtype": "float32", "axes": [SIZE]}
+def artefact(folder, size=SIZE):
+    x = {"name": "x", "dtype": "float32", "axes": [size]}
     manifest = {"precision": "float32", "inputs": [x], "outputs": [{"name": "y"}]}
     return Artefact(folder, manifest | {"versions": {}}, None)
 
@@ -86,6 +86,41 @@ def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
         tensor.ClearField("data_location")
         tensor.raw_data = data[start : start + length]
     assert model == onnx.load_from_string(data)
+
+
+@pytest.mark.parametrize("size", [67, 5])
+def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
+    """Large or small. A Reshape with an output of another name stays."""
+    vector = f"float[{size}]"
+    model = onnx.parser.parse_model(f"""
+    <ir_version: 8, opset_import: ["": 17]>
+    outer ({vector} x) => ({vector} y) <int64[2] shape = {{{size}, {size}}}> {{
+        a = MatMul (x, w)
+        two = Constant <value_int: int = 2> ()
+        y = Loop <body = step (int64 i, bool go, {vector} b) => (bool on, {vector} e) {{
+            "w/step" = Reshape (w, shape)
+            other = Reshape (w, shape)
+            c = MatMul (b, "w/step")
+            e = MatMul (c, other)
+            on = Identity (go)
+        }}> (two, , a)
+    }}""")
+    weight = np.random.default_rng(0).normal(size=(size, size)).astype(np.float32) / 8
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    path = tmp_path / signature.MODEL_FILE
+    onnx.save(model, path)
+    mapped = MappedModel(path)
+    (_, step) = graphs(onnx.load_from_string(mapped.graph).graph)
+    assert [item.name for item in step.initializer] == ["w/step"]
+    assert [node.output[0] for node in step.node if node.op_type == "Reshape"] == ["other"]
+    large = weight.nbytes >= SMALLEST
+    assert set(mapped.body_weights) == ({"w/step"} if large else set())
+    for array in mapped.body_weights.values():
+        np.testing.assert_array_equal(array, weight)
+    x = np.ones(size, np.float32)
+    session = open_session(artefact(tmp_path, size), [CPU])
+    expected = x @ np.linalg.matrix_power(weight, 5)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
