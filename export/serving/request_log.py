@@ -2,11 +2,12 @@
 
 import threading
 import time
-from typing import Protocol
-
-from prometheus_client import Counter
+from typing import TYPE_CHECKING, Protocol
 
 from keras_transformer.export.serving.admission import Admission
+
+if TYPE_CHECKING:  # `service` imports this module, and names the extra if its packages are missing
+    from prometheus_client import Counter
 
 LOG_LINES = 10_000  # lines that may wait to be written
 LOG_SECONDS = 2.0  # time to write the waiting lines when the service ends
@@ -68,7 +69,7 @@ class Log:
         dropped: counter of the lines that were not written.
     """
 
-    def __init__(self, file: Output, dropped: Counter) -> None:
+    def __init__(self, file: Output, dropped: "Counter") -> None:
         self._file, self._dropped = file, dropped
         self._lines: list[str] = []
         self._arrived, self._closing = threading.Event(), threading.Event()
