@@ -175,8 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_stop(Stopped(signal.SIGINT), arguments.out)
     except Stopped as error:
         return _report_stop(error, arguments.out)
-    except Exception as error:
-        if Progress.pending is not None:  # compiled code replaced the exception of a signal
+    except Exception as error:  # compiled code may replace the exception of a signal by any
+        if Progress.pending is not None:
             return _report_stop(Progress.pending, arguments.out)
         if not isinstance(error, (ExportError, ImportError, OSError, TypeError, ValueError)):
             raise

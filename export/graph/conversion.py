@@ -157,7 +157,7 @@ def convert(
                     tensors_to_rename=renamed,
                     custom_op_handlers=HANDLERS,
                 ).make_model("keras_transformer")
-            except Exception as error:
+            except Exception as error:  # tf2onnx raises many types, some without a common base
                 details = "; ".join(problems.lines) or "no details"
                 raise ExportError(
                     f"The graph could not be converted to ONNX: {error} ({details}). Replace the "

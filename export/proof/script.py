@@ -120,7 +120,7 @@ def main() -> None:
     report: dict[str, Any] = {"check": "imports", "error": None, "seconds": 0.0}
     try:
         run(job, report)
-    except Exception as error:
+    except Exception as error:  # of any kind: the first process raises it with its text
         report["error"] = f"{type(error).__name__}: {error}"
     print(json.dumps(report))
 

@@ -74,7 +74,7 @@ class Search(loop.StepSearch):
     ) -> SearchResult:
         """Searches for the most likely sequences of a model.
 
-        In eager code the search is compiled once for each model and set of arguments, for all
+        Eager code compiles the search once for each model and set of arguments, for all
         shapes. Inside a `tf.function` it becomes part of that function's graph.
 
         Args:

@@ -237,7 +237,7 @@ def assign(
     Args:
         variables: from `keyed`.
         arrays: one for each variable.
-        path: where the arrays come from, for the error.
+        path: the file of the arrays. The error message names it.
 
     Raises:
         ValueError: a name is missing on one side, or shapes differ.

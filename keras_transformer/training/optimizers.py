@@ -1,4 +1,4 @@
-"""What the training steps need to know of an optimizer, and the making of its variables."""
+"""Properties of an optimizer that training steps need, and the creation of its variables."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import keras
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Makes the variables of a compiled model's optimizer, if they do not exist yet.
+    """Creates the variables of a compiled model's optimizer, if they do not exist yet.
 
     Keras' own step makes them while TensorFlow traces it, which takes far longer.
     """
@@ -19,7 +19,7 @@ def build_optimizer(model: keras.Model) -> None:
 
 
 def clips(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether an optimizer clips gradients. As in Keras, a limit of 0 is none."""
+    """Whether an optimizer clips gradients. As in Keras, a limit of 0 clips nothing."""
     inner = inner_optimizer(optimizer)
     return any((inner.clipvalue, inner.clipnorm, inner.global_clipnorm))
 

@@ -74,7 +74,7 @@ def refuse_other_data(
         before: `settings` of the package's batches that the checkpoint holds; for other datasets a
             dictionary with the number of batches, "batches".
         now: the same of the data here.
-        path: the checkpoint, for the error.
+        path: the checkpoint. The error message names it.
 
     Raises:
         ValueError: any value differs.
@@ -95,7 +95,7 @@ def rate_changes(
     Args:
         before: result of `settings_of` that a checkpoint holds.
         now: result of `settings_of`.
-        path: the checkpoint, for the error.
+        path: the checkpoint. The error message names it.
 
     Raises:
         ValueError: any other setting differs.

@@ -91,7 +91,7 @@ def test_every_script_explains_itself_and_has_one_subject():
 
 @pytest.mark.full
 def test_the_tables_of_the_pages_are_those_of_the_committed_figures():
-    # A process of its own: a module of the tests bears the name of a benchmark.
+    # A separate process, because a module of the tests has the name of a benchmark.
     command = [sys.executable, str(SCRIPTS["tables"]), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

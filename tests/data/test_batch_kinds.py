@@ -1,4 +1,4 @@
-"""What holds for batches of all kinds: epochs, seeds, resumption, limits, rows of padding."""
+"""Properties of batches of all kinds: epochs, seeds, resumption, limits, rows of padding."""
 
 import functools
 import logging

@@ -185,7 +185,7 @@ class Split(HandWritten):
     """Queries, keys and values are thirds of one product.
 
     Args:
-        gated: whether each key's value is multiplied by a number of its own.
+        gated: whether each key's value is multiplied by a separate number.
     """
 
     def __init__(self, gated=False, **arguments):

@@ -266,7 +266,7 @@ def test_a_crop_of_pictures_of_any_size_is_refused(tmp_path):
 
 
 def updated(x, update, start):
-    """What XLA says: the update is moved back until it fits."""
+    """The reference, as XLA defines it: the update is moved back until it fits."""
     start = [max(0, min(i, n - k)) for i, n, k in zip(start, x.shape, update.shape, strict=True)]
     x = x.copy()
     x[tuple(slice(i, i + k) for i, k in zip(start, update.shape, strict=True))] = update

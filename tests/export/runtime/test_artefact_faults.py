@@ -215,7 +215,7 @@ def test_a_file_that_goes_while_it_is_opened_is_named(copy, monkeypatch):
         Translator(copy)
 
 
-# What is no artefact
+# Folders that are no artefact
 
 
 def test_what_is_no_artefact_is_refused(tmp_path, monkeypatch):
