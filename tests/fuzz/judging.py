@@ -175,7 +175,7 @@ class SearchJudge(Judge):
         return {"token_ids": np.asarray(result.ids), "scores": np.asarray(result.scores)}
 
     def off(self, expected, found, near):
-        """Rows whose ids or scores are others. A row is excused if noise changes its ids."""
+        """Rows whose ids or scores are others. A row is excused if noise moves it as far."""
         width = max(answer["token_ids"].shape[-1] for answer in (expected, found, *near))
         ids = padded(expected, width)
         if ids.shape != padded(found, width).shape:
@@ -185,7 +185,9 @@ class SearchJudge(Judge):
             tied |= (padded(answer, width) != ids).any(axis=(1, 2))
         scores, served = expected["scores"], found["scores"]
         with np.errstate(invalid="ignore"):
-            apart = ~(np.abs(served - scores) <= TOLERANCE * np.maximum(1, np.abs(scores)))
+            own = np.max([np.abs(answer["scores"] - scores) for answer in near], 0, initial=0)
+            allowed = TOLERANCE * np.maximum(np.abs(scores), 1) + 3 * np.nan_to_num(own)
+            apart = ~(np.abs(served - scores) <= allowed)
         apart = (apart & (served != scores)).any(axis=1)
         off = (apart | (padded(found, width) != ids).any(axis=(1, 2))) & ~tied
         if off.any():
