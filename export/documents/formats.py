@@ -1,0 +1,133 @@
+"""Files: which format a file has, and its translation into another file."""
+
+import pathlib
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from keras_transformer.export.documents.translation import DocumentTranslator
+from keras_transformer.files import whole_file
+from keras_transformer.types import StrPath
+
+# What the name of a file ends with -> the format.
+SUFFIXES = {
+    ".txt": "text",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".srt": "subtitles",
+    ".vtt": "subtitles",
+    ".po": "catalogue",
+    ".pot": "catalogue",
+}
+
+
+def format_of(path: StrPath) -> str:
+    """The format of a file by its name, one of `FORMATS`.
+
+    Raises:
+        ValueError: no format has this suffix.
+    """
+    suffix = pathlib.Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(
+            f"{path} has the suffix {suffix!r}, which names no format. Name one of {list(FORMATS)}."
+        )
+    return SUFFIXES[suffix]
+
+
+def translate_file(
+    documents: DocumentTranslator, path: StrPath, output: StrPath, kind: str | None = None
+) -> None:
+    """Translates a file. The output is written aside and moved into place.
+
+    Args:
+        documents: `DocumentTranslator`.
+        path: str or path-like, a file in UTF-8.
+        output: str or path-like, the new file.
+        kind: str, one of `FORMATS`. Defaults to `None`: by the suffix of `path`.
+
+    Raises:
+        ValueError: the format is not known, or the file is not in UTF-8 or not of this format.
+        ImportError: the library that reads the format is not installed.
+
+    Example:
+
+    >>> documents = DocumentTranslator(Translator("out/onnx"))  # doctest: +SKIP
+    >>> translate_file(documents, "page.html", "page.de.html")  # doctest: +SKIP
+    """
+    kind = format_of(path) if kind is None else kind
+    if kind not in FORMATS:
+        raise ValueError(f"format {kind!r} is not known. Name one of {list(FORMATS)}.")
+    try:
+        text = pathlib.Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8: {error}. Convert it first.") from error
+    translated = FORMATS[kind](documents, text, pathlib.Path(path).suffix.lower())
+    with whole_file(output) as temporary:
+        temporary.write_bytes(translated.encode())
+
+
+def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
+    """Times stay. A translation has as many lines as its subtitle, of about the same length."""
+    pysubs2 = _library("pysubs2", "Subtitles")
+    kind = suffix.removeprefix(".")
+    try:
+        subtitles = pysubs2.SSAFile.from_string(text, format_=kind)
+    except (pysubs2.exceptions.Pysubs2Error, ValueError) as error:
+        raise ValueError(f"these are no subtitles of the format {kind!r}: {error}") from error
+    lines = documents.texts([" ".join(event.plaintext.split()) for event in subtitles])
+    for event, line in zip(subtitles, lines, strict=True):
+        event.plaintext = "\n".join(_wrapped(line, event.plaintext.count("\n") + 1))
+    return subtitles.to_string(kind)
+
+
+def _wrapped(text: str, count: int) -> list[str]:
+    """A text in at most `count` lines, the longest of them as short as possible."""
+    for width in range(-(-len(text) // count) or 1, len(text) + 1):
+        lines = textwrap.wrap(text, width, break_long_words=False)
+        if len(lines) <= count:
+            return lines
+    return [text]
+
+
+def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
+    """Messages of gettext: those without translation get one, marked as fuzzy."""
+    polib = _library("polib", "Catalogues of gettext")
+    try:
+        catalogue = polib.pofile(text)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"this is no catalogue of gettext: {error}") from error
+    entries = [e for e in catalogue if not e.translated() and not e.obsolete]
+    messages = [message for e in entries for message in (e.msgid, e.msgid_plural or "")]
+    found = iter(documents.texts(messages))
+    for entry, one, more in zip(entries, found, found, strict=True):
+        if entry.msgid_plural:
+            places = entry.msgstr_plural or {0: "", 1: ""}
+            entry.msgstr_plural = {place: more if place else one for place in places}
+        else:
+            entry.msgstr = one
+        entry.fuzzy = True
+    return str(catalogue)
+
+
+def _library(name: str, what: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{what} are read by {name}: pip install 'keras-transformer-onnx[documents]'.",
+            name=name,
+        ) from error
+
+
+# {format: function of a `DocumentTranslator`, a text and the file's suffix}.
+FORMATS: dict[str, Callable[[DocumentTranslator, str, str], str]] = {
+    "text": lambda documents, text, suffix: documents.text(text),
+    "html": lambda documents, text, suffix: documents.html(text),
+    "markdown": lambda documents, text, suffix: documents.markdown(text),
+    "subtitles": _subtitles,
+    "catalogue": _catalogue,
+}

@@ -1,0 +1,240 @@
+"""HTML: a document's tokens, its units between block tags, and inline elements in them.
+
+The parser is Python's own, which tells where each token stands. So everything that is not
+translated, attributes and character references included, comes back byte for byte.
+"""
+
+import collections
+import html
+import html.parser
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keras_transformer.export.documents.units import SPACES, Unit, has_letters
+
+# Elements inside a sentence. All other tags end a unit.
+INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q s small span strike "
+    "strong sub sup time tt u".split()
+)
+# Elements without content inside a sentence, and elements whose content is not translated.
+INLINE_EMPTY = frozenset(("img", "wbr"))
+KEPT = frozenset("code kbd samp var math svg script style pre textarea template".split())
+INLINE_KEPT = frozenset("code kbd samp var math svg".split())
+# Of a unit with markup. A longer one is divided at each tag, and deeper elements divide theirs.
+MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
+EMPTY = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+# Of a unit with markup. A longer unit, and an element that is nested deeper, ends at each tag.
+MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
+
+
+class Token(NamedTuple):
+    """A tag, a text or anything else, as it stands in the document.
+
+    Attributes:
+        kind: "start", "end", "empty", "text", "other" or "block".
+        name: of the tag, in lower case.
+        keeps: whether the start tag says `translate="no"`.
+        start: int, where it starts.
+    """
+
+    kind: str
+    name: str
+    keeps: bool
+    start: int
+
+
+class _Reader(html.parser.HTMLParser):
+    """Lists the tokens of a document."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=False)
+        self.tokens: list[Token] = []
+        end = _end_of_markup(text)
+        self._lines = [0]
+        for line in text.split("\n"):
+            self._lines.append(self._lines[-1] + len(line) + 1)
+        try:
+            self.feed(text[:end])
+            self.close()
+        except AssertionError as error:  # older parsers refuse odd declarations so
+            raise ValueError(f"the HTML cannot be read: {error!s:.200}") from error
+        if end < len(text):
+            self.tokens.append(Token("block", "", False, end))
+
+    def _add(self, kind: str, name: str = "", keeps: bool = False) -> None:
+        line, column = self.getpos()
+        self.tokens.append(Token(kind, name, keeps, self._lines[line - 1] + column))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("start", tag, ("translate", "no") in attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("empty", tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("end", tag)
+
+    def handle_data(self, data: str) -> None:
+        self._add("text")
+
+    def handle_entityref(self, name: str) -> None:
+        self._add("text")
+
+    def handle_charref(self, name: str) -> None:
+        self._add("text")
+
+    def handle_comment(self, data: str) -> None:
+        self._add("other")
+
+    def handle_decl(self, decl: str) -> None:
+        self._add("other")
+
+    def handle_pi(self, data: str) -> None:
+        self._add("other")
+
+    def unknown_decl(self, data: str) -> None:
+        self._add("other")
+
+
+def _end_of_markup(text: str) -> int:
+    """Where a tag, comment or declaration starts that never ends; else the length of the text.
+
+    Python's parser may take quadratic time for such a rest, which browsers do not show.
+    """
+    comment = text.find("<!--", text.rfind("-->") + 1)
+    end = len(text) if comment < 0 else comment
+    tag = re.compile(r"<[!?/a-zA-Z]").search(text, text.rfind(">", 0, end) + 1, end)
+    return tag.start() if tag else end
+
+
+class Piece(NamedTuple):
+    """A token with its text, or a whole element that is not translated.
+
+    Attributes:
+        kind: "text", "start", "end", "opaque" (inline, without content) or "block".
+        name: of an inline tag.
+        raw: str, as it stands in the document.
+    """
+
+    kind: str
+    name: str
+    raw: str
+
+
+def html_parts(text: str) -> list[str | Unit]:
+    """The parts of an HTML document: its units, and all that stands between them.
+
+    Raises:
+        ValueError: the parser gives up, as at an odd declaration.
+    """
+    pieces = list(_pieces(text))
+    _break_unmatched(pieces)
+    parts: list[str | Unit] = []
+    run: list[Piece] = []
+    for piece in [*pieces, Piece("block", "", "")]:
+        if piece.kind == "block":
+            parts += [*_run_parts(run), piece.raw]
+            run = []
+        else:
+            run.append(piece)
+    return parts
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    """The pieces of a document. An element that is not translated is one piece."""
+    tokens = []
+    for token in _Reader(text).tokens:  # a text with character references is one token
+        if not (tokens and token.kind == tokens[-1].kind == "text"):
+            tokens.append(token)
+    ends = [*(token.start for token in tokens), len(text)][1:]
+    kept, depth, first = None, 0, 0
+    for token, end in zip(tokens, ends, strict=True):
+        kind, name = token.kind, token.name
+        if kept:
+            depth += (kind == "start" and name == kept) - (kind == "end" and name == kept)
+            if not depth:
+                inline = kept in INLINE_KEPT or kept in INLINE
+                yield Piece("opaque" if inline else "block", "", text[first:end])
+                kept = None
+            continue
+        raw = text[token.start : end]
+        if kind == "start" and (name in KEPT or token.keeps) and name not in EMPTY:
+            kept, depth, first = name, 1, token.start
+        elif kind == "text":
+            yield Piece("text", "", raw)
+        elif kind == "other" or name in INLINE_EMPTY or (kind == "empty" and name in INLINE):
+            yield Piece("opaque", "", raw)
+        elif kind in ("start", "end") and name in INLINE:
+            yield Piece(kind, name, raw)
+        else:
+            yield Piece("block", "", raw)
+    if kept:
+        yield Piece("block", "", text[first:])
+
+
+def _break_unmatched(pieces: list[Piece]) -> None:
+    """Makes blocks of the inline tags that have no partner in their unit.
+
+    A new block may divide other elements, so this goes on until nothing changes.
+    """
+    while unmatched := _unmatched(pieces):
+        for place in unmatched:
+            pieces[place] = Piece("block", "", pieces[place].raw)
+
+
+def _unmatched(pieces: list[Piece]) -> list[int]:
+    """The places of inline tags without partner between the same blocks."""
+    open_tags: list[int] = []
+    names: collections.Counter[str] = collections.Counter()
+    unmatched: list[int] = []
+
+    def pop() -> int:
+        place = open_tags.pop()
+        names[pieces[place].name] -= 1
+        return place
+
+    for place, piece in enumerate(pieces):
+        if piece.kind == "block":
+            while open_tags:
+                unmatched.append(pop())
+        elif piece.kind == "start" and len(open_tags) == DEEPEST:
+            unmatched.append(place)
+        elif piece.kind == "start":
+            open_tags.append(place)
+            names[piece.name] += 1
+        elif piece.kind == "end" and not names[piece.name]:
+            unmatched.append(place)
+        elif piece.kind == "end":
+            while pieces[open_tags[-1]].name != piece.name:
+                unmatched.append(pop())
+            pop()
+    return unmatched + open_tags
+
+
+def _run_parts(run: list[Piece]) -> list[str | Unit]:
+    """A unit with the white space around it; the pieces as they stand if nothing has letters."""
+    raw = "".join(piece.raw for piece in run)
+    if len(run) > 1 and (len(run) > MOST_PIECES or len(raw) > MOST_CHARACTERS):
+        texts = [_run_parts([p]) if p.kind == "text" else [p.raw] for p in run]
+        return [part for parts in texts for part in parts]
+    unit = Unit(_escape)
+    for piece in run:
+        if piece.kind == "text":
+            unit.add_text(html.unescape(piece.raw))
+        elif piece.kind == "opaque":
+            unit.add_opaque(piece.raw)
+        elif piece.kind == "start":
+            unit.open(piece.raw)
+        else:
+            unit.close_element(piece.raw)
+    unit.close()
+    if not has_letters(unit.text):
+        return [raw]
+    before = raw[: len(raw) - len(raw.lstrip(SPACES))]
+    return [before, unit, raw[len(raw.rstrip(SPACES)) :]]
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=False)

@@ -1,0 +1,103 @@
+"""Markdown: markdown-it-py finds the inline contents; all other characters stay.
+
+A content of several lines becomes one line.
+"""
+
+import re
+from typing import Any
+
+from keras_transformer.export.documents.units import Unit, has_letters
+
+# Characters that would be markup in a text.
+_SPECIAL = re.compile(r"([\\`*_\[\]<>])")
+
+
+def markdown_parts(text: str) -> list[str | Unit]:
+    """The parts of a Markdown document: its inline contents as units, and all between them.
+
+    Raises:
+        ImportError: markdown-it-py is not installed.
+    """
+    starts = [0]
+    for line in text.split("\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    parts: list[str | Unit] = []
+    here = 0
+    for token in _parser().parse(text):
+        if token.type != "inline" or not token.content.strip():
+            continue
+        span = _place(text, token, max(here, starts[token.map[0]]), starts[token.map[1]])
+        unit = _unit(token.children)
+        if span and has_letters(unit.text):
+            parts += [text[here : span[0]], unit]
+            here = span[1]
+    return [*parts, text[here:]]
+
+
+def _place(text: str, token: Any, start: int, stop: int) -> tuple[int, int] | None:
+    """Where an inline content stands in the document; `None` if it stands there in other words."""
+    first = None
+    for line in token.content.split("\n"):
+        place = text.find(line, start, stop)
+        if place < 0:
+            return None
+        first = place if first is None else first
+        start = place + len(line)
+    return first, start
+
+
+def _unit(tokens: list[Any]) -> Unit:
+    unit = Unit(_escape)
+    closings: list[str] = []
+    automatic = False  # inside a link whose text is its address
+    for token in tokens:
+        kind, markup = token.type, token.markup
+        if kind == "link_open" and markup == "autolink":
+            automatic = True
+        elif kind == "link_close" and markup == "autolink":
+            automatic = False
+        elif automatic:
+            unit.add_opaque(f"<{token.content}>")
+        elif kind == "text":
+            unit.add_text(token.content)
+        elif kind == "softbreak":
+            unit.add_text(" ")
+        elif kind == "hardbreak":
+            unit.add_opaque("  \n")
+        elif kind == "image":
+            unit.add_opaque(f"![{token.content}]({_target(token.attrs, 'src')})")
+        elif kind == "code_inline":
+            unit.add_opaque(f"{markup}{token.content}{markup}")
+        elif kind == "link_open":
+            closings.append(f"]({_target(token.attrs, 'href')})")
+            unit.open("[")
+        elif kind == "link_close":
+            unit.close_element(closings.pop())
+        elif token.nesting == 1:
+            unit.open(markup)
+        elif token.nesting == -1:
+            unit.close_element(markup)
+        else:
+            unit.add_opaque(token.content)
+    unit.close()
+    return unit
+
+
+def _target(attrs: dict[str, str], name: str) -> str:
+    title = f' "{attrs["title"]}"' if "title" in attrs else ""
+    return f"{attrs[name]}{title}"
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _parser() -> Any:
+    try:
+        from markdown_it import MarkdownIt
+    except ImportError as error:
+        raise ImportError(
+            "Markdown is read by markdown-it-py: pip install 'keras-transformer-onnx[documents]'.",
+            name="markdown_it",
+        ) from error
+    return MarkdownIt("commonmark").enable("table")

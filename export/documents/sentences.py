@@ -1,0 +1,43 @@
+"""Sentences of a text, by the rules of the package sentencex."""
+
+from typing import Any
+
+
+def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
+    """The sentences of a text: where each starts and ends, without white space around it.
+
+    Args:
+        text: str, one paragraph.
+        language: str, an ISO 639-1 code. It chooses abbreviations and marks. Defaults to "en".
+
+    Returns:
+        List of pairs of int, in order. All other characters of the text are white space.
+
+    Raises:
+        ImportError: sentencex is not installed.
+
+    Example:
+
+    >>> text = "Dr. Smith waits.  Who else?"
+    >>> [text[start:stop] for start, stop in split_sentences(text)]
+    ['Dr. Smith waits.', 'Who else?']
+    """
+    spans, end = [], 0
+    for sentence in _sentencex().segment(language, text):
+        if sentence := sentence.strip():
+            start = text.index(sentence, end)
+            end = start + len(sentence)
+            spans.append((start, end))
+    return spans
+
+
+def _sentencex() -> Any:
+    try:
+        import sentencex
+    except ImportError as error:
+        raise ImportError(
+            "Documents are split into sentences by sentencex: "
+            "pip install 'keras-transformer-onnx[documents]'.",
+            name="sentencex",
+        ) from error
+    return sentencex

@@ -1,0 +1,192 @@
+"""The translation of documents: all sentences of a document in one call.
+
+A document is a sequence of parts: strings, which stay as they are, and units, which are translated.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from keras_transformer.export.documents.sentences import split_sentences
+from keras_transformer.export.documents.units import Unit, has_letters, words
+
+Parts: TypeAlias = Sequence[str | Unit]
+
+
+class AlignedText(NamedTuple):
+    """A translated sentence.
+
+    Attributes:
+        text: str.
+        alignment: pairs of a word of the sentence and a word of `text`, counted from 0. Words are
+            separated by white space.
+    """
+
+    text: str
+    alignment: tuple[tuple[int, int], ...]
+
+
+class SentenceTranslator(Protocol):
+    """Translates sentences and aligns their words."""
+
+    def __call__(self, sentences: list[str]) -> Sequence[AlignedText]:
+        """One `AlignedText` for each sentence, in order."""
+
+
+def aligned(translator: Any) -> SentenceTranslator:
+    """A `SentenceTranslator` from a `Translator`.
+
+    A model that was exported without `alignments=True` gives no alignment. The words of source and
+    translation are then aligned by their relative position, so markup may be a few words off.
+
+    Args:
+        translator: `keras_transformer.export.runtime.Translator`.
+    """
+
+    def translate(sentences: list[str]) -> list[AlignedText]:
+        results = translator.n_best(sentences)
+        return [aligned_text(*pair) for pair in zip(sentences, results, strict=True)]
+
+    return translate
+
+
+def aligned_text(sentence: str, result: Any, number: int = 0) -> AlignedText:
+    """A text of a `Translation`. A sentence that cannot be translated stays as it is.
+
+    Args:
+        sentence: str, the source.
+        result: `Translation`.
+        number: int, which text, from the best; the last one if there are fewer. Defaults to 0.
+    """
+    if result.error or not result.texts:
+        return AlignedText(sentence, _by_position(sentence, sentence))
+    number = min(number, len(result.texts) - 1)
+    if getattr(result, "details", ()) and result.details[number].alignment:
+        details = result.details[number]
+        return AlignedText(" ".join(details.words), details.alignment)
+    text = result.texts[number]
+    return AlignedText(text, _by_position(sentence, text))
+
+
+def _by_position(source: str, target: str) -> tuple[tuple[int, int], ...]:
+    """Aligns each word with the source word at the same relative position."""
+    sources, targets = len(words(source)), len(words(target))
+    if not sources:
+        return ()
+    return tuple((place * sources // targets, place) for place in range(targets))
+
+
+class DocumentTranslator:
+    """Translates documents with a model of sentences; the markup stays.
+
+    Args:
+        translate: `Translator`, or any other `SentenceTranslator`.
+        language: str, the source language as an ISO 639-1 code, for the splitting into sentences.
+            Defaults to "en".
+
+    Example:
+
+    >>> def shout(sentences):
+    ...     return [
+    ...         AlignedText(one.upper(), tuple((i, i) for i in range(len(one.split()))))
+    ...         for one in sentences
+    ...     ]
+    >>> documents = DocumentTranslator(shout)
+    >>> documents.html("<p>A <b>red</b> car.<br>Hi {{name}}!</p>")
+    '<p>A <b>RED</b> CAR.<br>HI {{name}}!</p>'
+    """
+
+    def __init__(self, translate: Any, language: str = "en") -> None:
+        is_runner = hasattr(translate, "n_best")
+        self._translate: SentenceTranslator = aligned(translate) if is_runner else translate
+        self.language: str = language
+
+    def text(self, text: str) -> str:
+        """Translates plain text. Lines, blank lines and indentation stay.
+
+        Args:
+            text: str.
+        """
+        return self.texts([text])[0]
+
+    def html(self, text: str) -> str:
+        """Translates an HTML document or a part of one.
+
+        Tags, attributes, comments, scripts, styles, `code` and elements with `translate="no"` stay
+        as they are. Inline elements enclose the words that are aligned with their words.
+
+        Args:
+            text: str.
+        """
+        from keras_transformer.export.documents.html import html_parts
+
+        return self.parts(html_parts(text))
+
+    def markdown(self, text: str) -> str:
+        """Translates Markdown (CommonMark and tables). Code, addresses and the blocks stay.
+
+        Args:
+            text: str.
+        """
+        from keras_transformer.export.documents.markdown import markdown_parts
+
+        return self.parts(markdown_parts(text))
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        """Translates several plain texts in one call, each as `text` does."""
+        from keras_transformer.export.documents.plain import plain_parts
+
+        return self._translated([Document(plain_parts(text), self.language) for text in texts])
+
+    def parts(self, parts: Parts) -> str:
+        """Translates the units among the parts of a document, and joins all parts."""
+        return self._translated([Document(parts, self.language)])[0]
+
+    def _translated(self, documents: "list[Document]") -> list[str]:
+        sentences = [sentence for document in documents for sentence in document.sentences]
+        translations = iter(self._translate(sentences) if sentences else ())
+        return [document.render(translations) for document in documents]
+
+
+class Document:
+    """A document and its sentences.
+
+    Args:
+        parts: strings, which stay as they are, and units.
+        language: str, the source language as an ISO 639-1 code.
+
+    Attributes:
+        sentences: list of str, the sentences to translate, in order.
+    """
+
+    def __init__(self, parts: Parts, language: str) -> None:
+        self._parts = parts
+        self._spans = [
+            split_sentences(part.text, language) if isinstance(part, Unit) else [] for part in parts
+        ]
+        self.sentences: list[str] = [
+            part.text[start:stop]
+            for part, spans in zip(parts, self._spans, strict=True)
+            for start, stop in spans
+            if has_letters(part.text[start:stop])
+        ]
+
+    def render(self, translations: Iterator[AlignedText]) -> str:
+        """The translated document; takes one translation for each of `sentences`."""
+        return "".join(
+            _render(part, spans, translations) if isinstance(part, Unit) else part
+            for part, spans in zip(self._parts, self._spans, strict=True)
+        )
+
+
+def _render(unit: Unit, spans: Iterable[tuple[int, int]], translations: Iterator[Any]) -> str:
+    """A unit with its translated sentences; the white space between them stays."""
+    texts, pairs, sources, targets, end = [], [], 0, 0, 0
+    for start, stop in spans:
+        sentence = unit.text[start:stop]
+        text, alignment = sentence, _by_position(sentence, sentence)
+        if has_letters(sentence):
+            text, alignment = next(translations)
+        texts += [unit.text[end:start], text]
+        pairs += [(sources + one, targets + two) for one, two in alignment]
+        sources, targets, end = sources + len(words(sentence)), targets + len(words(text)), stop
+    return unit.render("".join([*texts, unit.text[end:]]), pairs)

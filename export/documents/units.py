@@ -1,0 +1,261 @@
+"""A unit of translation: a text without its markup, and where the markup belongs.
+
+Words are separated by white space. The markup of a unit is a tree: an element encloses a part of
+the text; an element without content, such as a picture or a placeholder, stands between two
+characters. The alignment of words tells which words of the translation an element encloses.
+
+Whatever the translation and its alignment are, each element comes back once and well nested: an
+element gets one range of words, ranges of neighbours do not overlap, and a child stays inside its
+parent.
+"""
+
+import bisect
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+Span = tuple[int, int]
+Pairs = Iterable[tuple[int, int]]
+
+# Parts of a text that a translation may not change: names in braces, conversions of printf,
+# addresses.
+PLACEHOLDER = re.compile(
+    r"\{\{[^{}\n]{0,200}\}\}"
+    r"|\$?\{[^\s{}]{0,200}\}"
+    r"|%(?:\d{1,3}\$|\(\w{1,99}\))?[-+#0 ]?\d{0,3}(?:\.\d{1,3})?[a-zA-Z@](?!\w)"
+    r"|(?:(?:https?|ftp)://|\bwww\.)[^\s<>\"]*[^\s<>\".,;:!?)\]}]"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
+)
+SPACES = " \t\n\r\f"
+
+
+@dataclasses.dataclass
+class Element:
+    """A piece of markup.
+
+    Attributes:
+        opening, closing: str, written before and after the content.
+        start, stop: int, the part of the unit's text that it encloses. Equal if it has no content.
+        space_before, space_after: bool, whether white space surrounds an element without content.
+        children: list of `Element`, inside this one, in order.
+    """
+
+    opening: str = ""
+    closing: str = ""
+    start: int = 0
+    stop: int = 0
+    space_before: bool = False
+    space_after: bool = False
+    children: "list[Element]" = dataclasses.field(default_factory=list)
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has anything to translate."""
+    return any(character.isalpha() for character in text)
+
+
+def words(text: str) -> list[Span]:
+    """Where the words of a text start and end."""
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+class Unit:
+    """A text and its markup. Add its parts in order, then call `close`.
+
+    Args:
+        escape: function that writes text in the document's format. Defaults to the identity.
+
+    Attributes:
+        text: str, the text to translate, without markup. Runs of white space became one space.
+    """
+
+    def __init__(self, escape: Callable[[str], str] = str):
+        self.text: str = ""
+        self._escape = escape
+        self._open = [Element()]
+        self._last: Element | None = None  # without content, at the end of the text
+
+    def add_text(self, text: str) -> None:
+        """Adds text, in which placeholders become elements without content."""
+        end = 0
+        for match in PLACEHOLDER.finditer(text):
+            self._add_plain(text[end : match.start()])
+            self.add_opaque(self._escape(match[0]))
+            end = match.end()
+        self._add_plain(text[end:])
+
+    def add_opaque(self, markup: str) -> None:
+        """Adds an element without content."""
+        position = len(self.text)
+        self._last = Element(markup, "", position, position, self.text.endswith(" "))
+        self._open[-1].children.append(self._last)
+
+    def open(self, markup: str) -> None:
+        """Begins an element."""
+        element = Element(markup, "", len(self.text))
+        self._open[-1].children.append(element)
+        self._open.append(element)
+
+    def close_element(self, markup: str) -> None:
+        """Ends the innermost element."""
+        element = self._open.pop()
+        element.closing, element.stop = markup, len(self.text)
+
+    def close(self) -> None:
+        """Ends the unit: white space at its end leaves the text."""
+        self.text = self.text.rstrip(SPACES)
+        self.root.stop = len(self.text)
+
+    @property
+    def root(self) -> Element:
+        """The element of the whole text."""
+        return self._open[0]
+
+    def render(self, translation: str, pairs: Pairs) -> str:
+        """The translation with its markup.
+
+        Args:
+            translation: str, of `text`.
+            pairs: pairs of a word of `text` and a word of the translation, counted from 0.
+        """
+        target = _Target(self.text, translation, pairs)
+        target.place(self.root.children, 0, len(target.words))
+        return self._render(self.root, translation, 0, len(translation), target.spans)
+
+    def _render(
+        self, element: Element, text: str, start: int, stop: int, spans: dict[int, Span]
+    ) -> str:
+        parts, here = [], start
+        order = sorted(element.children, key=lambda child: spans[id(child)])
+        for child in order:
+            first, last = spans[id(child)]
+            first = min(max(first, here), stop)
+            last = min(max(last, first), stop)
+            parts.append(self._escape(text[here:first]))
+            if child.space_before and text[:first] and not text[first - 1].isspace():
+                parts.append(" ")
+            content = self._render(child, text, first, last, spans)
+            parts += [child.opening, content, child.closing]
+            if child.space_after and text[first:] and not text[first].isspace():
+                parts.append(" ")
+            here = last
+        return "".join([*parts, self._escape(text[here:stop])])
+
+    def _add_plain(self, text: str) -> None:
+        text = re.sub(f"[{SPACES}]+", " ", text)
+        last = self._last
+        if text and last and last.start == len(self.text):
+            last.space_after = text.startswith(" ")
+            if last.space_before and not last.space_after and not text[0].isalnum():
+                # "see {url}." becomes "see.", not "see ."
+                self.text = self.text.removesuffix(" ")
+                last.start = last.stop = len(self.text)
+        if text:
+            self._last = None
+        self.text += text.lstrip(" ") if self.text[-1:] in ("", " ") else text
+
+
+class _Target:
+    """Finds the place of each element in a translation.
+
+    Attributes:
+        words: the spans of the translation's words.
+        spans: {id of an element: its characters of the translation}.
+    """
+
+    def __init__(self, source: str, translation: str, pairs: Pairs):
+        self._source, self._text = source, translation
+        self._source_words, self.words = words(source), words(translation)
+        self._starts = [start for start, _ in self._source_words]
+        self.spans: dict[int, Span] = {}
+        self._aligned: list[list[int]] = [[] for _ in self.words]
+        self._first: dict[int, int] = {}  # word of the source -> first word of the translation
+        self._last: dict[int, int] = {}
+        for one, two in sorted(pairs, key=lambda pair: pair[1]):
+            if one < len(self._source_words) and two < len(self.words):
+                self._aligned[two].append(one)
+                self._first.setdefault(one, two)
+                self._last[one] = two
+
+    def place(self, children: Sequence[Element], first: int, last: int) -> None:
+        """Gives each child its place in the words `first` to `last` of the translation."""
+        filled = [child for child in children if child.stop > child.start]
+        owners = [self._owner(filled, word) for word in range(first, last)]
+        counts = collections.Counter(owners)
+        free = [True] * len(owners)
+        for child in sorted(children, key=lambda child: -counts[id(child)]):
+            own = counts[id(child)] and [owner == id(child) for owner in owners]
+            best = _best_run(own, free) if own else None
+            if best is None:
+                position = self._position(child.start, first, last)
+                self.spans[id(child)] = position, position
+                self.place(child.children, first, first)
+                continue
+            free[best[0] : best[1]] = [False] * (best[1] - best[0])
+            begin, end = first + best[0], first + best[1]
+            self.spans[id(child)] = self._edges(child, begin, end)
+            self.place(child.children, begin, end)
+
+    def _owner(self, children: Sequence[Element], word: int) -> int | None:
+        """The `id` of the child that encloses most of the source of a word of the translation."""
+        overlap: collections.Counter[int] = collections.Counter()
+        for source in self._aligned[word]:
+            start, stop = self._source_words[source]
+            place = bisect.bisect_right(children, start, key=lambda child: child.stop)
+            while place < len(children) and children[place].start < stop:
+                child = children[place]
+                overlap[id(child)] += min(stop, child.stop) - max(start, child.start)
+                place += 1
+        return max(overlap, key=overlap.__getitem__) if overlap else None
+
+    def _edges(self, child: Element, begin: int, end: int) -> Span:
+        """The characters of the words `begin` to `end` that a child encloses."""
+        start, stop = self.words[begin][0], self.words[end - 1][1]
+        for source in self._aligned[begin]:
+            prefix = self._source[self._source_words[source][0] : child.start]
+            if prefix and self._text.startswith(prefix, start):
+                start += len(prefix)
+        for source in self._aligned[end - 1]:
+            suffix = self._source[child.stop : self._source_words[source][1]]
+            if suffix and self._text.endswith(suffix, start, stop):
+                stop -= len(suffix)
+        return start, max(start, stop)
+
+    def _position(self, place: int, first: int, last: int) -> int:
+        """The character of the translation before which an element without content stands."""
+        source = bisect.bisect_left(self._starts, place) - 1  # the last word that starts before it
+        word = self._last.get(source, last)
+        if first <= word < last:
+            start, stop = self._source_words[source]
+            return self._within(word, self._source[start:place], self._source[place:stop])
+        word = self._first.get(source + 1, last)
+        if first <= word < last:
+            return self.words[word][0]
+        if source < 0 or not self.words:
+            return self.words[first][0] if first < len(self.words) else len(self._text)
+        return self.words[min(max(last, 1), len(self.words)) - 1][1]
+
+    def _within(self, word: int, prefix: str, suffix: str) -> int:
+        """The place in a word of the translation that has `prefix` before or `suffix` after it."""
+        start, stop = self.words[word]
+        if suffix and self._text.startswith(prefix, start, stop):
+            return start + len(prefix)
+        if suffix and self._text.endswith(suffix, start, stop):
+            return stop - len(suffix)
+        return stop
+
+
+def _best_run(own: Sequence[bool], free: Sequence[bool]) -> Span | None:
+    """The run of free words with most of an element's own words and fewest others."""
+    best, run, most, total = None, 0, 0, 0
+    for place, (mine, is_free) in enumerate(zip(own, free, strict=True)):
+        if not is_free:
+            run, total = place + 1, 0
+            continue
+        total += 1 if mine else -1
+        if total <= 0:
+            run, total = place + 1, 0
+        elif total > most:
+            best, most = (run, place + 1), total
+    return best

@@ -1,0 +1,139 @@
+"""Plain text, Markdown, subtitles, catalogues, and the alignment of a real translator."""
+
+import pytest
+
+from keras_transformer.export.artefact.results import Translation
+from keras_transformer.export.documents import (
+    AlignedText,
+    DocumentTranslator,
+    format_of,
+    split_sentences,
+    translate_file,
+)
+
+
+def shout(sentences):
+    return [
+        AlignedText(one.upper(), tuple((i, i) for i in range(len(one.split()))))
+        for one in sentences
+    ]
+
+
+DOCUMENTS = DocumentTranslator(shout)
+
+
+def test_sentences_cover_the_text():
+    text = "  Dr. Smith paid.  Who? \n I did "
+    assert [text[a:b] for a, b in split_sentences(text)] == ["Dr. Smith paid.", "Who?", "I did"]
+
+
+def test_lines_and_blank_lines_stay():
+    text = "\n  One. Two {x}!\n\n\tthree  \r\n12\n"
+    assert DOCUMENTS.text(text) == "\n  ONE. TWO {x}!\n\n\tTHREE  \r\n12\n"
+
+
+def test_all_sentences_are_translated_in_one_call():
+    calls = []
+
+    def count(sentences):
+        calls.append(sentences)
+        return shout(sentences)
+
+    assert DocumentTranslator(count).texts(["One. Two.", "", "three"]) == [
+        "ONE. TWO.",
+        "",
+        "THREE",
+    ]
+    assert calls == [["One.", "Two.", "three"]]
+
+
+def test_markdown_keeps_its_markup():
+    text = """# A *title*
+
+Some **bold words** and `code x`, [a link](http://a.example "t") with
+a second line.
+
+```python
+keep = "this"
+```
+
+> - item one
+> - item ![alt](b.png) two <http://c.example>
+
+| a | b `c` |
+| --- | --- |
+| one two | x\\*y |
+
+[ref]: http://d.example
+"""
+    expected = """# A *TITLE*
+
+SOME **BOLD WORDS** AND `code x`, [A LINK](http://a.example "t") WITH A SECOND LINE.
+
+```python
+keep = "this"
+```
+
+> - ITEM ONE
+> - ITEM ![alt](b.png) TWO <http://c.example>
+
+| A | B `c` |
+| --- | --- |
+| ONE TWO | X\\*Y |
+
+[ref]: http://d.example
+"""
+    assert DOCUMENTS.markdown(text) == expected
+
+
+def test_subtitles_keep_their_times(tmp_path):
+    path = tmp_path / "a.srt"
+    path.write_text(
+        "1\n00:00:01,000 --> 00:00:02,500\nI went to\nthe shop.\n\n"
+        "2\n00:00:03,000 --> 00:00:04,000\nReally?\n\n"
+    )
+    translate_file(DOCUMENTS, path, tmp_path / "b.srt")
+    assert (tmp_path / "b.srt").read_text() == (
+        "1\n00:00:01,000 --> 00:00:02,500\nI WENT TO\nTHE SHOP.\n\n"
+        "2\n00:00:03,000 --> 00:00:04,000\nREALLY?\n\n"
+    )
+
+
+def test_a_catalogue_gets_its_missing_messages(tmp_path):
+    path = tmp_path / "a.po"
+    path.write_text(
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+        'msgid "Hi %(name)s!\\n"\nmsgstr ""\n\nmsgid "done"\nmsgstr "fertig"\n\n'
+        'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    )
+    translate_file(DOCUMENTS, path, path)
+    text = path.read_text()
+    for line in ('msgstr "HI %(name)s!\\n"', 'msgstr "fertig"', 'msgstr[1] "%d FILES"'):
+        assert line in text
+    assert text.count("fuzzy") == 2
+
+
+def test_files_are_refused_with_the_reason(tmp_path):
+    with pytest.raises(ValueError, match="suffix '.doc'"):
+        format_of("a.doc")
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="not in UTF-8"):
+        translate_file(DOCUMENTS, tmp_path / "a.txt", tmp_path / "b.txt")
+    assert not (tmp_path / "b.txt").exists()
+    with pytest.raises(ValueError, match="'pdf' is not known"):
+        translate_file(DOCUMENTS, tmp_path / "a.txt", tmp_path / "b.txt", "pdf")
+
+
+class Runner:
+    """A `Translator` without alignments, which fails for one sentence."""
+
+    def n_best(self, sentences):
+        return [
+            Translation(error="too long") if "bad" in one else Translation((one.upper(),), (0.0,))
+            for one in sentences
+        ]
+
+
+def test_without_alignments_positions_align():
+    found = DocumentTranslator(Runner()).html("One <b>red</b> car. A bad <i>one</i>.")
+    assert found == "ONE <b>RED</b> CAR. A bad <i>one</i>."

@@ -1,0 +1,161 @@
+"""HTML: the tags come back, whatever the model writes."""
+
+import html.parser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.export.documents import AlignedText, DocumentTranslator
+
+
+def copy(sentences):
+    """A model that copies: word i is aligned with word i."""
+    return [AlignedText(one, tuple((i, i) for i in range(len(one.split())))) for one in sentences]
+
+
+def reverse(sentences):
+    """A model that writes the words in the opposite order."""
+    found = []
+    for sentence in sentences:
+        words = sentence.split()
+        last = len(words) - 1
+        pairs = tuple((last - i, i) for i in range(len(words)))
+        found.append(AlignedText(" ".join(words[::-1]), pairs))
+    return found
+
+
+def forget(sentences):
+    """A model that writes one other word, aligned with nothing."""
+    return [AlignedText("<&>", ()) for _ in sentences]
+
+
+def wander(sentences):
+    """A model that aligns its words with words all over the sentence, and some with none."""
+    found = []
+    for sentence in sentences:
+        count = len(sentence.split())
+        pairs = tuple((5 * i % count, i) for i in range(2 * count) if i % 3)
+        found.append(AlignedText(" ".join(f"w{i}" for i in range(2 * count)), pairs))
+    return found
+
+
+BLOCK = ("p", "ul", "li", "br", "hr")
+
+
+class Reader(html.parser.HTMLParser):
+    """Tags with their attributes, text, and whether the tags are well nested."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.open, self.nested = [], "", [], True
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, *attrs))
+        self.text += " " * (tag in BLOCK)
+        if tag not in ("br", "hr", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        self.tags.append(f"/{tag}")
+        self.text += " " * (tag in BLOCK)
+        self.nested &= bool(self.open) and self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def handle_comment(self, data):
+        self.tags.append(data)
+
+
+def spaced(text):
+    return " ".join(text.split())
+
+
+WORDS = st.lists(
+    st.sampled_from(["Red", "cars", "go.", "Who?", "a", "&lt;b&gt;", "5", "\n ", "(so)", "é!"]),
+    min_size=1,
+    max_size=5,
+).map(" ".join)
+PLACEHOLDERS = st.sampled_from(
+    ["{{name}}", "%1$s", "%d", "{0}", "https://a.example/b?c=d#e", "me@mail.example"]
+)
+EMPTY = st.sampled_from(
+    ['<img src="a.png" alt="A b.">', "<code>x &lt; y</code>", '<b translate="no">As is</b>']
+)
+
+
+def elements(inside):
+    inline = st.sampled_from(["b", "i", 'a href="#x"', "span class='y'"])
+    wrapped = st.tuples(inline, inside).map(lambda p: f"<{p[0]}>{p[1]}</{p[0].split()[0]}>")
+    return st.lists(wrapped | WORDS | PLACEHOLDERS | EMPTY, min_size=1, max_size=4).map(
+        lambda parts: " ".join(parts)
+    )
+
+
+INLINE = st.recursive(WORDS, elements, max_leaves=12)
+BLOCKS = st.lists(
+    INLINE.map(lambda x: f"<p>{x}</p>")
+    | INLINE.map(lambda x: f"<ul>\n  <li>{x}</li><li>{x}<br>{x}</li></ul>")
+    | st.sampled_from(["<!-- c -->", "<script>if (a < b) c();</script>", "<hr>", "\n\n"]),
+    min_size=1,
+    max_size=4,
+).map("\n".join)
+
+
+@given(BLOCKS, st.sampled_from([copy, reverse, forget, wander]))
+def test_tags_come_back_well_nested(document, model):
+    before, after = Reader(document), Reader(DocumentTranslator(model).html(document))
+    assert after.nested and not after.open
+    assert sorted(map(str, after.tags)) == sorted(map(str, before.tags))
+
+
+@given(BLOCKS)
+def test_a_copy_has_the_same_tags_and_text(document):
+    before, after = Reader(document), Reader(DocumentTranslator(copy).html(document))
+    assert after.tags == before.tags
+    assert spaced(after.text) == spaced(before.text)
+
+
+@given(st.lists(WORDS | PLACEHOLDERS, min_size=1).map(" ".join))
+def test_placeholders_come_back(text):
+    document = f"<p>{text}</p>"
+    for model in (reverse, forget, wander):
+        found = DocumentTranslator(model).html(document)
+        for piece in text.split():
+            if any(mark in piece for mark in "{}%@/"):
+                assert found.count(piece) >= text.split().count(piece), found
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("<p>a <b>b c</b> d</p>", "<p>d <b>c b</b> a</p>"),
+        ("a <i>b <b>c</b></i> d.", "d. <i><b>c</b> b</i> a"),
+        ('see {x} <a href="#">b</a>', '<a href="#">b</a> see {x}'),
+        ("<p>a <b>b<p>c</b> d", "<p>a <b>b<p>c</b> d"),
+        ("<p>no&nbsp;<b>x</b> AT&amp;T</p>", "<p>AT&amp;T <b>x</b> no</p>"),
+        ("x < y &amp; z", "z &amp; y &lt; x"),
+        ("5 < 6 &quot;", "5 < 6 &quot;"),
+        ("", ""),
+        ("<b></b>", "<b></b>"),
+        ("<p>One two. Three four!</p>", "<p>two. One four! Three</p>"),
+    ],
+)
+def test_words_move_with_their_tags(document, expected):
+    assert DocumentTranslator(reverse).html(document) == expected
+
+
+def test_attributes_comments_and_scripts_stay():
+    document = (
+        "<!DOCTYPE html>\n<html lang=en><head><script>a < b</script><style>b {}</style></head>"
+        "<body ID='x' disabled><!-- hi --><p title=\"Hi there\">12</p></body></html>\n"
+    )
+    assert DocumentTranslator(forget).html(document) == document
+
+
+def test_punctuation_stays_outside():
+    found = DocumentTranslator(copy).html("A (<b>red</b>) car, <i>really</i>.")
+    assert found == "A (<b>red</b>) car, <i>really</i>."
