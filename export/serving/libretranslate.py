@@ -1,8 +1,8 @@
 """The protocol of LibreTranslate: `/translate` and `/languages`, for models named after languages.
 
-A model that translates and is called `en-de` serves English to German. A text is translated line
-by line, as a file is. Refused by name are: detection of the language, and HTML, whose tags would be
-lost or moved.
+A model that translates and is called `en-de` serves English to German. A text is translated
+sentence by sentence; its lines, placeholders and, with the format `html`, its tags stay. Detection
+of the language is refused.
 """
 
 import re
@@ -14,6 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.documents import Document, aligned_text
+from keras_transformer.export.documents.html import html_parts
+from keras_transformer.export.documents.plain import plain_parts
+from keras_transformer.export.documents.units import Unit
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.limits import FORM_FIELDS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
@@ -22,6 +26,7 @@ from keras_transformer.export.serving.request_log import Record
 
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
+_FORMATS = {"text": plain_parts, "html": html_parts}
 _NO_DETECTION = "These models do not detect languages: name the source."
 
 
@@ -29,7 +34,7 @@ class _Parsed(NamedTuple):
     """The part of a request that is kept while it waits."""
 
     model: Model
-    texts: list[list[str]]  # the lines of each
+    documents: list[Document]
     is_list: bool
     alternatives: int
 
@@ -55,9 +60,11 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
     async def translate(request: Request, body: bytes, record: Record) -> Response:
         content_type = request.headers.get("content-type", "")
         parsed = await on_thread_if_large(len(body), _parse, models, content_type, body)
-        lines = [line for text in parsed.texts for line in text]
+        lines = [sentence for document in parsed.documents for sentence in document.sentences]
         seconds = request_seconds(request.headers)
-        results = await models.answer(record, parsed.model, lines, seconds=seconds)
+        results = []
+        if lines:
+            results = await models.answer(record, parsed.model, lines, seconds=seconds)
         return await on_thread_if_large(len(body), _response, parsed, results)
 
     return [
@@ -85,14 +92,22 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
         texts = [texts]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid("q is a text or a list of texts.")
-    if fields.get("format", "text") != "text":
-        raise Invalid("Only format text is translated: tags of html would be lost or moved.")
+    parts_of = _FORMATS.get(str(fields.get("format", "text")))
+    if parts_of is None:
+        raise Invalid(f"format is one of {', '.join(_FORMATS)}.")
     model, count = _model(models, fields), fields.get("alternatives", 0)
     digits = count if isinstance(count, str) else shorten(count)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
         raise Invalid("alternatives is how many more translations are asked for.")
     models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
-    return _Parsed(model, [text.split("\n") for text in texts], is_list, int(digits))
+    try:
+        parts = [parts_of(text) for text in texts]
+    except ValueError as error:
+        raise Invalid(f"q is not of this format: {error}") from error
+    models.admission.check_lines(sum(isinstance(part, Unit) for one in parts for part in one))
+    documents = [Document(one, fields["source"]) for one in parts]
+    models.admission.check_lines(sum(len(document.sentences) for document in documents))
+    return _Parsed(model, documents, is_list, int(digits))
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, Any]:
@@ -131,22 +146,21 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
     for number, result in enumerate(results, 1):
         if result.error is not None:
             raise Invalid(f"Line {number} is not translated: {result.error}")
-    rest = iter(results)
-    texts = [[next(rest).texts for _ in text] for text in parsed.texts]
-    fields: dict[str, list[Any]] = {"translatedText": [_joined(text, 0) for text in texts]}
+    count = 1 + min(parsed.alternatives, max((len(r.texts) - 1 for r in results), default=0))
+    texts = [_texts(parsed.documents, results, number) for number in range(count)]
+    best, *others = texts
+    fields: dict[str, list[Any]] = {"translatedText": best}
     if parsed.alternatives:
-        fields["alternatives"] = [_alternatives(text, parsed.alternatives) for text in texts]
+        fields["alternatives"] = [[text[n] for text in others] for n in range(len(best))]
     if parsed.is_list:
         return JSONResponse(fields)
     return JSONResponse({name: values[0] for name, values in fields.items()})
 
 
-def _alternatives(lines: list[list[str]], most: int) -> list[str]:
-    """Returns more translations of a text. The line with most hypotheses sets their number."""
-    count = max(len(hypotheses) for hypotheses in lines) - 1
-    return [_joined(lines, number) for number in range(1, 1 + min(most, count))]
-
-
-def _joined(lines: list[list[str]], number: int) -> str:
-    """Returns a text from the hypotheses of its lines: the one of this number, or the last."""
-    return "\n".join(hypotheses[min(number, len(hypotheses) - 1)] for hypotheses in lines)
+def _texts(documents: list[Document], results: list[Any], number: int) -> list[str]:
+    """The documents with the hypotheses of this number, or the last ones."""
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    translations = iter(
+        [aligned_text(*pair, number) for pair in zip(sentences, results, strict=True)]
+    )
+    return [document.render(translations) for document in documents]

@@ -38,7 +38,7 @@ FLOORS = (
     },
     {"export.artefact"},
     {"export.runtime"},
-    {"export.ray_cluster"},
+    {"export.documents", "export.ray_cluster"},
     {"export.archive", "export.serving"},
     {
         "layers",
