@@ -66,6 +66,7 @@ class GreedySearch(IndependentSearch):
         min_length: int, the least number of generated tokens, end token included. The end token is
             forbidden before. Defaults to 0.
         allow_unknown: bool, whether the unknown token (1) may be generated. Defaults to `True`.
+        constraints: sequence of `Constraint`, which bias or forbid next tokens. Defaults to none.
 
     Call arguments: see `__call__`.
 
@@ -88,6 +89,6 @@ class GreedySearch(IndependentSearch):
         self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Returns the most likely tokens and their log-probabilities, each (B, 1)."""
-        forbidden = self._forbidden(loop_inputs.count(position))
+        forbidden = self._forbidden(position, loop_inputs)
         best, ids = top_candidates(log_probs, 1, forbidden)  # (B, 1, 1)
         return tf.cast(ids[..., 0], tf.int32), best[..., 0]

@@ -16,12 +16,14 @@ t steps so far.
 
 import abc
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding import Cache, SearchModel, Shared
+from keras_transformer.search.constraints import Constraint, Past, constrain
 from keras_transformer.search.ranking import ListedScores, log_softmax
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
@@ -39,19 +41,22 @@ class Hypotheses(NamedTuple):
         scores: float32 (B, W), scores of the finished hypotheses; -inf if there is none.
         history: int32 (B, W, t), all tokens so far. A beam search has 2W rows: the running
             hypotheses in rows 0 to W - 1, the finished ones in rows W to 2W - 1.
+        constraint_states: for each constraint of the search a nest of tensors (B, W, ...), its
+            state of each running hypothesis.
     """
 
     ids: Tensor
     running: Tensor
     scores: Tensor
     history: Tensor
+    constraint_states: tuple[Any, ...] = ()
 
     def updated(self, sentences: Tensor, part: "Hypotheses") -> "Hypotheses":
         """Replaces the hypotheses of some sentences; pads the history of all others with 0."""
         more = tf.shape(part.history)[2] - tf.shape(self.history)[2]
         longer = self._replace(history=tf.pad(self.history, [[0, 0], [0, 0], [0, more]]))
         put = functools.partial(tf.tensor_scatter_nd_update, indices=tf.expand_dims(sentences, 1))
-        return Hypotheses(*[put(old, updates=new) for old, new in zip(longer, part, strict=True)])
+        return tf.nest.map_structure(lambda old, new: put(old, updates=new), longer, part)
 
 
 class GivenTokens(NamedTuple):
@@ -73,11 +78,16 @@ class LoopInputs(NamedTuple):
         limit: int32 (B, 1), the greatest number of generated tokens.
         given: `GivenTokens`; `()` if every sentence starts with one token and has no prefix.
         noise: float32 (T, B, W) in [0, 1), the random numbers of a sampling search, or `()`.
+        options: dict from names of `call_options` to scalars, or to tensors (B, 1): what the call
+            has passed for the steps.
+        known: for each constraint of the search what it has read, a nest of tensors.
     """
 
     limit: Tensor
     given: GivenTokens | tuple[()]
     noise: Any = ()
+    options: Mapping[str, Tensor] = {}
+    known: tuple[Any, ...] = ()
 
     def count(self, position: Tensor) -> Tensor:
         """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
@@ -88,6 +98,8 @@ class LoopInputs(NamedTuple):
 
 class StepSearch(Protocol):
     """The part of a search that the loop calls."""
+
+    constraints: Sequence[Constraint]
 
     @property
     @abc.abstractmethod
@@ -107,12 +119,13 @@ class StepSearch(Protocol):
         Args:
             position: int32 scalar, the position of the last tokens.
             log_probs: float32 (B, W, V), log-probabilities of the next tokens.
-            hypotheses: `Hypotheses` before the step.
+            hypotheses: `Hypotheses` before the step. The states of the constraints have read `ids`.
             loop_inputs: `LoopInputs`.
 
         Returns:
             The next `Hypotheses`, and the number of the hypothesis that each of them continues,
-            int64 (B, W). `None` if each continues itself.
+            int64 (B, W). `None` if each continues itself. The loop reorders the states of the
+            constraints.
         """
 
 
@@ -147,9 +160,12 @@ def run(
             "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
         )
     rows = tf.TensorShape([None, search.width])
+    states = tf.nest.map_structure(
+        lambda x: tf.TensorShape([None, *x.shape[1:]]), hypotheses.constraint_states
+    )
     shapes = [
         tf.TensorShape([]),
-        Hypotheses(ids=rows, running=rows, scores=rows, history=tf.TensorShape([None] * 3)),
+        Hypotheses(rows, rows, rows, tf.TensorShape([None] * 3), states),
         # Sentences leave the batch, and axes that are empty at first may grow.
         tf.nest.map_structure(
             lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
@@ -167,9 +183,9 @@ def run(
         chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
         memory_part = take(memory, sentences)
-        limit, given = take((loop_inputs.limit, loop_inputs.given), sentences)
+        inputs_part = take(loop_inputs._replace(noise=()), sentences)
         noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), loop_inputs.noise)
-        inputs_part = LoopInputs(limit, given, noise)
+        inputs_part = inputs_part._replace(noise=noise)
         enough = tf.shape(inputs_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
 
@@ -204,13 +220,20 @@ def add_token(
 ) -> tuple[Tensor, Hypotheses, Cache]:
     """One step: returns position, hypotheses and cache after it."""
     logits, cache = model.decode_step(hypotheses.ids, position, memory, cache)
-    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
-    if parents is not None:
-        reordered = tf.nest.map_structure(
-            lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
+    states = ()
+    if search.constraints:
+        history = hypotheses.history[:, : search.width]
+        past = Past(hypotheses.ids, history, loop_inputs.count(position))
+        logits, states = constrain(
+            search.constraints, logits, past, hypotheses.constraint_states, loop_inputs.known
         )
-        cache = cache._replace(by_hypothesis=reordered)
-    return position + 1, hypotheses, cache
+        hypotheses = hypotheses._replace(constraint_states=states)
+    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
+    carried = cache.by_hypothesis, states
+    if parents is not None:
+        carried = tf.nest.map_structure(lambda x: tf.gather(x, parents, batch_dims=1), carried)
+    cache = cache._replace(by_hypothesis=carried[0])
+    return position + 1, hypotheses._replace(constraint_states=carried[1]), cache
 
 
 def _going_on(running: Tensor) -> Tensor:
@@ -219,9 +242,9 @@ def _going_on(running: Tensor) -> Tensor:
 
 
 def take(tensors: Any, rows: Tensor) -> Any:
-    """These rows of every tensor of a nest. `Shared` tensors stay whole."""
+    """These rows of every tensor of a nest. `Shared` tensors and scalars stay whole."""
     return tf.nest.map_structure(
-        lambda x: x if isinstance(x, Shared) else tf.gather(x, rows), tensors
+        lambda x: x if isinstance(x, Shared) or x.shape.rank == 0 else tf.gather(x, rows), tensors
     )
 
 

@@ -634,13 +634,15 @@ def test_cached_search_of_a_real_model_scores_as_full_passes_do(cls, positions):
 
 # Arguments
 
+COMMON = dict(min_length=3, allow_unknown=False, constraints=[kt.NoRepeatNgrams(2)])
+
 
 @pytest.mark.parametrize(
     "search",
     [
-        GreedySearch(min_length=3, allow_unknown=False),
-        BeamSearch(7, 1.1, early_stop=False, min_length=3, allow_unknown=False),
-        Sampling(0.7, 5, 0.9, 11, num_samples=3, min_length=3, allow_unknown=False),
+        GreedySearch(**COMMON),
+        BeamSearch(7, 1.1, early_stop=False, **COMMON),
+        Sampling(0.7, 5, 0.9, 11, num_samples=3, **COMMON),
     ],
     ids=repr,
 )
@@ -698,7 +700,7 @@ def test_bad_constructor_arguments_are_named(make, error, words):
         ({"max_length": np.array([[5, 6]])}, ValueError, "max_length must have rank 1"),
         ({"target_prefix": np.array([5, 6])}, ValueError, "target_prefix must have rank 2"),
         (
-            {"target_prefix": np.array([[5, 6]])},
+            {"target_prefix": np.array([[5, 6]] * 3)},
             ValueError,
             "target_prefix must have the batch size",
         ),
