@@ -112,12 +112,19 @@ class Constrained:
         return cache._replace(by_hypothesis=(cache.by_hypothesis, state))
 
     def decode_step(
-        self, ids: Tensor, position: Tensor, memory: GrammarMemory, cache: Cache
-    ) -> tuple[Tensor, Cache]:
+        self,
+        ids: Tensor,
+        position: Tensor,
+        memory: GrammarMemory,
+        cache: Cache,
+        **options: Any,
+    ) -> tuple[Any, ...]:
         """The model's step, with the logit -inf for forbidden tokens."""
         own, state = cache.by_hypothesis
         own_cache = cache._replace(by_hypothesis=own)
-        logits, cache = self.model.decode_step(ids, position, memory.memory, own_cache)
+        logits, cache, *weights = self.model.decode_step(
+            ids, position, memory.memory, own_cache, **options
+        )
         logits = tf.cast(logits, tf.float32)
         allowed, state = self.grammar.step(ids, state, memory.known)
         if allowed.shape[-1] != logits.shape[-1]:
@@ -126,7 +133,7 @@ class Constrained:
                 f"{allowed.shape[-1]}. Make the grammar from the model's target vocabulary."
             )
         cache = cache._replace(by_hypothesis=(cache.by_hypothesis, state))
-        return _without(logits, tf.logical_not(allowed)), cache
+        return _without(logits, tf.logical_not(allowed)), cache, *weights
 
 
 def _without(logits: Tensor, forbidden: Tensor) -> Tensor:
