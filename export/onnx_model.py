@@ -188,7 +188,7 @@ def export_onnx(
                 {
                     "task": task.name,
                     "inputs": _values(graphs[0].graph.inputs),
-                    "outputs": _outputs(graphs[0], layout),
+                    "outputs": _outputs(graphs[0], task, layout),
                     "text": text_values,
                     "special_ids": signature.SPECIAL_IDS,
                     "vocab_size": task.vocab_size,
@@ -358,13 +358,17 @@ def _prove(
     }
 
 
-def _outputs(first: ir.Model, layout: str) -> list[dict[str, Any]]:
+def _outputs(first: ir.Model, task: Task, layout: str) -> list[dict[str, Any]]:
     """Outputs in the manifest. In the layout "steps" the runtime gives them, not a graph."""
     if layout == "loop":
         return _values(first.graph.outputs)
     return [
-        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
-        for name, dtype in ((signature.TOKEN_IDS, "int32"), (signature.SCORES, "float32"))
+        {
+            "name": name,
+            "dtype": "int32" if name == signature.TOKEN_IDS else "float32",
+            "axes": list(task.axes(name, len(signature.AXES[name]))),
+        }
+        for name in task.outputs
     ]
 
 

@@ -47,6 +47,7 @@ from keras_transformer.export.artefact.signature import (
     MODEL_FILES,
     PRECISIONS,
     SCORES,
+    SEARCH_OUTPUTS,
     SEARCH_TASKS,
     SEGMENT_IDS,
     SPECIAL_IDS,
@@ -188,7 +189,8 @@ def validate(manifest: Any) -> None:
         _check(fits, f"the entry of {name} is {entry!r}")
     if manifest["task"] in SEARCH_TASKS:
         names = [value["name"] for value in manifest["outputs"]]
-        _check(names == [TOKEN_IDS, SCORES], f"a search has outputs {names}")
+        expected = [name for name in SEARCH_OUTPUTS if name in (TOKEN_IDS, SCORES, *names)]
+        _check(names == expected, f"a search has outputs {names}")
         _check(manifest["search"] is not None, "a search without its configuration")
     _check_head(manifest)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from keras_transformer.export.artefact.reader import read_task
+from keras_transformer.export.artefact.signature import ALIGNMENTS
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
 from keras_transformer.export.runtime.lines import Format, format_result, iter_lines
@@ -22,6 +23,7 @@ _TASKS = {
     "--n-best": ("translate", "generate", "transcribe", "classify"),
     "--seed": ("generate", "transcribe"),
     "--with-prompt": ("generate",),
+    "--alignments": ("translate",),
 }
 _DESCRIPTION = (
     "Answers standard input, line by line, on standard output, as the artefact's "
@@ -67,6 +69,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--check one line with all that was found",
     )
     add("--seed", type=int, metavar="N", help="of sampling: the same texts at each run")
+    add(
+        "--alignments",
+        action="store_true",
+        help="write TAB and the alignment after each text, as pairs of source and target word: "
+        "0-0 1-2; the artefact's search must have alignments",
+    )
     add("--with-prompt", action="store_true", help="write the prompt before its continuation")
     add(
         "--tokens-per-batch",
@@ -171,11 +179,15 @@ def _serve_lines(
         runner = open_runner(
             options.folder, options.provider, threads=options.threads, workers=options.workers
         )
+    if options.alignments and ALIGNMENTS not in [x["name"] for x in runner.manifest["outputs"]]:
+        raise ValueError(
+            "--alignments: this artefact has none; export it with a search that has alignments=True"
+        )
     if not options.quiet:
         progress.say(f"running on {runner.provider}")
     lines = progress.reading(iter_lines(source))
     results = runner.results(lines, options.seed, options.tokens_per_batch, options.read_ahead)
-    line_format = Format(options.json, options.n_best, options.with_prompt)
+    line_format = Format(options.json, options.n_best, options.with_prompt, options.alignments)
     failed = 0
     for number, result in enumerate(results, 1):
         target.write(format_result(number, result, line_format))

@@ -14,8 +14,9 @@ import numpy as np
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError
-from keras_transformer.export.artefact.results import Generation, Translation
+from keras_transformer.export.artefact.results import Details, Generation, Translation
 from keras_transformer.export.artefact.rows import ResultMaker, Row
+from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.text_readers import LineReader
@@ -29,20 +30,34 @@ class TranslationMaker:
 
     empty: ClassVar[Any] = Translation(("",), (0.0,))
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._decode = tokenizer.decode
+    def __init__(self, artefact: Artefact):
+        self._decode = artefact.target_tokenizer.decode
+        # Tokenizers of the library `tokenizers` do not mark the spaces between words.
+        tokenizers = artefact.tokenizer, artefact.target_tokenizer
+        self._details = None
+        if all(isinstance(tokenizer, Tokenizer) for tokenizer in tokenizers):
+            self._details = DetailsMaker(*tokenizers)
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Translation:
-        token_ids, scores = self._hypotheses(outputs)
-        return Translation(self._texts(token_ids), scores)
+        token_ids, scores, details = self._hypotheses(row, outputs)
+        return Translation(self._texts(token_ids), scores, None, details)
 
-    def _hypotheses(self, outputs: dict[str, Array]) -> tuple[Array, tuple[float, ...]]:
-        """The ids and scores of the hypotheses that the search has found."""
+    def _hypotheses(
+        self, row: Row, outputs: dict[str, Array]
+    ) -> tuple[Array, tuple[float, ...], tuple[Details, ...]]:
+        """Ids, scores and details of the hypotheses that the search has found."""
         scores = outputs[signature.SCORES]
         if np.isnan(scores).any() or scores[0] == -np.inf:
             raise ValueError(f"the model gave the scores {scores.tolist()}")
         filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
-        return outputs[signature.TOKEN_IDS][filled], tuple(scores[filled].tolist())
+        found = {name: array[filled] for name, array in outputs.items()}
+        token_ids, details = found.pop(signature.TOKEN_IDS), []
+        if self._details is not None and len(found) > 1:
+            source_ids = row.inputs.get(signature.SOURCE_IDS, ())
+            for i, ids in enumerate(token_ids):
+                parts = {name: array[i] for name, array in found.items()}
+                details.append(self._details.details(source_ids, ids, parts))
+        return token_ids, tuple(scores[filled].tolist()), tuple(details)
 
     def _texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
         return tuple([self._decode(ids).replace("\0", signature.REPLACEMENT) for ids in rows])
@@ -54,9 +69,9 @@ class GenerationMaker(TranslationMaker):
     empty: ClassVar[Any] = Generation(("",), (0.0,), None, ("",))
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
-        token_ids, scores = self._hypotheses(outputs)
+        token_ids, scores, details = self._hypotheses(row, outputs)
         full = [np.r_[row.inputs[signature.SOURCE_IDS], ids] for ids in token_ids]
-        return Generation(self._texts(token_ids), scores, None, self._texts(full))
+        return Generation(self._texts(token_ids), scores, None, self._texts(full), details)
 
 
 class SearchRunner(Runner):
@@ -153,7 +168,7 @@ score 0 |
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = LineReader(artefact, end=(END_ID,))  # as in training
-        return reader, TranslationMaker(artefact.target_tokenizer)
+        return reader, TranslationMaker(artefact)
 
     def translate(self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048) -> list[str]:
         """Best translation of each line.
@@ -190,7 +205,16 @@ score 0 |
     def n_best(
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048
     ) -> list[Translation]:
-        """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`."""
+        """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`.
+
+        If the artefact was exported with a search that has `token_scores` or `alignments`, a
+        `Translation` has the `details` of each hypothesis: pieces, words, scores of both, and the
+        alignment of words.
+
+        >>> (best,) = translator.n_best(["A man rides a bicycle."])  # doctest: +SKIP
+        >>> best.details[0].pharaoh  # doctest: +SKIP
+        '0-0 1-1 2-2 4-3'
+        """
         return list(self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=ALL))
 
     def n_best_stream(
@@ -235,7 +259,7 @@ class Generator(SearchRunner):
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = LineReader(artefact, begin=(BEGIN_ID,))
-        return reader, GenerationMaker(artefact.target_tokenizer)
+        return reader, GenerationMaker(artefact)
 
     def generate(
         self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
@@ -320,7 +344,7 @@ class Transcriber(SearchRunner):
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = ArrayReader(self._inputs, artefact.manifest["limits"]["source_length"])
-        return reader, TranslationMaker(artefact.target_tokenizer)
+        return reader, TranslationMaker(artefact)
 
     def transcribe(
         self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048

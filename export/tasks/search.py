@@ -5,7 +5,7 @@ V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -27,6 +27,7 @@ from keras_transformer.search.base import EXTRA_LENGTH
 from keras_transformer.search.inputs import source_specs
 from keras_transformer.search.ranking import NOT_LISTED
 from keras_transformer.search.shortlist import Shortlisted
+from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
 
 ExportableSearch: TypeAlias = GreedySearch | BeamSearch | Sampling
@@ -45,6 +46,24 @@ def reads_ids(model: keras.Model) -> bool:
     """Whether the source is `source_ids` (B, S) and nothing else."""
     (name, spec), *others = source_specs(model).items()
     return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
+
+
+class ForcedPass(NamedTuple):
+    """The results of a model's forward pass for hypotheses.
+
+    Attributes:
+        scores: (B, W), sums of log-probabilities over the length penalty.
+        spread: (B, W), with the same sum and length penalty the standard deviation of all
+            log-probabilities at each token.
+        token_scores: (B, W, T), the log-probability of each token.
+        alignments: (B, W, T, S), the attention of each token to the source; `None` if the search
+            has none.
+    """
+
+    scores: Array
+    spread: Array
+    token_scores: Array
+    alignments: Array | None
 
 
 class SearchTask:
@@ -67,6 +86,7 @@ class SearchTask:
         reads_ids: whether the source is rows of token ids.
         sources: the `tf.TensorSpec` of each source input, by name.
         specs: `sources`, and the seed.
+        outputs: names of the outputs.
         longest: greatest length of a source, or `None`.
         vocab_size: `{"source", "target"}`.
         search_config: the search as in the manifest.
@@ -107,15 +127,24 @@ class SearchTask:
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
 
+        chosen = (True, True, search.token_scores, search.alignments)
+        self.outputs: list[str] = [
+            name for name, asked in zip(signature.SEARCH_OUTPUTS, chosen, strict=True) if asked
+        ]
+
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Ids (B, W, T) and scores (B, W) for the source; exporters trace this function."""
+        """The `outputs` of the search for the source; exporters trace this function."""
         seed = {signature.SEED: inputs.pop(signature.SEED)} if self.random else {}
         result = self.search(self.searched, inputs, self.max_length, **seed)
-        return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
+        found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=True))
+        return {name: found[name] for name in self.outputs}
 
     def axes(self, name: str, rank: int) -> tuple[str, ...]:
         """Names of the axes of an input or output."""
-        return signature.axes_of(name, rank)
+        axes = signature.axes_of(name, rank)
+        if name == signature.ALIGNMENTS and self.model.source_inputs is not None:
+            return (*axes[:-1], "memory_length")  # the caller's encoder may change the length
+        return axes
 
     def limits(self, max_source_length: int) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
@@ -190,7 +219,8 @@ class SearchTask:
         """Raises `ExportError` unless the file gave Keras' results.
 
         Its scores are compared with the scores of Keras' forward pass for the ids of the file:
-        rounded weights may lead to other tokens, but must not give wrong scores for them.
+        rounded weights may lead to other tokens, but must not give wrong scores for them. So are
+        its token scores and alignments.
 
         Args:
             cases: the inputs.
@@ -203,11 +233,19 @@ class SearchTask:
         """
 
         def compare(model: keras.Model, tolerance: float, exact: bool) -> float:
-            rescored = [
-                self.rescore(self._source(case), outputs[signature.TOKEN_IDS], model)
+            forced = [
+                self.forced(self._source(case), outputs[signature.TOKEN_IDS], model)
                 for case, outputs in zip(cases, found, strict=True)
             ]
-            return comparison.compare_search(expected, found, rescored, tolerance, exact)
+            rescored = [(one.scores, one.spread) for one in forced]
+            worst = comparison.compare_search(expected, found, rescored, tolerance, exact)
+            if self.outputs[2:]:
+                records = [
+                    [{name: each[name] for name in self.outputs[2:]} for each in outputs]
+                    for outputs in ([one._asdict() for one in forced], found)
+                ]
+                worst = max(worst, comparison.compare_forward(*records, tolerance, exact))
+            return worst
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
@@ -230,10 +268,10 @@ class SearchTask:
         """No fields: only a head adds some."""
         return {}
 
-    def rescore(
+    def forced(
         self, source: Case, token_ids: Ids, model: keras.Model | None = None
-    ) -> tuple[Array, Array]:
-        """The scores that a model's forward pass gives to hypotheses (B, W, T), and their spread.
+    ) -> "ForcedPass":
+        """The scores and alignments that a model's forward pass gives to hypotheses (B, W, T).
 
         The forward pass has no cache, no loop and no beam, so it is an independent check.
 
@@ -241,19 +279,21 @@ class SearchTask:
             source: the inputs without the seed.
             token_ids: hypotheses (B, W, T).
             model: the model. Defaults to `None`: the exported one.
-
-        Returns:
-            A pair of arrays (B, W): the scores, and with the same sum and length penalty the
-            standard deviation of all log-probabilities at each token.
         """
-        width = token_ids.shape[1]
+        batch_size, width, _ = token_ids.shape
         targets, lengths = self._targets(source, token_ids)
         inputs = targets[:, :-1]  # no token follows the last one
         if self.name != "generate":
             repeated = {name: np.repeat(array, width, axis=0) for name, array in source.items()}
             inputs = {**repeated, signature.TARGET_IDS: inputs}
         model = self.model if model is None else model
-        logits = np.asarray(model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        attention = None
+        if self.search.alignments:
+            found = with_alignments(model, self.search.alignments)(inputs, training=False)
+            logits, attention = (np.asarray(found[name]) for name in ("logits", "alignments"))
+        else:
+            logits = np.asarray(model(inputs, training=False))
+        logits = logits.astype(np.float64)  # (B W, P + T - 1, V)
         comparison.check_no_nan("Logits of the forward pass", logits)
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
@@ -271,7 +311,15 @@ class SearchTask:
             (np.where(generated, part, 0.0).sum(axis=1) / divisor).reshape(-1, width)
             for part in (chosen, spread)
         )
-        return score, size
+
+        def of_tokens(values: Array) -> Array:
+            """Values at each position (B W, P + T - 1, ...) as values of tokens (B, W, T, ...)."""
+            tokens = np.zeros((*token_ids.shape, *values.shape[2:]), np.float32)
+            tokens[token_ids != pad] = values[generated]
+            return tokens
+
+        alignments = None if attention is None else of_tokens(attention)
+        return ForcedPass(score, size, of_tokens(chosen), alignments)
 
     def _targets(self, source: Case, token_ids: Ids) -> tuple[Ids, Ids]:
         """Start and generated tokens of each hypothesis in a row, and the length of each start.

@@ -13,14 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.call_options import CALL_OPTIONS, check_option
-from keras_transformer.decoding import SearchModel
+from keras_transformer.decoding import Alignments, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints
 from keras_transformer.search.inputs import (
     batch_size_of,
     check_flag,
     check_right_padded,
+    checked_alignments,
     for_each_sentence,
+    memory_length,
     model_source,
     read_inputs,
     source_lengths,
@@ -44,10 +46,16 @@ class SearchResult(NamedTuple):
             hypothesis has one, then 0. T is the length of the longest hypothesis of the batch.
         scores: float32 (B, W), sum of log-probabilities / length penalty. If fewer than W
             hypotheses exist (tiny vocabularies), all others have score -inf and ids 0.
+        token_scores: float32 (B, W, T), the log-probability of each token, 0 after the end. Their
+            sum over the length penalty is the score. `()` unless the search has `token_scores`.
+        alignments: float32 (B, W, T, S), the attention of the step that generated each token to
+            each position of the source; 0 after the end. `()` unless the search has `alignments`.
     """
 
     ids: Tensor
     scores: Tensor
+    token_scores: Tensor | tuple[()] = ()
+    alignments: Tensor | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Search(loop.StepSearch):
     min_length: int = 0
     allow_unknown: bool = True
     constraints: Sequence[Constraint] = ()
+    token_scores: bool = False
+    alignments: Alignments = False
     # model -> (names of the inputs, ids of the weights) -> tf.function. An entry disappears with
     # its model. Quantization and LoRA replace weights, so the search is compiled again after them.
     _compiled: Any = field(
@@ -72,6 +82,9 @@ class Search(loop.StepSearch):
         check_flag(self.allow_unknown, "allow_unknown")
         object.__setattr__(self, "constraints", tuple(self.constraints))
         check_constraints(self.constraints, self.options)
+        check_flag(self.token_scores, "token_scores")
+        # Lists, as JSON has them, become tuples: a search can be hashed.
+        object.__setattr__(self, "alignments", checked_alignments(self.alignments))
 
     def __call__(
         self, model: SearchModel, source_ids: Any, max_length: Any = None, **options: Any
@@ -249,6 +262,12 @@ class Search(loop.StepSearch):
             history=tf.zeros([batch_size, self.history_rows, 0], tf.int32),
             constraint_states=states,
         )
+        rows = [batch_size, self.history_rows, 0]
+        if self.token_scores:
+            hypotheses = hypotheses._replace(token_scores=tf.zeros(rows))
+        if self.alignments:
+            length = memory_length(model, memory)
+            hypotheses = hypotheses._replace(alignments=tf.zeros([*rows, length]))
         return memory, LoopInputs(limit, given, options=options, known=known), hypotheses
 
     @property
@@ -294,12 +313,21 @@ class Search(loop.StepSearch):
 
         `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
         """
-        ids = hypotheses.history[:, -self.width :]  # (B, W, t)
+        records = {name: x[:, -self.width :] for name, x in hypotheses.records.items()}
         if loop_inputs.given:
-            ids = loop.without_prompt(ids, loop_inputs.given.prompt_length)
+            length = loop_inputs.given.prompt_length
+            records = {name: loop.without_prompt(x, length) for name, x in records.items()}
+        ids = records.pop("history")  # (B, W, t)
         ids *= tf.cast(tf.expand_dims(hypotheses.scores, 2) > -np.inf, tf.int32)
         used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
-        return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], hypotheses.scores)
+        count = tf.reduce_sum(tf.cast(used, tf.int32))  # T
+        ids = ids[:, :, :count]
+        for name, record in records.items():
+            is_token = tf.cast(ids != PAD_ID, tf.float32)
+            if record.shape.rank > 3:
+                is_token = tf.expand_dims(is_token, 3)
+            records[name] = record[:, :, :count] * is_token
+        return SearchResult(ids, hypotheses.scores, **records)
 
 
 def _limit(lengths: Tensor | None, max_length: Tensor | None, batch_size: Tensor) -> Tensor:

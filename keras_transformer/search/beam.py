@@ -43,7 +43,8 @@ class BeamSearch(Search):
         length_penalty: number, alpha >= 0. 0 compares plain sums; larger numbers favour longer
             hypotheses. Defaults to 0.6.
         early_stop: bool, see above. Defaults to `True`.
-        min_length, allow_unknown, constraints: as in `GreedySearch`.
+        min_length, allow_unknown, constraints, token_scores, alignments: as in
+            `GreedySearch`.
 
     Call arguments: see `__call__`.
 
@@ -97,7 +98,9 @@ class BeamSearch(Search):
         """One step of all hypotheses; the loop of all searches calls it."""
         width = self.beam_width
         count = loop_inputs.count(position)
-        parent, token, total = self._extend(position, log_probs, hypotheses, loop_inputs)  # (B, 2W)
+        parent, token, total, log_prob = self._extend(
+            position, log_probs, hypotheses, loop_inputs
+        )  # (B, 2W)
         ends = self._ends(token, count, loop_inputs)
 
         # 1. Finish: extensions that end among the best W compete with the finished hypotheses.
@@ -125,12 +128,11 @@ class BeamSearch(Search):
         source_rows = tf.gather(candidate_rows, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.gather(candidate_tokens, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.cast(tokens, tf.int32)
-        history = tf.gather(hypotheses.history, source_rows, batch_dims=1)
-        hypotheses = Hypotheses(
-            ids=tokens[:, :width],
-            running=running,
-            scores=scores,
-            history=tf.concat([history, tf.expand_dims(tokens, 2)], axis=2),  # (B, 2W, t + 1)
+        if self.token_scores:
+            log_prob = tf.pad(log_prob, [[0, 0], [width, 0]])  # (B, 3W)
+            log_prob = tf.gather(log_prob, chosen, batch_dims=1)  # (B, 2W)
+        hypotheses = hypotheses.extended(tokens, log_prob, source_rows)._replace(
+            ids=tokens[:, :width], running=running, scores=scores
         )
         return hypotheses, source_rows[:, :width]
 
@@ -140,13 +142,14 @@ class BeamSearch(Search):
         log_probs: Tensor | ListedScores,
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Finds the best 2W extensions of all running hypotheses of a sentence by one token.
 
         At most W of 2W end, because the end token gives one extension of each hypothesis.
 
         Returns:
-            Parent, token and sum of log-probabilities, each (B, 2W), best first.
+            Parent, token and sum of log-probabilities, each (B, 2W), best first. With
+            `token_scores` also the log-probability of the token, else `None`.
         """
         width = self.beam_width
         forbidden = self._forbidden(position, loop_inputs)
@@ -163,7 +166,10 @@ class BeamSearch(Search):
         total = tf.reshape(tf.expand_dims(hypotheses.running, 2) + values, [-1, width * size])
         total, index = top_k(total, min(2 * width, width * size))  # (B, 2W)
         token = tf.gather(tf.reshape(ids, [-1, width * size]), index, batch_dims=1)
-        return index // size, token, total
+        log_prob = None
+        if self.token_scores:
+            log_prob = tf.gather(tf.reshape(values, [-1, width * size]), index, batch_dims=1)
+        return index // size, token, total, log_prob
 
     def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Whether the search of each sentence has finished, (B, 1)."""

@@ -42,11 +42,10 @@ class IndependentSearch(Search):
         total = hypotheses.running + log_prob
         ends = self._ends(token, loop_inputs.count(position), loop_inputs)
         written = token * tf.cast(hypotheses.running > -np.inf, tf.int32)
-        hypotheses = Hypotheses(
+        hypotheses = hypotheses.extended(written, log_prob)._replace(
             ids=token,
             running=tf.where(ends, -np.inf, total),
             scores=tf.maximum(hypotheses.scores, tf.where(ends, total, -np.inf)),
-            history=tf.concat([hypotheses.history, tf.expand_dims(written, 2)], axis=2),
         )
         return hypotheses, None
 
@@ -67,6 +66,11 @@ class GreedySearch(IndependentSearch):
             forbidden before. Defaults to 0.
         allow_unknown: bool, whether the unknown token (1) may be generated. Defaults to `True`.
         constraints: sequence of `Constraint`, which bias or forbid next tokens. Defaults to none.
+        token_scores: bool, whether the result has the log-probability of each token. Defaults to
+            `False`.
+        alignments: whether the result has the attention of each token to the source. `True` is the
+            mean of all heads of the decoder's last layer. A sequence of pairs of layer and head,
+            such as `[(-1, 0)]`, is the mean of these heads. Defaults to `False`.
 
     Call arguments: see `__call__`.
 

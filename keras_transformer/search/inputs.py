@@ -5,6 +5,7 @@ A source is either token ids or the arrays that a model's encoder reads.
 Shapes: B batch, S source length, P prompt length, Q prefix length.
 """
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.call_options import CALL_OPTIONS, check_option
-from keras_transformer.decoding import ProjectedMemory, SearchModel
+from keras_transformer.decoding import Alignments, ProjectedMemory, SearchModel
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -25,6 +26,27 @@ def check_flag(value: Any, name: str) -> None:
     """Raises `TypeError` unless `value` is `True` or `False`."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def checked_alignments(value: Any) -> Alignments:
+    """The option `alignments` of a search, with pairs as tuples.
+
+    Raises:
+        TypeError: `value` is neither a bool nor a sequence of pairs of integers.
+        ValueError: `value` is an empty sequence.
+    """
+    if isinstance(value, bool):
+        return value
+    try:
+        pairs = tuple((operator.index(layer), operator.index(head)) for layer, head in value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "alignments must be True, False or a list of pairs of layer and head, such as "
+            f"[(-1, 0)], got {value!r}."
+        ) from error
+    if not pairs:
+        raise ValueError("alignments has no pair of layer and head. Pass False for no alignments.")
+    return pairs
 
 
 def missing_methods(thing: Any, contract: type) -> str:
@@ -186,14 +208,35 @@ def source_lengths(source: Source, memory: Any) -> Tensor | None:
     """
     if SOURCE_IDS in source:
         mask = source[SOURCE_IDS] != PAD_ID
-    elif not isinstance(memory, ProjectedMemory):
+    elif (projected := _projected(memory)) is None:
         return None
-    elif isinstance(memory.mask, tuple):  # no padding
-        keys, _ = memory.blocks[0]  # (B, H, S, K)
-        return tf.fill([batch_size_of(source), 1], tf.shape(keys)[2])
+    elif isinstance(projected.mask, tuple):  # no padding
+        return tf.fill([batch_size_of(source), 1], projected.length)
     else:
-        mask = memory.mask
+        mask = projected.mask
     return tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
+
+
+def memory_length(model: SearchModel, memory: Any) -> Tensor:
+    """S, the length of the encoded source with its padding, an int32 scalar.
+
+    Raises:
+        ValueError: the model has no encoder of this package, so it cannot align.
+    """
+    projected = _projected(memory)
+    if projected is None:
+        raise ValueError(
+            f"The search has alignments, but {type(model).__name__} has no decoder that attends to "
+            "a source. Pass a Transformer, or a search without alignments."
+        )
+    return projected.length
+
+
+def _projected(memory: Any) -> ProjectedMemory | None:
+    """The encoded source in the memory of a model, or of a model around it."""
+    while not isinstance(memory, ProjectedMemory) and hasattr(memory, "memory"):
+        memory = memory.memory
+    return memory if isinstance(memory, ProjectedMemory) else None
 
 
 def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:

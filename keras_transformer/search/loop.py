@@ -22,12 +22,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, SearchModel, Shared
+from keras_transformer.decoding import Alignments, Cache, SearchModel, Shared
 from keras_transformer.search.constraints import Constraint, Past, constrain
 from keras_transformer.search.ranking import ListedScores, log_softmax
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
 
+# The fields of `Hypotheses` that grow by one column in each step.
+RECORDS = ("history", "token_scores", "alignments")
+# Replaces -inf in the records of hypotheses that do not exist: 0 times it is 0.
+LEAST_LOG_PROB = np.float32(-1e30)
 # The next phase begins when a quarter of the sentences of this phase have finished.
 UNFINISHED_SHARE = 0.75
 
@@ -39,8 +43,11 @@ class Hypotheses(NamedTuple):
         ids: int32 (B, W), the last token of each running hypothesis.
         running: float32 (B, W), the sum of its log-probabilities; -inf if there is none.
         scores: float32 (B, W), scores of the finished hypotheses; -inf if there is none.
-        history: int32 (B, W, t), all tokens so far. A beam search has 2W rows: the running
+        history: int32 (B, R, t), all tokens so far. R is W. In a beam search it is 2W: the running
             hypotheses in rows 0 to W - 1, the finished ones in rows W to 2W - 1.
+        token_scores: float32 (B, R, t), the log-probability of each token, or `()`.
+        alignments: float32 (B, R, t, S), the attention of each token to the source, or `()`. The
+            values after the end of a hypothesis have no meaning.
         constraint_states: for each constraint of the search a nest of tensors (B, W, ...), its
             state of each running hypothesis.
     """
@@ -49,14 +56,56 @@ class Hypotheses(NamedTuple):
     running: Tensor
     scores: Tensor
     history: Tensor
+    token_scores: Tensor | tuple[()] = ()
+    alignments: Tensor | tuple[()] = ()
     constraint_states: tuple[Any, ...] = ()
 
+    @property
+    def records(self) -> dict[str, Tensor]:
+        """The tensors that grow by one column in each step, by name."""
+        fields = self._asdict()
+        return {name: fields[name] for name in RECORDS if tf.is_tensor(fields[name])}
+
     def updated(self, sentences: Tensor, part: "Hypotheses") -> "Hypotheses":
-        """Replaces the hypotheses of some sentences; pads the history of all others with 0."""
+        """Replaces the hypotheses of some sentences; pads the records of all others with 0."""
         more = tf.shape(part.history)[2] - tf.shape(self.history)[2]
-        longer = self._replace(history=tf.pad(self.history, [[0, 0], [0, 0], [0, more]]))
-        put = functools.partial(tf.tensor_scatter_nd_update, indices=tf.expand_dims(sentences, 1))
-        return tf.nest.map_structure(lambda old, new: put(old, updates=new), longer, part)
+        pads = [[0, 0], [0, 0], [0, more], [0, 0]]
+        longer = {name: tf.pad(x, pads[: x.shape.rank]) for name, x in self.records.items()}
+        places = tf.expand_dims(sentences, 1)
+        return tf.nest.map_structure(
+            lambda old, new: tf.tensor_scatter_nd_update(old, places, new),
+            self._replace(**longer),
+            part,
+        )
+
+    def attended(self, weights: Tensor) -> "Hypotheses":
+        """Appends the attention (B, W, S) of the step that chooses the next tokens."""
+        rest = tf.shape(self.alignments)[1] - tf.shape(weights)[1]  # finished hypotheses
+        column = tf.pad(weights, [[0, 0], [0, rest], [0, 0]])
+        column = tf.expand_dims(column, 2)  # (B, R, 1, S)
+        return self._replace(alignments=tf.concat([self.alignments, column], axis=2))
+
+    def extended(
+        self, tokens: Tensor, log_probs: Tensor, rows: Tensor | None = None
+    ) -> "Hypotheses":
+        """Appends one token to each row of the records.
+
+        Args:
+            tokens: int32 (B, R), 0 for a hypothesis that has finished.
+            log_probs: float32 (B, R), their log-probabilities.
+            rows: int64 (B, R), the row that each row continues; `None` if each continues itself.
+        """
+        records = self.records
+        if rows is not None:
+            records = {name: tf.gather(x, rows, batch_dims=1) for name, x in records.items()}
+        new = {"history": tokens}
+        if "token_scores" in records:
+            new["token_scores"] = tf.maximum(log_probs, LEAST_LOG_PROB)
+        longer = {
+            name: tf.concat([records[name], tf.expand_dims(column, 2)], axis=2)
+            for name, column in new.items()
+        }
+        return self._replace(**{**records, **longer})
 
 
 class GivenTokens(NamedTuple):
@@ -105,6 +154,11 @@ class StepSearch(Protocol):
     @abc.abstractmethod
     def width(self) -> int:
         """W, the number of hypotheses of a sentence."""
+
+    @property
+    @abc.abstractmethod
+    def alignments(self) -> Alignments:
+        """The attention heads whose mean weights are recorded; `False` for none."""
 
     @abc.abstractmethod
     def advance(
@@ -165,7 +219,12 @@ def run(
     )
     shapes = [
         tf.TensorShape([]),
-        Hypotheses(rows, rows, rows, tf.TensorShape([None] * 3), states),
+        Hypotheses(rows, rows, rows, history=(), constraint_states=states)._replace(
+            **{
+                name: tf.TensorShape([None] * x.shape.rank)
+                for name, x in hypotheses.records.items()
+            }
+        ),
         # Sentences leave the batch, and axes that are empty at first may grow.
         tf.nest.map_structure(
             lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
@@ -219,7 +278,8 @@ def add_token(
     cache: Cache,
 ) -> tuple[Tensor, Hypotheses, Cache]:
     """One step: returns position, hypotheses and cache after it."""
-    logits, cache = model.decode_step(hypotheses.ids, position, memory, cache)
+    options = {"alignments": search.alignments} if search.alignments else {}
+    logits, cache, *weights = model.decode_step(hypotheses.ids, position, memory, cache, **options)
     states = ()
     if search.constraints:
         history = hypotheses.history[:, : search.width]
@@ -228,6 +288,8 @@ def add_token(
             search.constraints, logits, past, hypotheses.constraint_states, loop_inputs.known
         )
         hypotheses = hypotheses._replace(constraint_states=states)
+    if weights:
+        hypotheses = hypotheses.attended(*weights)
     hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
     carried = cache.by_hypothesis, states
     if parents is not None:
@@ -294,14 +356,18 @@ def given_at(
     return tokens, tf.maximum(log_probs, uncounted)
 
 
-def without_prompt(history: Tensor, prompt_length: Tensor) -> Tensor:
-    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end.
+def without_prompt(record: Tensor, prompt_length: Tensor) -> Tensor:
+    """Moves the tokens of each sentence to the front, over its prompt; 0 at the end.
 
     `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+
+    Args:
+        record: (B, W, t), or (B, W, t, S).
+        prompt_length: int32 (B, 1).
     """
-    batch_size, width, length = tf.unstack(tf.shape(history))
-    padded = tf.pad(history, [[0, 0], [0, 0], [0, 1]])  # (B, W, t + 1)
+    batch_size, width, length, *rest = tf.unstack(tf.shape(record))
+    padded = tf.pad(record, [[0, 0], [0, 0], [0, 1], [0, 0]][: record.shape.rank])
     # The history does not hold position 0, hence the 1.
     column = tf.minimum(tf.range(length) + prompt_length - 1, length)  # (B, t)
     row = tf.reshape(tf.range(batch_size * width) * (length + 1), [batch_size, width, 1])
-    return tf.gather(tf.reshape(padded, [-1]), row + column[:, tf.newaxis])  # (B, W, t)
+    return tf.gather(tf.reshape(padded, [-1, *rest]), row + column[:, tf.newaxis])  # (B, W, t)

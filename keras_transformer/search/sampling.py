@@ -106,7 +106,8 @@ class Sampling(IndependentSearch):
             (SavedModel, ONNX) holds the seed that was drawn while tracing, unless the call gets
             `seed` as a tensor.
         num_samples: int, W. Defaults to 1.
-        min_length, allow_unknown, constraints: as in `GreedySearch`.
+        min_length, allow_unknown, constraints, token_scores, alignments: as in
+            `GreedySearch`.
 
     Call arguments: see `Search.__call__`.
 
@@ -212,5 +213,8 @@ class Sampling(IndependentSearch):
 
     def _result(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> SearchResult:
         scores, order = tf.math.top_k(hypotheses.scores, self.num_samples)  # (B, W)
-        history = tf.gather(hypotheses.history, order, batch_dims=1)
-        return super()._result(hypotheses._replace(scores=scores, history=history), loop_inputs)
+        records = {
+            name: tf.gather(record, order, batch_dims=1)
+            for name, record in hypotheses.records.items()
+        }
+        return super()._result(hypotheses._replace(scores=scores, **records), loop_inputs)
