@@ -252,7 +252,7 @@ class Search(loop.StepSearch):
         options = {name: inputs[name] for name in self._loop_options if name in inputs}
         if "min_length" in options:
             options["min_length"] = for_each_sentence(options["min_length"], batch_size)[:, None]
-        known, states = self._start_constraints(inputs, batch_size)
+        known, states = self.start_constraints(inputs, batch_size, width)
         # All hypotheses are equal before the first step, so that only one of them is running.
         first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
         hypotheses = Hypotheses(
@@ -276,10 +276,16 @@ class Search(loop.StepSearch):
         before = ("max_length", "target_prefix", "seed")
         return [name for name in self.options if name not in before]
 
-    def _start_constraints(
-        self, inputs: dict[str, Any], batch_size: Tensor
+    def start_constraints(
+        self, inputs: Mapping[str, Any], batch_size: Tensor, width: int
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """For each constraint what it reads, and its first state."""
+        """For each constraint what it has read, and its first state.
+
+        Args:
+            inputs: the result of `read_inputs`.
+            batch_size: B, int32 scalar.
+            width: int, W.
+        """
         known, states = [], []
         for constraint in self.constraints:
             values = {
@@ -287,7 +293,7 @@ class Search(loop.StepSearch):
                 for name, default in constraint.inputs.items()
             }
             known.append(constraint.read(model_source(inputs["source"]), values))
-            states.append(constraint.start(known[-1], batch_size, self.width))
+            states.append(constraint.start(known[-1], batch_size, width))
         return tuple(known), tuple(states)
 
     def _forbidden(self, position: Tensor, loop_inputs: LoopInputs) -> Forbidden:

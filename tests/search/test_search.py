@@ -635,6 +635,7 @@ def test_cached_search_of_a_real_model_scores_as_full_passes_do(cls, positions):
 # Arguments
 
 COMMON = dict(min_length=3, allow_unknown=False, constraints=[kt.NoRepeatNgrams(2)])
+COMMON |= dict(token_scores=True, alignments=((-1, 0),))
 
 
 @pytest.mark.parametrize(
