@@ -202,14 +202,11 @@ def final_outputs(
     columns = np.arange(ids.shape[2])[np.newaxis]  # (1, t)
     if start_length is not None:
         columns = columns + start_length - 1  # (B, t)
-    exists = columns < ids.shape[2]
-    places = (
-        rows[:, np.newaxis],
-        order[:, :, np.newaxis],
-        np.where(exists, columns, 0)[:, np.newaxis],
-    )
+    columns = columns[:, np.newaxis]  # (B or 1, 1, t)
+    exists = (columns < ids.shape[2]) & (scores > -np.inf)[:, :, np.newaxis]  # (B, W, t)
+    places = rows, order[:, :, np.newaxis], np.minimum(columns, ids.shape[2] - 1)
     ids, *records = (record[places] for record in (ids, *records))
-    ids = ids * (exists[:, np.newaxis] & (scores > -np.inf)[:, :, np.newaxis])
+    ids = ids * exists
     ids = ids[:, :, : int((ids != 0).any(axis=(0, 1)).sum())].astype(np.int32)
     found = [ids, scores]
     for record in records:

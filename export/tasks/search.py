@@ -320,7 +320,7 @@ class SearchTask:
             token_ids: hypotheses (B, W, T).
             model: the model. Defaults to `None`: the exported one.
         """
-        batch_size, width, _ = token_ids.shape
+        width = token_ids.shape[1]
         targets, lengths = self._targets(source, token_ids)
         inputs = targets[:, :-1]  # no token follows the last one
         if self.name != "generate":

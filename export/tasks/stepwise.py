@@ -106,8 +106,12 @@ class StepwiseSearch:
         batch_size = tf.shape(loop_inputs.limit)[0]
         prompt_length = loop_inputs.given.prompt_length if loop_inputs.given else 1
         length = tf.maximum(tf.reduce_max(loop_inputs.limit + prompt_length), 2) - 1  # L
-        history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
-        hypotheses = hypotheses._replace(history=history)
+        rows = [batch_size, search.history_rows, length]
+        records = {
+            name: tf.zeros([*rows, *tf.unstack(tf.shape(record))[3:]], record.dtype)
+            for name, record in hypotheses.records.items()
+        }
+        hypotheses = hypotheses._replace(**records)
         cache = self._fixed_cache(batch_size, length)
         self._state = self._split(memory, loop_inputs, tf.zeros([], tf.int32), hypotheses, cache)
         return _tensors(self._state)
@@ -119,7 +123,8 @@ class StepwiseSearch:
             self.search, self.model, memory, loop_inputs, *before
         )
         # The oldest column goes, so the last column is always the newest token.
-        hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
+        records = {name: record[:, :, 1:] for name, record in hypotheses.records.items()}
+        hypotheses = hypotheses._replace(**records)
         if not self.model.recurrent:
             cache = cache._replace(by_sentence=cache.by_sentence.next_step())
         after = self._split(memory, loop_inputs, position, hypotheses, cache)
