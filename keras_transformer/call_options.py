@@ -5,7 +5,6 @@ It needs no framework, so that the runtime can check options too.
 
 import math
 import numbers
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -59,5 +58,5 @@ def check_option(name: str, value: Any) -> None:
     """Raises `TypeError` or `ValueError` unless a number fits to the option `name`."""
     option = CALL_OPTIONS[name]
     kind = numbers.Integral if option.dtype == "int32" else numbers.Real
-    highest = min(option.highest, 2**31 - 1 if option.dtype == "int32" else sys.float_info.max)
+    highest = min(option.highest, 2**31 - 1) if option.dtype == "int32" else option.highest
     check_number(value, name, kind, option.lowest, highest)

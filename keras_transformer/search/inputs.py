@@ -105,7 +105,7 @@ def read_inputs(
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:
     """The value of an option as a tensor with the dtype and the rank of its default."""
     if name in CALL_OPTIONS and not tf.is_tensor(value) and np.ndim(value) == 0:
-        check_option(name, value)
+        check_option(name, value.item() if isinstance(value, np.ndarray) else value)
     tensor = tf.convert_to_tensor(value)
     if default.ndim == 1 and tensor.shape.rank == 0:
         tensor = tensor[tf.newaxis]
