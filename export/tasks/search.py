@@ -371,11 +371,10 @@ class SearchTask:
             targets, lengths: the result of `_targets`.
             logits: (B W, P + T - 1, V).
         """
-        shape = (len(next(iter(source.values()))), -1)  # (B, W)
+        batch_size = len(next(iter(source.values())))
+        shape = batch_size, len(targets) // max(batch_size, 1)  # (B, W)
         tensors = {name: tf.constant(array) for name, array in source.items()}
-        known, states = self.search.start_constraints(
-            {"source": tensors}, shape[0], len(targets) // max(shape[0], 1)
-        )
+        known, states = self.search.start_constraints({"source": tensors}, *shape)
         found = []
         for place in range(logits.shape[1]):
             history = targets[:, 1 : place + 1].reshape(*shape, place)
