@@ -379,7 +379,8 @@ class SearchTask:
         for place in range(logits.shape[1]):
             history = targets[:, 1 : place + 1].reshape(*shape, place)
             count = place + 2 - lengths.reshape(shape)[:, :1]
-            past = Past(*map(tf.constant, (targets[:, place].reshape(shape), history, count)))
+            arrays = targets[:, place].reshape(shape), history, count
+            past = Past(*(tf.constant(array, tf.int32) for array in arrays))
             here = tf.constant(logits[:, place].reshape(*shape, logits.shape[2]), tf.float32)
             here, states = constrain(self.search.constraints, here, past, states, known)
             found.append(here.numpy().reshape(len(targets), -1))
