@@ -19,7 +19,7 @@ from keras_transformer.search.base import SearchResult
 from keras_transformer.search.greedy import IndependentSearch
 from keras_transformer.search.inputs import Source
 from keras_transformer.search.loop import Hypotheses, LoopInputs
-from keras_transformer.search.ranking import ListedScores, forbid, top_candidates
+from keras_transformer.search.ranking import ListedScores, forbid, select, top_candidates
 from keras_transformer.types import Tensor
 
 # Random numbers are generated modulo this prime, by three rounds of x -> (x + constant)^5. Raising
@@ -197,19 +197,23 @@ class Sampling(IndependentSearch):
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities and ids of the candidates; no ids if all tokens are, in order."""
         forbidden, options = self._forbidden(position, loop_inputs), loop_inputs.options
-        if not self.top_k:
-            log_probs = tf.convert_to_tensor(log_probs)
-        if self.top_k or "top_k" in options:
-            values, ids = top_candidates(log_probs, self.top_k or log_probs.shape[-1], forbidden)
-            rank = tf.cumsum(tf.cast(values > -np.inf, tf.int32), axis=-1)  # from 1
-            top_k = options.get("top_k", self.top_k)
-            beyond = rank > top_k
-            if not self.top_k:  # 0 is no limit
-                beyond = tf.logical_and(beyond, top_k > 0)
-            return tf.where(beyond, -np.inf, values), ids
-        if self.top_p < 1 or "top_p" in options:
-            return top_candidates(log_probs, log_probs.shape[-1], forbidden)
-        return forbid(log_probs, np.arange(log_probs.shape[-1]), forbidden), None
+        top_k, top_p = (options.get(name, getattr(self, name)) for name in ("top_k", "top_p"))
+        if self.top_k:
+            values, ids = top_candidates(log_probs, self.top_k, forbidden)
+            return _best(values, top_k), ids
+        log_probs = tf.convert_to_tensor(log_probs)
+        size = log_probs.shape[-1]
+        every = forbid(log_probs, np.arange(size), forbidden)
+        if self.top_p == 1 and not {"top_k", "top_p"} & set(options):
+            return every, None
+        values, ids = top_candidates(log_probs, size, forbidden)
+        if "top_k" in options:
+            values = _best(values, tf.where(top_k > 0, top_k, size))
+        if self.top_p == 1:  # without a limit the same random number draws the same token
+            limited = tf.logical_or(top_k > 0, top_p < 1)
+            values = select(limited, values, every)
+            ids = tf.where(limited, ids, np.arange(size))
+        return values, ids
 
     def _result(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> SearchResult:
         scores, order = tf.math.top_k(hypotheses.scores, self.num_samples)  # (B, W)
@@ -218,3 +222,9 @@ class Sampling(IndependentSearch):
             for name, record in hypotheses.records.items()
         }
         return super()._result(hypotheses._replace(scores=scores, **records), loop_inputs)
+
+
+def _best(values: Tensor, count: Tensor | int) -> Tensor:
+    """Sorted log-probabilities with -inf after the first `count` of those that are allowed."""
+    rank = tf.cumsum(tf.cast(values > -np.inf, tf.int32), axis=-1)  # from 1
+    return tf.where(rank > count, -np.inf, values)
