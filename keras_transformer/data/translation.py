@@ -68,7 +68,7 @@ def translation_batches(
         alignments: str or path-like, a file in the form of Pharaoh with one line for each pair,
             such as `0-0 1-2` (source word, target word); or such lines. Words are separated by
             spaces. Labels are `{"logits": (B, T), "alignments": float32 (B, T, S)}` then, for
-            `keras_transformer.training.with_alignments`. Defaults to `None`.
+            `with_alignments`. Defaults to `None`.
         **options: other fields of `BatchOptions`.
 
     Returns:

@@ -8,7 +8,6 @@ the trainer.
 Put a new loss, metric, schedule or callback into the file of that name.
 """
 
-from keras_transformer.training.alignment import AlignmentCrossentropy, with_alignments
 from keras_transformer.training.distribution import prepare
 
-__all__ = ["AlignmentCrossentropy", "prepare", "with_alignments"]
+__all__ = ["prepare"]
