@@ -103,8 +103,10 @@ def make_model(case):
     if kind == "aligned":
         embedding = kt.TokenEmbedding(11, 6)
         x = keras.layers.Dense(6)(embedding(ids))
-        scores = keras.ops.softmax(keras.ops.matmul(x, keras.ops.swapaxes(x, 1, 2)))
-        return DistributedModel(ids, {"logits": embedding.logits(x), "alignments": scores})
+        scores = keras.ops.matmul(x, keras.ops.swapaxes(x, 1, 2))
+        scores -= 1e9 * keras.ops.cast(ids[:, None] == 0, "float32")
+        outputs = {"logits": embedding.logits(x), "alignments": keras.ops.softmax(scores)}
+        return DistributedModel(ids, outputs)
     if kind == "words":  # of our models' class, without what takes TensorFlow long to trace
         embedding = kt.TokenEmbedding(11, 6, name="token_embedding")
         return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
@@ -132,6 +134,7 @@ def compile_model(model, case):
 
     average = {"use_ema": True, "ema_momentum": 0.5}
     optimizers = {
+        "aligned": lambda: keras.optimizers.SGD(0.05),
         "clipped": lambda: sgd(global_clipnorm=0.05),
         "averaged": lambda: sgd(**average),
         "transformer": adam,
