@@ -83,6 +83,11 @@ OPTIONS: Options = {
         "one file, or two with the loop outside (loop)",
         {"choices": signature.LAYOUTS},
     ),
+    "options": (
+        WITH_SEARCH,
+        "options of each call of the search that become inputs, such as beam_width",
+        {"nargs": "+", "metavar": "NAME"},
+    ),
     "name": ((TRITON,), "of the model (the folder's)", {}),
     "op_library": (
         (TRITON,),
@@ -142,7 +147,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     rules += [
         (BEAM, not chosen(arguments, ("greedy", "sampling", "forward")), "a beam search"),
         (SAMPLING, "sampling" in arguments, "--sampling"),
-        (["max_length", *RECORDS], "forward" not in arguments, "a search"),
+        (["max_length", "options", *RECORDS], "forward" not in arguments, "a search"),
     ]
     for names, applies, where in rules:
         given = chosen(arguments, names)

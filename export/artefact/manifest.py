@@ -25,6 +25,8 @@ beyond the source's length, or null |
 `lines`, the number of their rows; `largest_difference` from Keras' numbers; `relative_to`, its \
 divisor: the "size" of each number (float32) or the "spread" of an output; `same_tokens`, of a \
 search: lines with the same best hypothesis as Keras, and all lines; else null |
+| `options` | inputs of the model that a caller may leave out: list of `{"name", "dtype", "axes", \
+"default"}` |
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
 The checks are written by hand: a schema library would be one more package to install on servers,
@@ -95,6 +97,7 @@ OPTIONAL: dict[str, Any] = {
         "relative_to": str,
         "same_tokens": ([_COUNT], None),
     },
+    "options": [{**_VALUES[0], "default": (int, float, list)}],
     "layout": LAYOUTS,
 }
 _FILE = {"sha256": str, "bytes": _COUNT}

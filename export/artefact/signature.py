@@ -92,6 +92,7 @@ LAYOUTS = tuple(MODEL_FILES)
 
 # Signatures of a SavedModel. The signature for strings has the task as its name.
 SEARCH = "search"  # ids in and out
+WITH_OPTIONS = "_with_options"  # after a name: the same signature with options as inputs
 FORWARD = "forward"  # one forward pass; its name is LOGITS if these are the only output
 
 FORMAT = "keras-transformer-onnx"

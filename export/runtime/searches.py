@@ -170,25 +170,42 @@ score 0 |
         reader = LineReader(artefact, end=(END_ID,))  # as in training
         return reader, TranslationMaker(artefact)
 
-    def translate(self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048) -> list[str]:
+    def translate(
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
+    ) -> list[str]:
         """Best translation of each line.
 
         Args:
             lines: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
             tokens_per_batch: int, maximum number of source tokens of a batch, padding included. A
                 longer line is a batch alone.
+            **options: options of the search that the artefact takes, see `options` of its manifest.
+                `max_length` and `length_penalty` always work with a beam search. The others need
+                `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
+                constraints, such as `forbidden_words`, have their names. A number or a text holds
+                for all lines; a list has one for each line. Texts become tokens of the target. All
+                default to the values of the exported search.
 
         Returns:
             List of str, in the order of `lines`.
 
         Raises:
-            TypeError: if `lines` is one string, or holds something that is neither str nor bytes.
-            ValueError: if `tokens_per_batch` is less than 1.
+            TypeError: if `lines` is one string, or holds something that is neither str nor bytes,
+                or if an option has another type.
+            ValueError: if `tokens_per_batch` is less than 1, if an option is out of range, or if
+                the artefact does not take it.
+
+        >>> translator.translate(["A man rides."], max_length=20)  # doctest: +SKIP
+        >>> translator.translate(["A man rides."], target_prefix="Der")  # doctest: +SKIP
         """
-        return list(self.translate_stream(lines, tokens_per_batch, ALL))
+        return list(self.translate_stream(lines, tokens_per_batch, ALL, **options))
 
     def translate_stream(
-        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, read_ahead: int = 1024
+        self,
+        lines: Iterable[str | bytes],
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[str]:
         """As `translate`, lazily: reads at most `read_ahead` lines beyond the one that it yields.
 
@@ -198,12 +215,10 @@ score 0 |
         Returns:
             Iterator of str.
         """
-        return self._texts(
-            self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
-        )
+        return self._texts(self.results(lines, None, tokens_per_batch, read_ahead, **options))
 
     def n_best(
-        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
     ) -> list[Translation]:
         """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`.
 
@@ -215,13 +230,17 @@ score 0 |
         >>> best.details[0].pharaoh  # doctest: +SKIP
         '0-0 1-1 2-2 4-3'
         """
-        return list(self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=ALL))
+        return list(self.results(lines, None, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
-        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, read_ahead: int = 1024
+        self,
+        lines: Iterable[str | bytes],
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
-        return self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
+        return self.results(lines, None, tokens_per_batch, read_ahead, **options)
 
 
 class Generator(SearchRunner):
@@ -262,7 +281,11 @@ class Generator(SearchRunner):
         return reader, GenerationMaker(artefact)
 
     def generate(
-        self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        prompts: Iterable[str | bytes],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[str]:
         """Best continuation of each prompt; with sampling, the most likely of its samples.
 
@@ -271,6 +294,9 @@ class Generator(SearchRunner):
             seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: drawn.
             tokens_per_batch: int, maximum number of prompt tokens of a batch, padding included. A
                 longer prompt is a batch alone.
+            **options: as in `Translator.translate`. An artefact that samples always takes
+                `max_length` and `temperature`; `top_k` and `top_p` need `options` at the export,
+                unless the exported search has them.
 
         Returns:
             List of str, in the order of `prompts`: the continuations, without the prompts.
@@ -281,7 +307,7 @@ class Generator(SearchRunner):
             ValueError: `tokens_per_batch` is less than 1, or `seed` is out of range or passed to an
                 artefact that does not sample.
         """
-        return list(self.generate_stream(prompts, seed, tokens_per_batch, ALL))
+        return list(self.generate_stream(prompts, seed, tokens_per_batch, ALL, **options))
 
     def generate_stream(
         self,
@@ -289,6 +315,7 @@ class Generator(SearchRunner):
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[str]:
         """As `generate`, lazily: reads at most `read_ahead` prompts beyond the one that it yields.
 
@@ -297,13 +324,17 @@ class Generator(SearchRunner):
         Returns:
             Iterator of str.
         """
-        return self._texts(self.results(prompts, seed, tokens_per_batch, read_ahead))
+        return self._texts(self.results(prompts, seed, tokens_per_batch, read_ahead, **options))
 
     def n_best(
-        self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        prompts: Iterable[str | bytes],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[Generation]:
         """All continuations of each prompt, with scores, a list of `Generation`; as `generate`."""
-        return list(self.results(prompts, seed, tokens_per_batch, ALL))
+        return list(self.results(prompts, seed, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
         self,
@@ -311,9 +342,10 @@ class Generator(SearchRunner):
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Generation]:
         """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
-        return self.results(prompts, seed, tokens_per_batch, read_ahead)
+        return self.results(prompts, seed, tokens_per_batch, read_ahead, **options)
 
 
 class Transcriber(SearchRunner):
@@ -347,7 +379,11 @@ class Transcriber(SearchRunner):
         return reader, TranslationMaker(artefact)
 
     def transcribe(
-        self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        inputs: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[str]:
         """The best text of each input.
 
@@ -355,18 +391,23 @@ class Transcriber(SearchRunner):
             inputs: iterable of arrays or of dicts of arrays; or one array with batch axis.
             seed: as in `Generator`.
             tokens_per_batch: int, maximum size of a batch; the first axis of an input counts.
+            **options: as in `Translator.translate`.
 
         Returns:
             List of str, in the order of `inputs`; an empty one, and a warning, for an input that
             is refused or fails.
         """
-        return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL)))
+        return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL, **options)))
 
     def n_best(
-        self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        inputs: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[Translation]:
         """All texts of each input, with scores: list of `Translation`. Else as `transcribe`."""
-        return list(self.results(inputs, seed, tokens_per_batch, ALL))
+        return list(self.results(inputs, seed, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
         self,
@@ -374,6 +415,7 @@ class Transcriber(SearchRunner):
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: reads at most `read_ahead` inputs beyond the one that it yields."""
-        return self.results(inputs, seed, tokens_per_batch, read_ahead)
+        return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)

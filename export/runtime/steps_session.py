@@ -128,7 +128,9 @@ class StepsSession:
         kept = vars(self._kept).setdefault("buffers", {})
         binding = self.first.io_binding()
         for name, array in inputs.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            # `bind_cpu_input` refuses inputs with a default. `asarray` keeps scalars.
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
+            binding.bind_ortvalue_input(name, value)
         names = [value.name for value in self.first.get_outputs()]
         for name in names:
             if shapes in kept:

@@ -16,12 +16,14 @@ t steps so far.
 
 import abc
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding import Alignments, Cache, SearchModel, Shared
+from keras_transformer.search.constraints import Constraint, Past, constrain
 from keras_transformer.search.ranking import ListedScores, log_softmax
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
@@ -46,6 +48,8 @@ class Hypotheses(NamedTuple):
         token_scores: float32 (B, R, t), the log-probability of each token, or `()`.
         alignments: float32 (B, R, t, S), the attention of each token to the source, or `()`. The
             values after the end of a hypothesis have no meaning.
+        constraint_states: for each constraint of the search a nest of tensors (B, W, ...), its
+            state of each running hypothesis.
     """
 
     ids: Tensor
@@ -54,6 +58,7 @@ class Hypotheses(NamedTuple):
     history: Tensor
     token_scores: Tensor | tuple[()] = ()
     alignments: Tensor | tuple[()] = ()
+    constraint_states: tuple[Any, ...] = ()
 
     @property
     def records(self) -> dict[str, Tensor]:
@@ -122,11 +127,16 @@ class LoopInputs(NamedTuple):
         limit: int32 (B, 1), the greatest number of generated tokens.
         given: `GivenTokens`; `()` if every sentence starts with one token and has no prefix.
         noise: float32 (T, B, W) in [0, 1), the random numbers of a sampling search, or `()`.
+        options: dict from names of `call_options` to scalars, or to tensors (B, 1): what the call
+            has passed for the steps.
+        known: for each constraint of the search what it has read, a nest of tensors.
     """
 
     limit: Tensor
     given: GivenTokens | tuple[()]
     noise: Any = ()
+    options: Mapping[str, Tensor] = {}
+    known: tuple[Any, ...] = ()
 
     def count(self, position: Tensor) -> Tensor:
         """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
@@ -137,6 +147,8 @@ class LoopInputs(NamedTuple):
 
 class StepSearch(Protocol):
     """The part of a search that the loop calls."""
+
+    constraints: Sequence[Constraint]
 
     @property
     @abc.abstractmethod
@@ -161,12 +173,13 @@ class StepSearch(Protocol):
         Args:
             position: int32 scalar, the position of the last tokens.
             log_probs: float32 (B, W, V), log-probabilities of the next tokens.
-            hypotheses: `Hypotheses` before the step.
+            hypotheses: `Hypotheses` before the step. The states of the constraints have read `ids`.
             loop_inputs: `LoopInputs`.
 
         Returns:
             The next `Hypotheses`, and the number of the hypothesis that each of them continues,
-            int64 (B, W). `None` if each continues itself.
+            int64 (B, W). `None` if each continues itself. The loop reorders the states of the
+            constraints.
         """
 
 
@@ -201,9 +214,12 @@ def run(
             "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
         )
     rows = tf.TensorShape([None, search.width])
+    states = tf.nest.map_structure(
+        lambda x: tf.TensorShape([None, *x.shape[1:]]), hypotheses.constraint_states
+    )
     shapes = [
         tf.TensorShape([]),
-        Hypotheses(rows, rows, rows, history=())._replace(
+        Hypotheses(rows, rows, rows, history=(), constraint_states=states)._replace(
             **{
                 name: tf.TensorShape([None] * x.shape.rank)
                 for name, x in hypotheses.records.items()
@@ -226,9 +242,9 @@ def run(
         chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
         memory_part = take(memory, sentences)
-        limit, given = take((loop_inputs.limit, loop_inputs.given), sentences)
+        inputs_part = take(loop_inputs._replace(noise=()), sentences)
         noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), loop_inputs.noise)
-        inputs_part = LoopInputs(limit, given, noise)
+        inputs_part = inputs_part._replace(noise=noise)
         enough = tf.shape(inputs_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
 
@@ -264,22 +280,22 @@ def add_token(
     """One step: returns position, hypotheses and cache after it."""
     options = {"alignments": search.alignments} if search.alignments else {}
     logits, cache, *weights = model.decode_step(hypotheses.ids, position, memory, cache, **options)
+    states = ()
+    if search.constraints:
+        history = hypotheses.history[:, : search.width]
+        past = Past(hypotheses.ids, history, loop_inputs.count(position))
+        logits, states = constrain(
+            search.constraints, logits, past, hypotheses.constraint_states, loop_inputs.known
+        )
+        hypotheses = hypotheses._replace(constraint_states=states)
     if weights:
         hypotheses = hypotheses.attended(*weights)
     hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
+    carried = cache.by_hypothesis, states
     if parents is not None:
-        reordered = tf.nest.map_structure(
-            lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
-        )
-        cache = cache._replace(by_hypothesis=reordered)
-    return position + 1, hypotheses, cache
-
-
-def _free_shapes(hypotheses: Hypotheses) -> Any:
-    """The shapes of the records, in which the size of every axis is free."""
-    return tf.nest.map_structure(
-        lambda record: tf.TensorShape([None] * record.shape.rank), tuple(hypotheses[3:])
-    )
+        carried = tf.nest.map_structure(lambda x: tf.gather(x, parents, batch_dims=1), carried)
+    cache = cache._replace(by_hypothesis=carried[0])
+    return position + 1, hypotheses._replace(constraint_states=carried[1]), cache
 
 
 def _going_on(running: Tensor) -> Tensor:
@@ -288,9 +304,9 @@ def _going_on(running: Tensor) -> Tensor:
 
 
 def take(tensors: Any, rows: Tensor) -> Any:
-    """These rows of every tensor of a nest. `Shared` tensors stay whole."""
+    """These rows of every tensor of a nest. `Shared` tensors and scalars stay whole."""
     return tf.nest.map_structure(
-        lambda x: x if isinstance(x, Shared) else tf.gather(x, rows), tensors
+        lambda x: x if isinstance(x, Shared) or x.shape.rank == 0 else tf.gather(x, rows), tensors
     )
 
 

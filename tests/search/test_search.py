@@ -640,6 +640,7 @@ def test_cached_search_of_a_real_model_scores_as_full_passes_do(cls, positions):
 # Arguments
 
 OPTIONS = {"min_length": 3, "allow_unknown": False, "token_scores": True, "alignments": [[0, 1]]}
+OPTIONS["constraints"] = [kt.NoRepeatNgrams(2)]
 
 
 @pytest.mark.parametrize(
@@ -706,7 +707,7 @@ def test_bad_constructor_arguments_are_named(make, error, words):
         ({"max_length": np.array([[5, 6]])}, ValueError, "max_length must have rank 1"),
         ({"target_prefix": np.array([5, 6])}, ValueError, "target_prefix must have rank 2"),
         (
-            {"target_prefix": np.array([[5, 6]])},
+            {"target_prefix": np.array([[5, 6]] * 3)},
             ValueError,
             "target_prefix must have the batch size",
         ),
