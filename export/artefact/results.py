@@ -94,6 +94,23 @@ class Translation(NamedTuple):
         return _columns(self, self.text, self.scores[0] if self.scores else None)
 
 
+class Alternative(NamedTuple):
+    """One way to go on after the beginning of a translation.
+
+    Attributes:
+        word: str, the next word; or the whole of the word that the beginning has cut. Empty if the
+            text ends here.
+        score: float, the log-probability of the next token.
+        text: str, the whole translation, from its beginning on.
+        text_score: float, the score of the text, as in `Translation`.
+    """
+
+    word: str
+    score: float
+    text: str
+    text_score: float
+
+
 class Generation(NamedTuple):
     """The result of one prompt.
 

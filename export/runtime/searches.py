@@ -14,12 +14,19 @@ import numpy as np
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError
-from keras_transformer.export.artefact.results import Details, Generation, Translation
+from keras_transformer.export.artefact.results import (
+    Alternative,
+    Details,
+    Generation,
+    Translation,
+)
 from keras_transformer.export.artefact.rows import ResultMaker, Row
+from keras_transformer.export.runtime.alternatives import find_alternatives
 from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.text_readers import LineReader
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array
@@ -241,6 +248,55 @@ score 0 |
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
         return self.results(lines, None, tokens_per_batch, read_ahead, **options)
+
+    def alternatives(
+        self, line: str | bytes, prefix: str = "", count: int | None = None
+    ) -> list[Alternative]:
+        """The most likely next words after the beginning of a translation.
+
+        The artefact's search must be a beam search, exported with `options=("target_prefix",)`.
+
+        Args:
+            line: str, or bytes in UTF-8, the source.
+            prefix: str, the beginning of the translation. If it ends with a space, its last word is
+                whole; otherwise the next token may continue that word. Defaults to "": none.
+            count: int, the greatest number of alternatives. Defaults to `None`: the beam width.
+
+        Returns:
+            List of `Alternative`, the most likely next token first; empty for a line without text.
+
+        Raises:
+            ValueError: the line is refused, `count` is not from 1 to the beam width, or the
+                artefact has another search or no `target_prefix`.
+
+        >>> found = translator.alternatives("A man rides.", "Ein ")  # doctest: +SKIP
+        >>> [each.word for each in found]  # doctest: +SKIP
+        ['Mann', 'Mensch', 'Herr', 'Typ']
+        """
+        search = self.manifest["search"]
+        width = search["config"].get("beam_width")
+        if width is None:
+            raise ValueError(
+                f"Alternatives are the hypotheses of a beam search, and the artefact has a "
+                f"{search['class_name']}. Export it with BeamSearch."
+            )
+        count = width if count is None else count
+        if not 1 <= count <= width:
+            raise ValueError(f"`count` must be from 1 to {width}, the beam width, got {count}.")
+        self._options.read({"target_prefix": prefix})  # refuses what the artefact does not take
+        rows, refused = self._reader.read([line])
+        if refused:
+            raise ValueError(refused[0])
+        if not rows:
+            return []
+
+        def run(prefixes: list[list[int]], **options: Array) -> tuple[Array, Array]:
+            source_ids = np.array([rows[0].inputs[signature.SOURCE_IDS]] * len(prefixes), np.int32)
+            inputs = {signature.SOURCE_IDS: source_ids, "target_prefix": pad_rows(prefixes)}
+            names = [signature.TOKEN_IDS, signature.SCORES]
+            return tuple(self.session.run(names, {**inputs, **options}))
+
+        return find_alternatives(run, self.target_tokenizer, prefix, count)
 
 
 class Generator(SearchRunner):
