@@ -24,8 +24,8 @@ from keras_transformer.export.tasks.samples import (
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling, Shortlist
 from keras_transformer.search.base import EXTRA_LENGTH
-from keras_transformer.search.constraints import constrain
-from keras_transformer.search.inputs import source_specs
+from keras_transformer.search.constraints import constrain, start_constraints
+from keras_transformer.search.inputs import model_source, source_specs
 from keras_transformer.search.ranking import NOT_LISTED
 from keras_transformer.search.shortlist import Shortlisted
 from keras_transformer.training.alignment import with_alignments
@@ -374,7 +374,9 @@ class SearchTask:
         batch_size = len(next(iter(source.values())))
         shape = batch_size, len(targets) // max(batch_size, 1)  # (B, W)
         tensors = {name: tf.constant(array) for name, array in source.items()}
-        known, states = self.search.start_constraints({"source": tensors}, *shape)
+        known, states = start_constraints(
+            self.search.constraints, model_source(tensors), {}, *shape
+        )
         found = []
         for place in range(logits.shape[1]):
             history = targets[:, 1 : place + 1].reshape(*shape, place)

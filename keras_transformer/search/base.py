@@ -15,13 +15,14 @@ import tensorflow as tf
 from keras_transformer.call_options import CALL_OPTIONS, check_option
 from keras_transformer.decoding import Alignments, SearchModel
 from keras_transformer.search import loop
-from keras_transformer.search.constraints import Constraint, check_constraints
+from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
     batch_size_of,
     check_flag,
     check_right_padded,
     checked_alignments,
     for_each_sentence,
+    length_limits,
     memory_length,
     model_source,
     read_inputs,
@@ -244,7 +245,9 @@ class Search(loop.StepSearch):
             prefix = for_each_sentence(prefix, batch_size)
         given = loop.given_tokens(start, prefix)
         prompt_length = given.prompt_length if given else 1
-        limit = _limit(source_lengths(source, memory), inputs.get("max_length"), batch_size)
+        limit = length_limits(
+            source_lengths(source, memory), inputs.get("max_length"), batch_size, EXTRA_LENGTH
+        )
         positions = getattr(model, "max_length", None)
         if positions is not None:
             # The last token is never fed, so a hypothesis has one more token than positions.
@@ -252,7 +255,9 @@ class Search(loop.StepSearch):
         options = {name: inputs[name] for name in self._loop_options if name in inputs}
         if "min_length" in options:
             options["min_length"] = for_each_sentence(options["min_length"], batch_size)[:, None]
-        known, states = self.start_constraints(inputs, batch_size, width)
+        known, states = start_constraints(
+            self.constraints, model_source(source), inputs, batch_size, width
+        )
         # All hypotheses are equal before the first step, so that only one of them is running.
         first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
         hypotheses = Hypotheses(
@@ -275,26 +280,6 @@ class Search(loop.StepSearch):
         """The options that the steps read."""
         before = ("max_length", "target_prefix", "seed")
         return [name for name in self.options if name not in before]
-
-    def start_constraints(
-        self, inputs: Mapping[str, Any], batch_size: Tensor, width: int
-    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """For each constraint what it has read, and its first state.
-
-        Args:
-            inputs: the result of `read_inputs`.
-            batch_size: B, int32 scalar.
-            width: int, W.
-        """
-        known, states = [], []
-        for constraint in self.constraints:
-            values = {
-                name: for_each_sentence(inputs.get(name, tf.constant(default)), batch_size)
-                for name, default in constraint.inputs.items()
-            }
-            known.append(constraint.read(model_source(inputs["source"]), values))
-            states.append(constraint.start(known[-1], batch_size, width))
-        return tuple(known), tuple(states)
 
     def _forbidden(self, position: Tensor, loop_inputs: LoopInputs) -> Forbidden:
         """The special ids that may not follow at a position."""
@@ -334,21 +319,3 @@ class Search(loop.StepSearch):
                 is_token = tf.expand_dims(is_token, 3)
             records[name] = record[:, :, :count] * is_token
         return SearchResult(ids, hypotheses.scores, **records)
-
-
-def _limit(lengths: Tensor | None, max_length: Tensor | None, batch_size: Tensor) -> Tensor:
-    """The greatest number of tokens of each sentence, (B, 1).
-
-    Args:
-        lengths: int32 (B, 1), the length of each source; `None` if it is not known.
-        max_length: int32 (B,) or (1,), -1 for the default; `None` for the default everywhere.
-        batch_size: B, int32 scalar.
-    """
-    if max_length is None:
-        if lengths is None:
-            raise ValueError("Cannot infer the source length. Pass max_length to the search.")
-        return EXTRA_LENGTH + lengths
-    limit = for_each_sentence(max_length, batch_size)[:, tf.newaxis]
-    if lengths is None:
-        return limit
-    return tf.where(limit < 0, EXTRA_LENGTH + lengths, limit)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.search.inputs import missing_methods
+from keras_transformer.search.inputs import for_each_sentence, missing_methods
 from keras_transformer.search.ranking import ListedScores
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -67,7 +67,7 @@ class Constraint(Protocol):
             inputs: dict from the names in `self.inputs` to tensors: scalars, or (B, ...).
 
         Returns:
-            What `start` and `step` need: a nest of scalars and tensors (B, ...); `()` for nothing.
+            A nest of scalars and tensors (B, ...) for `start` and `step`; `()` for nothing.
         """
         return ()
 
@@ -123,6 +123,33 @@ def forbid_tokens(logits: Tensor, forbidden: Tensor) -> Tensor:
     share = tf.exp(logits - peak) * tf.cast(forbidden, tf.float32)
     share = peak + tf.math.log(tf.reduce_sum(share, axis=-1, keepdims=True))  # (B, W, 1)
     return tf.concat([share, tf.where(forbidden, -np.inf, logits)[..., PAD_ID + 1 :]], axis=-1)
+
+
+def start_constraints(
+    constraints: Sequence[Constraint],
+    source: Any,
+    inputs: Mapping[str, Any],
+    batch_size: Tensor,
+    width: int,
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns for each constraint what it has read, and its first state.
+
+    Args:
+        constraints: sequence of constraints.
+        source: the input of the model's encoder.
+        inputs: dict from names to tensors; missing ones have the constraints' defaults.
+        batch_size: B, int32 scalar.
+        width: int, W.
+    """
+    known, states = [], []
+    for constraint in constraints:
+        values = {
+            name: for_each_sentence(inputs.get(name, tf.constant(default)), batch_size)
+            for name, default in constraint.inputs.items()
+        }
+        known.append(constraint.read(source, values))
+        states.append(constraint.start(known[-1], batch_size, width))
+    return tuple(known), tuple(states)
 
 
 def constrain(

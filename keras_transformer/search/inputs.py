@@ -244,3 +244,24 @@ def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:
     if tensor.shape.rank == 0:
         return tensor
     return tf.broadcast_to(tensor, tf.concat([[batch_size], tf.shape(tensor)[1:]], axis=0))
+
+
+def length_limits(
+    lengths: Tensor | None, max_length: Tensor | None, batch_size: Tensor, extra: int
+) -> Tensor:
+    """The greatest number of tokens of each sentence, (B, 1).
+
+    Args:
+        lengths: int32 (B, 1), the length of each source; `None` if it is not known.
+        max_length: int32 (B,) or (1,), -1 for the default; `None` for the default everywhere.
+        batch_size: B, int32 scalar.
+        extra: by how many tokens the default is longer than the source.
+    """
+    if max_length is None:
+        if lengths is None:
+            raise ValueError("Cannot infer the source length. Pass max_length to the search.")
+        return extra + lengths
+    limit = for_each_sentence(max_length, batch_size)[:, tf.newaxis]
+    if lengths is None:
+        return limit
+    return tf.where(limit < 0, extra + lengths, limit)
