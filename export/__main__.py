@@ -21,6 +21,14 @@ OF_MODELS = FORMATS[:-1]  # triton takes an artefact
 # an error: a user who passes --length-penalty with --greedy expects something else.
 Settings: TypeAlias = dict[str, Any]
 Options: TypeAlias = dict[str, tuple[tuple[str, ...], str, Settings]]
+
+
+def layers_and_heads(text: str) -> list[tuple[int, int]]:
+    """The pairs of `LAYER:HEAD,LAYER:HEAD`."""
+    pairs = (pair.split(":") for pair in text.split(","))
+    return [(int(layer), int(head)) for layer, head in pairs]
+
+
 SWITCH: Settings = {"action": "store_true"}
 NUMBER: Settings = {"type": int, "metavar": "N"}
 REAL: Settings = {"type": float, "metavar": "X"}
@@ -39,9 +47,9 @@ SEARCH_OPTIONS: Options = {
     "token_scores": (WITH_SEARCH, "also write the log-probability of each token", SWITCH),
     "alignments": (
         WITH_SEARCH,
-        "also write the attention to the source: the mean of these heads, such as -1:0 (all heads "
-        "of the last layer)",
-        {"nargs": "*", "metavar": "LAYER:HEAD"},
+        "also write the attention to the source: the mean of all heads of the last layer, or of "
+        "some, as in --alignments=-1:0,-1:3",
+        {"nargs": "?", "const": True, "type": layers_and_heads, "metavar": "LAYER:HEAD,..."},
     ),
 }
 OPTIONS: Options = {
@@ -166,9 +174,6 @@ def chosen_search(arguments: argparse.Namespace, model: Any) -> Any:
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
     records = chosen(arguments, RECORDS)
-    if "alignments" in records:
-        pairs = [[int(number) for number in pair.split(":")] for pair in records["alignments"]]
-        records["alignments"] = pairs or True
     if "greedy" in arguments:
         return GreedySearch(**records)
     if "sampling" in arguments:

@@ -57,7 +57,8 @@ class DetailsMaker:
                 is_source = _is_text(source_ids)
                 source_numbers = self._source.numbers(source_ids[is_source])
                 weights = weights[is_text][:, is_source]
-                found["alignment"] = align_words(weights, source_numbers, numbers)
+                has_letters = self._target.has_letters[ids[is_text]]
+                found["alignment"] = align_words(weights, source_numbers, numbers, has_letters)
         return Details(**found)
 
 

@@ -21,6 +21,8 @@ Alignment: TypeAlias = tuple[tuple[int, int], ...]
 
 # SentencePiece's space.
 SPACE = "\u2581"
+# The weight of a punctuation mark in a word: it decides only if the word has no letter.
+MARK = 1e-3
 
 
 class PieceWords:
@@ -31,6 +33,10 @@ class PieceWords:
 
     Args:
         tokenizer: `Tokenizer`.
+
+    Attributes:
+        pieces: list of V str.
+        has_letters: bool (V,), whether each piece has a letter or a digit.
 
     Raises:
         TypeError: the tokenizer is of another kind, whose pieces do not mark spaces.
@@ -49,6 +55,7 @@ class PieceWords:
                 f"{type(tokenizer).__name__}."
             )
         self.pieces: list[str] = tokenizer.pieces
+        self.has_letters: Array = np.array([any(map(str.isalnum, each)) for each in self.pieces])
         self._starts = tokenizer.word_starts
         self._blank = np.array([not piece.strip(SPACE) for piece in self.pieces])
 
@@ -98,24 +105,30 @@ def read_alignments(alignments: StrPath | Iterable[str]) -> list[Alignment]:
     return parsed
 
 
-def align_words(weights: Array, source_words: Ids, target_words: Ids) -> Alignment:
+def align_words(
+    weights: Array, source_words: Ids, target_words: Ids, has_letters: Array
+) -> Alignment:
     """Aligns each target word with the source word that its pieces attend to most.
+
+    A punctuation mark behind a word does not count.
 
     Args:
         weights: (T, S), the attention of target pieces to source pieces.
         source_words: (S,), the word of each source piece, as from `PieceWords`.
         target_words: (T,), the word of each target piece.
+        has_letters: bool (T,), whether each target piece has a letter or a digit.
 
     Returns:
         One pair for each target word; none if the source has no word.
 
     Example:
 
-    >>> align_words(np.array([[0.1, 0.6, 0.3]]), [0, 1, 1], [0])
+    >>> align_words(np.array([[0.1, 0.6, 0.3]]), [0, 1, 1], [0], np.array([True]))
     ((1, 0),)
     """
     if not weights.size:
         return ()
+    weights = weights * np.where(has_letters, 1.0, MARK)[:, np.newaxis]
     by_word = _sums(_sums(weights, target_words).T, source_words)  # (source words, target words)
     return tuple((int(source), target) for target, source in enumerate(by_word.argmax(axis=0)))
 

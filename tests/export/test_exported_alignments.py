@@ -5,6 +5,7 @@ Shapes: B batch, W beam width, S source length, T generated length, V vocabulary
 
 import json
 
+import keras
 import numpy as np
 import onnx
 import pytest
@@ -12,14 +13,16 @@ import tensorflow as tf
 from helpers import exports, runtime_process
 from helpers.forced import check
 
-from keras_transformer.export import export_saved_model
+import keras_transformer as kt
+from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator, open_runner
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.search import BeamSearch, GreedySearch
 
 OUTPUTS = ["token_ids", "scores", "token_scores", "alignments"]
-SEARCH = BeamSearch(3, 0.6, token_scores=True, alignments=True)
+BOTH = {"token_scores": True, "alignments": True}
+SEARCH = BeamSearch(3, 0.6, **BOTH)
 HEAD = GreedySearch(alignments=[(0, 1)])
 LINES = ["a man 's hat", "two words", "", "the dog runs red"]
 
@@ -62,6 +65,40 @@ def test_saved_models_have_them(tmp_path):
     np.testing.assert_allclose(found["alignments"], expected.alignments, atol=1e-5)
     texts = signatures["translate"](text=tf.constant(LINES))
     assert set(texts) == {"texts", "scores"}
+
+
+RECURRENT = {"recurrent_decoder": True}
+LISTED = kt.Shortlist(
+    np.random.default_rng(0).integers(4, exports.VOCAB, (exports.VOCAB, 5)),
+    np.arange(exports.VOCAB) < 8,
+)
+PENALIZED = BeamSearch(3, constraints=[kt.RepetitionPenalty(1.3)], **BOTH)
+FRAMES = keras.Input((None, 5), name="frames")
+ENCODER = keras.Model(FRAMES, keras.layers.Conv1D(12, 3, strides=2, padding="same")(FRAMES))
+
+
+# The proof compares token scores and alignments with a forward pass, else the export fails.
+@pytest.mark.parametrize(
+    "model, search, options",
+    [
+        (RECURRENT, SEARCH, {}),
+        pytest.param(RECURRENT, SEARCH, {"layout": "steps"}, marks=pytest.mark.full),
+        pytest.param({}, SEARCH, {"precision": "int8"}, marks=pytest.mark.full),
+        pytest.param({}, PENALIZED, {"layout": "steps"}, marks=pytest.mark.full),
+        pytest.param({}, SEARCH, {"shortlist": LISTED}, marks=pytest.mark.full),
+        pytest.param(
+            {"kind": "generate"}, BeamSearch(3, token_scores=True), {}, marks=pytest.mark.full
+        ),
+        pytest.param({"encoder": ENCODER}, SEARCH, {}, marks=pytest.mark.full),
+    ],
+)
+def test_every_kind_of_model_and_file_has_them(tmp_path, model, search, options):
+    model = exports.tiny(**model)
+    manifest = export_onnx(
+        model, tmp_path / "out", None, search, max_length=7, verbose=False, **options
+    )
+    names = [value["name"] for value in manifest["outputs"]]
+    assert names == OUTPUTS[: 2 + search.token_scores + bool(search.alignments)]
 
 
 @pytest.fixture(scope="module")
