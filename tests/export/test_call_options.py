@@ -169,8 +169,7 @@ def test_a_saved_model_has_a_second_signature(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("search", [kt.BeamSearch(3), kt.GreedySearch()], ids=["beam", "greedy"])
-def test_defaults_add_nothing_to_a_step(tmp_path, search):
-    """A step of the search with its options as inputs has the nodes of a search without any."""
+def test_options_that_cost_time_are_no_inputs_unless_asked_for(tmp_path, search):
     model = exports.tiny(num_layers=1)
     folder = tmp_path / "onnx"
     manifest = export_onnx(model, folder, None, search, max_length=5, verbose=False)
