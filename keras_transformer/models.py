@@ -301,6 +301,9 @@ class Transformer(CachedDecoding, TransformerModel):
         output_bias: whether the logits have a bias. Defaults to `False`.
         recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
             instead of self-attention. Defaults to `False`.
+        reads_start: whether a search reads the tokens before the first generated one from the
+            source input `start_ids` (B, P), padded with 0 on the right. Needs `encoder`. Defaults
+            to `False`: each target starts with the begin id.
         **kwargs: `name`, `trainable`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
@@ -355,6 +358,7 @@ class Transformer(CachedDecoding, TransformerModel):
         tie_output: bool = True,
         output_bias: bool = False,
         recurrent_decoder: bool = False,
+        reads_start: bool = False,
         **kwargs: Any,
     ) -> None:
         self._store_arguments(locals(), kwargs)
@@ -374,6 +378,8 @@ class Transformer(CachedDecoding, TransformerModel):
             embedding = TokenEmbedding(vocab_size, d_model, dtype=dtype, name="source_embedding")
 
         if encoder is None:
+            if reads_start:
+                raise ValueError("reads_start=True needs encoder=, your own model of the source.")
             source_ids = keras.Input((None,), dtype="int32", name="source_ids")
             inputs = {"source_ids": source_ids}
             self.encoder_stack = self._make_stack(

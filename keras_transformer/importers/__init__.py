@@ -1,8 +1,8 @@
 """Importers: weights that were trained elsewhere become weights of our models.
 
-Each origin is one file: `bergamot`, `bert`, `fairseq`, `gpt2`, `marian`, `opennmt` and
-`torch_transformer`. `keras_hub` copies no weights: its models (`hub_model`) share the layers of
-KerasHub.
+The origins: `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, `opennmt`,
+`torch_transformer` and `whisper`. `keras_hub` copies no weights: its models (`hub_model`) share the
+layers of KerasHub.
 The origins share the readers of files (`checkpoint`, `marian_binary`), the mapping and assignment
 of tensors (`mapping`), and tokenizers with our ids (`pieces`).
 
@@ -14,12 +14,14 @@ that maps the names of the origin to our paths and calls `assign_weights`, and i
 from keras_transformer.importers import (
     bergamot,
     bert,
+    ctranslate2,
     fairseq,
     gpt2,
     keras_hub,
     marian,
     opennmt,
     torch_transformer,
+    whisper,
 )
 from keras_transformer.importers.mapping import assign_weights
 
@@ -27,10 +29,12 @@ __all__ = [
     "assign_weights",
     "bergamot",
     "bert",
+    "ctranslate2",
     "fairseq",
     "gpt2",
     "keras_hub",
     "marian",
     "opennmt",
     "torch_transformer",
+    "whisper",
 ]

@@ -138,7 +138,7 @@ class Search(loop.StepSearch):
         """Eager code compiles the search once for each model; other code traces it."""
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
-        check_right_padded(start_ids(model, inputs["source"]), "The prompt in source_ids")
+        check_right_padded(start_ids(model, inputs["source"]), "The prompt")
         if "target_prefix" in inputs:
             check_right_padded(inputs["target_prefix"], "target_prefix")
         functions = self._compiled.setdefault(model, {})
