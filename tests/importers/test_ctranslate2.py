@@ -9,7 +9,8 @@ import struct
 
 import numpy as np
 import pytest
-from helpers import published, whisper_folder
+import tensorflow as tf
+from helpers import exports, published, whisper_folder
 from helpers.published import transformers
 
 import keras_transformer as kt
@@ -23,7 +24,7 @@ from keras_transformer.padding import pad_rows
 engine = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
 converters = pytest.importorskip("ctranslate2.converters.transformers")
 
-V, D, F = 23, 22, 19
+V, D, F = exports.VOCAB, 22, 19
 SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
 TARGETS = [[2, 4, 21], [2, 14, 16, 18, 20, 22], [2, 6]]
 IDS = {"source_ids": pad_rows(SOURCES), "target_ids": pad_rows(TARGETS)}
@@ -32,7 +33,7 @@ VARIANTS = {
     "pre-norm, biases": {"norm_first": True, "use_bias": True, "activation": "silu"},
     "learned positions, two vocabularies": {
         "positions": kt.LearnedPositionEncoding(13),
-        "target_vocab_size": 29,
+        "target_vocab_size": V + 7,
         "activation": "gelu",
     },
     "two depths, norm of embeddings, own output": {
@@ -58,7 +59,7 @@ def random_model(**options):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_that_was_exported_comes_back(name, tmp_path):
     model = random_model(**VARIANTS[name])
-    export_ctranslate2(model, tmp_path / "out", verbose=False)
+    export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), verbose=False)
     again = importer.load_model(tmp_path / "out", dropout=0.0)
     expected, found = np.array(model(IDS)), np.array(again(IDS))
     never = np.isin(np.arange(expected.shape[-1]), [0, 2])  # the export forbids them
@@ -68,13 +69,15 @@ def test_a_model_that_was_exported_comes_back(name, tmp_path):
     assert (again.target_vocab_size is None) == (model.target_vocab_size is None)
 
 
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # of PyTorch
 @pytest.mark.parametrize(
     "precision, tolerance",
     [("float16", 2e-3), ("bfloat16", 2e-2), ("int16", 1e-2), ("int8", 5e-2)],
 )
 def test_weights_of_few_bits_are_multiplied_out(precision, tolerance, tmp_path):
     model = random_model()
-    export_ctranslate2(model, tmp_path / "out", precision=precision, tolerance=0.5, verbose=False)
+    options = {"precision": precision, "tolerance": 0.5, "verbose": False}
+    export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), **options)
     found = np.array(importer.load_model(tmp_path / "out")(IDS))[..., 3:]
     error = published.relative(found, np.array(model(IDS))[..., 3:])
     assert 0 < error <= tolerance
@@ -111,13 +114,17 @@ class Origin:
         spec.optimize()
         spec.save(str(folder))
 
-    def translated(self, rows, beams):
-        """Our ids that the engine writes, a list a sentence."""
-        translator = engine.Translator(str(self.folder), compute_type="float32", intra_threads=1)
-        found = translator.translate_batch(
-            [[self.names[self.theirs(id)] for id in row[:-1]] for row in rows],
-            beam_size=beams,
-            length_penalty=0,
+    def engine(self):
+        return engine.Translator(str(self.folder), compute_type="float32", intra_threads=1)
+
+    def named(self, rows):
+        return [[self.names[self.theirs(id)] for id in row] for row in rows]
+
+    def translated(self, rows):
+        """Our ids that the engine's greedy search writes, a list a sentence."""
+        found = self.engine().translate_batch(
+            self.named([row[:-1] for row in rows]),  # the engine adds the end token
+            beam_size=1,
             min_decoding_length=0,
             max_decoding_length=9,
             return_end_token=True,
@@ -141,24 +148,27 @@ def origin(request, tmp_path_factory):
     return Origin(tmp_path_factory.mktemp("marian"), scale_embedding=request.param)
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-def test_searches_write_what_the_engine_writes(origin, beams):
+def test_the_engine_scores_targets_alike_and_writes_the_same(origin):
     """The decoder starts from a vector of zeros."""
     source = published.ids(38, rows=100)
     rows = [[int(id) for id in row if id > 0] for row in source]
     model = importer.load_model(origin.folder)
-    search = kt.GreedySearch(allow_unknown=False)
-    if beams > 1:
-        search = kt.BeamSearch(beams, length_penalty=0.0, allow_unknown=False)
-    found = published.found(search(model, source, 9).ids)
-    expected = origin.translated(rows, beams)
-    assert found == expected
-    assert len(set(map(tuple, found))) > 5 and len(set(map(len, found))) > 1
+    target = published.ids(38, rows=100, seed=1)
+    scored = [[int(id) for id in row if id > 0] for row in target]
+    found = origin.engine().score_batch(
+        origin.named([row[:-1] for row in rows]), origin.named([row[:-1] for row in scored])
+    )
+    inputs = {"source_ids": source, "target_ids": pad_rows([[2, *row[:-1]] for row in scored])}
+    log_probs = np.array(tf.nn.log_softmax(model(inputs)))
+    for ours, ids, one in zip(log_probs, scored, found, strict=True):
+        np.testing.assert_allclose(ours[range(len(ids)), ids], one.log_probs, atol=2e-4)
+    written = kt.GreedySearch(allow_unknown=False)(model, source, 9).ids
+    assert published.found(written) == origin.translated(rows)
 
 
 def test_a_tokenizer_gets_our_ids(tmp_path):
     model = random_model()
-    tokenizer = kt.Tokenizer.train(["a man 's hat", "two words"], vocab_size=V, byte_fallback=False)
+    tokenizer = exports.tokenizer()
     export_ctranslate2(model, tmp_path / "out", tokenizer, verbose=False)
     again, ours = importer.load(tmp_path / "out")
     assert ours.encode("a man 's words") == tokenizer.encode("a man 's words")
@@ -264,7 +274,7 @@ def test_bytes_of_chance_raise_no_other_error(copy):
     random, refused = np.random.default_rng(1), 0
     for _ in range(150):
         damaged = bytearray(data)
-        damaged[random.integers(0, 3000)] = random.integers(256)
+        damaged[random.integers(0, 300)] = random.integers(256)
         path.write_bytes(damaged)
         try:
             read_model(path)
@@ -281,14 +291,13 @@ def test_bytes_of_chance_raise_no_other_error(copy):
         ("vocabulary.json", "[1]", "must hold a list of pieces"),
         ("vocabulary.json", "[" * 100_000, "is no vocabulary"),
         ("vocabulary.json", '["a", "a"]', "holds a piece twice"),
-        ("vocabulary.json", '["a", "b"]', "lacks '<|startoftranscript|>'"),
         ("config.json", '{"lang_ids": [61]}', "lang_ids in .* ids of the 61 tokens"),
         ("config.json", '{"suppress_ids": "a"}', "suppressed tokens in .* must be a list"),
     ],
 )
 def test_other_files_are_checked(copy, file, content, message):
     (copy / file).write_text(content, "utf-8")
-    with pytest.raises(ValueError, match=re.escape(message) if "|" in message else message):
+    with pytest.raises(ValueError, match=message):
         importer.read_settings(copy)
 
 
