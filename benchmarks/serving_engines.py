@@ -22,7 +22,7 @@ EXTRA_LENGTH = 50
 
 
 class OnnxRuntime:
-    """Our artefact: one call of the session does it all."""
+    """Our artefact, in one file or in two."""
 
     def __init__(self, config):
         from keras_transformer.export.artefact.reader import read_artefact
@@ -98,7 +98,12 @@ class PyTorch:
         return self.translator.search(pad_rows(rows), *self.options)[0][:, 0].tolist()
 
 
-ENGINES = {"ours": OnnxRuntime, "ctranslate2": CTranslate2, "torch": PyTorch}
+ENGINES = {
+    "ours": OnnxRuntime,
+    "two files": OnnxRuntime,
+    "ctranslate2": CTranslate2,
+    "torch": PyTorch,
+}
 
 
 def memory():

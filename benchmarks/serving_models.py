@@ -15,6 +15,8 @@ import keras_transformer as kt
 LENGTH_PENALTY = 1.0
 SEARCHES = {"greedy": 1, "beam 4": 4}
 PRECISIONS = ("float32", "int8")
+# Our engines. Two files keep the caches in memory once; the loop of one file, three times.
+LAYOUTS = {"ours": "loop", "two files": "steps"}
 
 
 def search_of(name, forced_length):
@@ -49,19 +51,24 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
             export.export_ctranslate2(model, place, tokenizer, precision=precision, verbose=False)
         for search in searches:
             folders["ctranslate2", search, precision] = place
-            ours = folder / f"{label}-ours-{search.replace(' ', '')}-{precision}"
-            if not (ours / "artefact.json").exists():
-                start = time.perf_counter()
-                export.export_onnx(
-                    model,
-                    ours,
-                    search=search_of(search, forced_length),
-                    precision=precision,
-                    max_length=forced_length,
-                    verbose=False,
-                )
-                print(f"exported {ours.name} in {time.perf_counter() - start:.0f} s", flush=True)
-            folders["ours", search, precision] = ours
+            for engine, layout in LAYOUTS.items():
+                if engine == "two files" and SEARCHES[search] == 1:
+                    continue
+                ours = folder / f"{label}-{layout}-{search.replace(' ', '')}-{precision}"
+                if not (ours / "artefact.json").exists():
+                    start = time.perf_counter()
+                    export.export_onnx(
+                        model,
+                        ours,
+                        search=search_of(search, forced_length),
+                        precision=precision,
+                        max_length=forced_length,
+                        layout=layout,
+                        verbose=False,
+                    )
+                    seconds = time.perf_counter() - start
+                    print(f"exported {ours.name} in {seconds:.0f} s", flush=True)
+                folders[engine, search, precision] = ours
     if forced_length and importlib.util.find_spec("torch"):
         place = folder / f"{label}-torch"
         if not (place / "weights.npz").exists():

@@ -24,6 +24,7 @@ class Engine:
         first_rows: batch of source ids to translate at once.
 
     Attributes:
+        opened_mb: peak memory after the model was opened, before the first translation.
         first: seconds from the start of the process to its first translation.
     """
 
@@ -36,12 +37,14 @@ class Engine:
             encoding="utf-8",
             env={**os.environ, "PYTHONPATH": str(HERE.parent)},
         )
+        self.opened_mb = self([])["peak_mb"]
         self([first_rows])
         self.first = time.perf_counter() - start
 
     def __call__(self, batches):
         """Seconds, results and memory of a job."""
-        time.sleep(PAUSE)
+        if batches:
+            time.sleep(PAUSE)
         print(json.dumps({"batches": batches}), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
