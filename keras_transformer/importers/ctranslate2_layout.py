@@ -1,4 +1,4 @@
-"""What CTranslate2's models share: settings, names of blocks, vocabularies.
+"""Settings, names of blocks and vocabularies in CTranslate2's folders.
 
 Shapes: D d_model, F d_ff.
 """

@@ -64,7 +64,7 @@ def make_translator(
         specification: content of `model.bin`.
         options: arguments of `Transformer` that do not change weights.
         orders: CTranslate2's ids of our rows, (V,) each, of the source and of the target. Defaults
-            to those of the vocabularies.
+            to the order of the vocabularies.
     """
     tensors, config = specification.tensors, checkpoint.read_json(folder / "config.json")
     orders = _orders(folder, specification) if orders is None else orders
