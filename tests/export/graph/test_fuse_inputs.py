@@ -161,6 +161,36 @@ def test_a_line_from_0_to_1_is_a_hard_sigmoid(offset, low, high, slope, is_fused
     np.testing.assert_allclose(run(after, x=x)[0], run(before, x=x)[0], atol=1e-6)
 
 
+CURVE = """
+main (float[N, 3] x) => (float[N, 3] y)
+<float half = {{{}}}, float one = {{{}}}, float scale = {{{}}}> {{
+    halved = Mul(half, x)
+    opposite = Neg(x)
+    scaled = Mul(opposite, scale)
+    error = Erf(scaled)
+    rest = Sub(one, error)
+    y = Mul(halved, rest)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "half, one, scale, is_fused",
+    [
+        (0.5, 1.0, 0.5**0.5, True),
+        (0.4, 1.0, 0.5**0.5, False),
+        (0.5, 2.0, 0.5**0.5, False),
+        (0.5, 1.0, 0.8, False),
+    ],
+)
+def test_the_exact_gelu_is_one_operator(half, one, scale, is_fused):
+    before = parsed(CURVE.format(half, one, scale))
+    after = fused(before)
+    assert operators(after)["Gelu"] == is_fused
+    x = np.linspace(-7, 7, 33, dtype="float32").reshape(11, 3)
+    np.testing.assert_allclose(run(after, x=x)[0], run(before, x=x)[0], atol=1e-6)
+
+
 class HandWritten(layers.Layer):
     """Self-attention of two heads that computes queries, keys and values by other means."""
 
