@@ -90,6 +90,16 @@ def test_every_norm_and_attention_is_one_operator(build, most):
         np.testing.assert_allclose(found, model(x)[:batch], rtol=1e-4, atol=1e-5)
 
 
+def test_long_sequences_are_projected_before_the_attention():
+    keras.utils.set_random_seed(5)
+    x = keras.Input((fuse_attention.LONG, 12), name="x")
+    model = keras.Model(x, blocks(x))
+    exported = fused(model)
+    found = operators(exported)
+    assert found["MultiHeadAttention"] == BLOCKS and not found["Attention"]
+    check(model, exported, x=numbers(1, fuse_attention.LONG, 12))
+
+
 def test_rotary_models_take_an_empty_batch():
     model = tiny("encode", vocab_size=50, num_layers=1, positions="rotary")
     exported = fused(model)
