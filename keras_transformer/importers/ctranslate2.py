@@ -61,15 +61,15 @@ def load(
     Args:
         folder: str or path-like, also with `tokenizer.json` for Whisper. For translation models
             with `sentencepiece.model` in it or above it, or with `source.spm` and `target.spm`.
-        **options: as in `load_model`.
+        **options: as in `load_model`. `reads_end` of a translation model defaults to whether its
+            sources have an end token: `add_source_eos` in `config.json`, or OPUS-MT's tokenizers.
 
     Returns:
         `(model, tokenizer)`, or `(model, (source, target))` if the two tokenizers differ.
 
     Raises:
         OSError, ValueError: as `load_model`; a file is no tokenizer of this model; or the model
-            reads sources with a begin token or without an end token, which `Translator` does not
-            give.
+            reads sources with a begin token, which `Translator` does not give.
     """
     folder = pathlib.Path(folder)
     specification = layout.read_specification(folder)

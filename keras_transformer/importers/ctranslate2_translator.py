@@ -34,8 +34,7 @@ def load_translator(
     folder: pathlib.Path, specification: Specification, options: Mapping[str, Any]
 ) -> tuple[Transformer, Tokenizer | tuple[Tokenizer, Tokenizer]]:
     """The model of `make_translator`, and its tokenizers with our ids."""
-    _check_source_ends(folder)
-    models = _read_tokenizers(folder)
+    models, reads_end = _read_tokenizers(folder)
     vocabularies = [layout.ids(names) for names in _vocabularies(folder)]
     shared = vocabularies[0] == vocabularies[1]
     sides = [models, models] if shared else [models[:1], models[1:]]
@@ -43,7 +42,7 @@ def load_translator(
         pieces.unknown_pieces(ids, *side) for ids, side in zip(vocabularies, sides, strict=True)
     ]
     orders = _orders(folder, specification, [len(side) for side in unknown])
-    model = make_translator(folder, specification, options, orders)
+    model = make_translator(folder, specification, {"reads_end": reads_end, **options}, orders)
     names = [pieces.piece_names(*side) for side in zip(vocabularies, orders, unknown, strict=True)]
     if models[0] == models[1] and names[0] == names[1]:
         return model, pieces.renumbered(models[0], names[0])
@@ -185,25 +184,25 @@ def _positions(tensors: Mapping[str, Array], d_model: int) -> tuple[Any, mapping
     return LearnedPositionEncoding(length, trainable=False), targets
 
 
-def _check_source_ends(folder: pathlib.Path) -> None:
-    """Raises `ValueError` unless sources have an end token and no begin token."""
+def _read_tokenizers(folder: pathlib.Path) -> tuple[list[bytes], bool]:
+    """The SentencePiece models of source and target, and whether sources have an end token.
+
+    CTranslate2 adds this token, or the tokenizer in OPUS-MT's folders.
+    """
     config = checkpoint.read_json(folder / "config.json")
-    if (config.get("add_source_bos"), config.get("add_source_eos")) != (False, True):
+    if config.get("add_source_bos"):
         raise ValueError(
-            f"{folder / 'config.json'} says add_source_bos={config.get('add_source_bos')!r:.9} and "
-            f"add_source_eos={config.get('add_source_eos')!r:.9}, but `Translator` reads sources "
-            "with an end token only. Use load_model, and pass ids."
+            f"{folder / 'config.json'} says add_source_bos=true, but `Translator` reads sources "
+            "without a begin token. Use load_model, and pass ids."
         )
-
-
-def _read_tokenizers(folder: pathlib.Path) -> list[bytes]:
-    """The SentencePiece models of source and target."""
+    reads_end = config.get("add_source_eos") is True
     for pair in SIDE_TOKENIZERS:
         if all((folder / name).exists() for name in pair):
-            return [pieces.read_spm(folder / name) for name in pair]
+            models = [pieces.read_spm(folder / name) for name in pair]
+            return models, reads_end or pair == SIDE_TOKENIZERS[0]
     for name in SHARED_TOKENIZERS:
         if (folder / name).exists():
-            return [pieces.read_spm(folder / name)] * 2
+            return [pieces.read_spm(folder / name)] * 2, reads_end
     raise FileNotFoundError(
         f"{folder} has no SentencePiece model: {SHARED_TOKENIZERS} or {SIDE_TOKENIZERS}. Copy it "
         "there, or use load_model."

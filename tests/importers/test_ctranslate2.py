@@ -173,13 +173,40 @@ def test_a_tokenizer_gets_our_ids(tmp_path):
     again, ours = importer.load(tmp_path / "out")
     assert ours.encode("a man 's words") == tokenizer.encode("a man 's words")
     assert again.vocab_size == V
-    change(tmp_path / "out", add_source_eos=False)
-    with pytest.raises(ValueError, match="add_source_eos=False, but `Translator` reads sources"):
+    change(tmp_path / "out", add_source_bos=True)
+    with pytest.raises(ValueError, match="add_source_bos=true, but `Translator` reads sources"):
         importer.load(tmp_path / "out")
     (tmp_path / "out" / "tokenizer.model").unlink()
-    change(tmp_path / "out", add_source_eos=True)
+    change(tmp_path / "out", add_source_bos=False)
     with pytest.raises(FileNotFoundError, match="has no SentencePiece model"):
         importer.load(tmp_path / "out")
+
+
+def test_sources_without_end_token_are_read_without_it(tmp_path):
+    """As in Argos' packages: the tokenizer lies above CTranslate2's folder."""
+    folder = tmp_path / "model"
+    tokenizer, model = exports.tokenizer(), random_model()
+    words = export_ctranslate2(model, folder, tokenizer, verbose=False)
+    change(folder, add_source_eos=False)
+    (folder / "tokenizer.model").rename(tmp_path / "sentencepiece.model")
+    translator = engine.Translator(str(folder), compute_type="float32", intra_threads=1)
+    expected = translator.translate_batch(
+        [[words[id] for id in row[:-1]] for row in SOURCES],
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=9,
+        return_end_token=True,
+        disable_unk=True,
+    )
+    ours, same = importer.load(folder)
+    assert not ours.reads_end and same.encode("two words") == tokenizer.encode("two words")
+    found = kt.GreedySearch(allow_unknown=False)(ours, pad_rows(SOURCES), 9).ids
+    written = [[words[id] for id in row] for row in published.found(found)]
+    assert written == [one.hypotheses[0] for one in expected]
+    with_end = kt.GreedySearch(allow_unknown=False)(model, pad_rows(SOURCES), 9).ids
+    assert published.found(with_end) != published.found(found)  # the end token counts
+    with pytest.raises(ValueError, match="reads_end=False"):
+        export_ctranslate2(ours, tmp_path / "again", verbose=False)
 
 
 def change(folder, **values):
