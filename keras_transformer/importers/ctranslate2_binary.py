@@ -136,4 +136,8 @@ def _dequantized(name: str, arrays: dict[str, Array]) -> Array:
         return numbers
     if scale.shape not in ((), array.shape[:1]) or not (np.isfinite(scale) & (scale > 0)).all():
         raise ValueError(f"the scale of {name!r} must be positive, one or {len(array)} numbers.")
-    return numbers / scale.astype(np.float32).reshape(-1, *[1] * (array.ndim - 1))
+    with np.errstate(over="ignore"):
+        numbers /= scale.astype(np.float32).reshape(-1, *[1] * (array.ndim - 1))
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"the scale of {name!r} is too small: {scale.min()}.")
+    return numbers

@@ -311,6 +311,58 @@ def test_bytes_of_chance_raise_no_other_error(copy):
     assert refused > 20
 
 
+def text(string):
+    return struct.pack("<H", len(string) + 1) + string.encode() + b"\0"
+
+
+def stored(*variables, aliases=()):
+    """The bytes of a file with these pairs of a name and an array."""
+    data = struct.pack("<I", 6) + text("AnySpec") + struct.pack("<II", 1, len(variables))
+    for name, array in variables:
+        array = np.asarray(array)
+        kind = ["float32", "int8", "int16", "int32"].index(array.dtype.name)
+        data += text(name) + struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
+        data += struct.pack("<BI", kind, array.nbytes) + array.tobytes()
+    return data + struct.pack("<I", len(aliases)) + b"".join(map(text, np.ravel(aliases)))
+
+
+WEIGHT = ("weight", np.array([[5, 7, -11], [13, 0, 2]], "int8"))
+
+
+def scale(*numbers):
+    return "weight_scale", np.array(numbers, "float32")
+
+
+def test_rows_are_divided_by_their_scales(tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(stored(WEIGHT, scale(2, 4), aliases=[("tied", "weight")]))
+    tensors = read_model(path).tensors
+    expected = [[2.5, 3.5, -5.5], [3.25, 0, 0.5]]
+    np.testing.assert_array_equal(tensors["weight"], expected)
+    assert tensors["tied"] is tensors["weight"] and len(tensors) == 2
+
+
+@pytest.mark.parametrize(
+    "variables, aliases, message",
+    [
+        ([WEIGHT], [], "'weight' holds int8 without a scale"),
+        ([WEIGHT, scale(2, 0)], [], "scale of 'weight' must be positive"),
+        ([WEIGHT, scale(2, np.nan)], [], "scale of 'weight' must be positive"),
+        ([WEIGHT, scale(2, 3, 5)], [], "must be positive, one or 2 numbers"),
+        ([WEIGHT, scale(2, 1e-40)], [], "scale of 'weight' is too small"),
+        ([WEIGHT, scale(2, 3), WEIGHT], [], "holds 'weight' twice"),
+        ([("weight", np.ones((2, 3), "int32"))], [], "holds int32, which is no number type"),
+        ([WEIGHT, scale(2, 3)], [("tied", "other")], "alias 'tied' of 'other'"),
+        ([WEIGHT, scale(2, 3)], [("weight", "weight")], "alias 'weight' of 'weight'"),
+    ],
+)
+def test_quantized_weights_have_fitting_scales(variables, aliases, message, tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(stored(*variables, aliases=aliases))
+    with pytest.raises(ValueError, match=message):
+        read_model(path)
+
+
 @pytest.mark.parametrize(
     "file, content, message",
     [
