@@ -4,7 +4,7 @@ The origins: `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, `op
 `torch_transformer` and `whisper`. `keras_hub` copies no weights: its models (`hub_model`) share the
 layers of KerasHub.
 The origins share the readers of files (`checkpoint`, `marian_binary`), the mapping and assignment
-of tensors (`mapping`), and tokenizers with our ids (`pieces`).
+of tensors (`mapping`), and tokenizers with our ids (`pieces`, `speech_tokens`).
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
 library of the origin only for KerasHub, and for PyTorch's own files. A new importer is one file
@@ -24,8 +24,10 @@ from keras_transformer.importers import (
     whisper,
 )
 from keras_transformer.importers.mapping import assign_weights
+from keras_transformer.importers.speech_tokens import SpeechSettings
 
 __all__ = [
+    "SpeechSettings",
     "assign_weights",
     "bergamot",
     "bert",

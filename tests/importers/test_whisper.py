@@ -159,7 +159,7 @@ def test_the_tokenizer_has_our_ids_and_all_times(origin):
 
 
 def test_settings_have_our_ids(origin):
-    assert whisper.read_settings(origin.folder) == whisper.SpeechSettings(
+    assert whisper.read_settings(origin.folder) == kt.importers.SpeechSettings(
         languages={"en": 44, "de": 45},
         suppressed=(5, 9),
         suppressed_first=(4, 3),
@@ -254,5 +254,7 @@ def test_start_tokens_need_an_encoder_of_the_caller():
 def test_start_tokens_must_be_padded_on_the_right(origin):
     rows = source(2)
     rows["start_ids"][1] = [0, 2, 44, 47]
-    with pytest.raises(ValueError, match="The prompt must be padded on the right, but row 1"):
+    with pytest.raises(
+        ValueError, match="prompt in start_ids must be padded on the right, but row 1"
+    ):
         kt.GreedySearch()(origin.ours, rows, MAX_LENGTH)
