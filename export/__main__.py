@@ -36,6 +36,13 @@ SEARCH_OPTIONS: Options = {
     "top_k": (WITH_SEARCH, "of the sampling (0: no limit)", NUMBER),
     "top_p": (WITH_SEARCH, "of the sampling (1.0: no limit)", REAL),
     "num_samples": (WITH_SEARCH, "of the sampling (1)", NUMBER),
+    "token_scores": (WITH_SEARCH, "also write the log-probability of each token", SWITCH),
+    "alignments": (
+        WITH_SEARCH,
+        "also write the attention to the source: the mean of these heads, such as -1:0 (all heads "
+        "of the last layer)",
+        {"nargs": "*", "metavar": "LAYER:HEAD"},
+    ),
 }
 OPTIONS: Options = {
     "tokenizer": (OF_MODELS, "tokenizer to put beside the model, NAME.model", {}),
@@ -76,6 +83,11 @@ OPTIONS: Options = {
         "one file, or two with the loop outside (loop)",
         {"choices": signature.LAYOUTS},
     ),
+    "options": (
+        WITH_SEARCH,
+        "options of each call of the search that become inputs, such as beam_width",
+        {"nargs": "+", "metavar": "NAME"},
+    ),
     "name": ((TRITON,), "of the model (the folder's)", {}),
     "op_library": (
         (TRITON,),
@@ -90,6 +102,7 @@ OPTIONS: Options = {
 }
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
+RECORDS = ("token_scores", "alignments")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -134,7 +147,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     rules += [
         (BEAM, not chosen(arguments, ("greedy", "sampling", "forward")), "a beam search"),
         (SAMPLING, "sampling" in arguments, "--sampling"),
-        (["max_length"], "forward" not in arguments, "a search"),
+        (["max_length", "options", *RECORDS], "forward" not in arguments, "a search"),
     ]
     for names, applies, where in rules:
         given = chosen(arguments, names)
@@ -152,11 +165,15 @@ def chosen_search(arguments: argparse.Namespace, model: Any) -> Any:
     """The search that the arguments ask for, or `None` for a forward pass."""
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
+    records = chosen(arguments, RECORDS)
+    if "alignments" in records:
+        pairs = [[int(number) for number in pair.split(":")] for pair in records["alignments"]]
+        records["alignments"] = pairs or True
     if "greedy" in arguments:
-        return GreedySearch()
+        return GreedySearch(**records)
     if "sampling" in arguments:
-        return Sampling(**chosen(arguments, SAMPLING))
-    beam = chosen(arguments, BEAM)
+        return Sampling(**chosen(arguments, SAMPLING), **records)
+    beam = {**chosen(arguments, BEAM), **records}
     if "forward" in arguments or not (beam or hasattr(model, "decode_step")):
         return None
     return BeamSearch(**beam)

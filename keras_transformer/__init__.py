@@ -20,28 +20,33 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "AlignmentCrossentropy",
     "BatchOptions",
     "Batches",
     "BeamSearch",
+    "BiasedPrefix",
     "BleuCallback",
     "BracketGrammar",
     "CausalTransformer",
     "CheckpointAveraging",
     "ClassToken",
-    "Constrained",
+    "Constraint",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
+    "ForbiddenWords",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
     "MaskedConv1D",
     "MultiHeadAttention",
+    "NoRepeatNgrams",
     "PairCrossentropy",
     "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
     "RecurrentDecoderBlock",
+    "RepetitionPenalty",
     "RotaryPositionEncoding",
     "SSRU",
     "Sampling",
@@ -77,6 +82,7 @@ __all__ = [
     "training",
     "translate",
     "translation_batches",
+    "with_alignments",
 ]
 
 # Packages that may be missing. Any other missing package is a broken installation, not a choice,
@@ -122,6 +128,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
+    from keras_transformer.training.alignment import AlignmentCrossentropy, with_alignments
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
@@ -142,9 +149,13 @@ with _where_installed():  # Keras and sentencepiece
 with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
+        BiasedPrefix,
         BracketGrammar,
-        Constrained,
+        Constraint,
+        ForbiddenWords,
         GreedySearch,
+        NoRepeatNgrams,
+        RepetitionPenalty,
         Sampling,
         SearchResult,
         Shortlist,

@@ -25,7 +25,9 @@ head in `export.artefact.task_heads`.
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.results import (
+    Alternative,
     Answer,
+    Details,
     Generation,
     Labels,
     Outputs,
@@ -38,8 +40,10 @@ from keras_transformer.export.runtime.searches import Generator, Transcriber, Tr
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
 
 __all__ = [
+    "Alternative",
     "Answer",
     "ArtefactError",
+    "Details",
     "Generation",
     "Generator",
     "Labels",

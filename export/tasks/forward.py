@@ -5,7 +5,7 @@ Shapes: B rows, S tokens, C classes.
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import keras
 import numpy as np
@@ -59,12 +59,14 @@ class ForwardTask:
         longest: greatest length that the model reads, or `None`.
         vocab_size: `{"source", "target"}`, both `None` for a model without a vocabulary.
         search_config: `None`, because there is no search.
+        options: empty, because only a search has options.
 
     Raises:
         ValueError: two inputs or outputs have the same name.
     """
 
     search_config = None
+    options: ClassVar[dict[str, Array]] = {}
 
     def __init__(
         self, model: keras.Model, head: Head | None = None, passed: keras.Model | None = None
