@@ -1,8 +1,9 @@
 """Reads sound files as samples at 16 kHz, block by block, in constant memory.
 
-soundfile decodes WAV, FLAC, OGG and MP3; soxr resamples.
+PyAV decodes WAV, FLAC, OGG, MP3 and other formats of FFmpeg, mixes channels and resamples.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -12,14 +13,13 @@ import numpy as np
 from keras_transformer.types import Array, StrPath
 
 SAMPLE_RATE = 16_000  # samples per second
-BLOCK = 10  # seconds
 
 
 def read_windows(path: StrPath, size: int) -> Iterator[Array]:
     """Consecutive windows of a sound file, mixed to one channel.
 
     Args:
-        path: str or path-like, a WAV, FLAC, OGG or MP3 file.
+        path: str or path-like, a sound file.
         size: int, samples of a window.
 
     Returns:
@@ -27,8 +27,8 @@ def read_windows(path: StrPath, size: int) -> Iterator[Array]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImportError: soundfile or soxr is missing.
-        ValueError: the file is empty, damaged, without samples or of another format.
+        ImportError: PyAV is missing.
+        ValueError: the file is empty, damaged, without samples or of an unknown format.
     """
     waiting: list[Array] = []
     for block in read_blocks(path):
@@ -45,38 +45,35 @@ def read_windows(path: StrPath, size: int) -> Iterator[Array]:
 
 def read_blocks(path: StrPath) -> Iterator[Array]:
     """As `read_windows`, in blocks of any size."""
-    soundfile, soxr = _libraries()
-    name = os.fspath(path)
+    av, name, count = _library(), os.fspath(path), 0
     if not os.path.isfile(name):
         raise FileNotFoundError(f"There is no file {name!r}.")
     if os.path.getsize(name) == 0:
         raise ValueError(f"{name!r} is empty: 0 bytes. Copy the recording again.")
     try:
-        with soundfile.SoundFile(name) as file:
-            rate, count = file.samplerate, 0
-            resample = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32")
-            while len(frames := file.read(BLOCK * rate, dtype="float32", always_2d=True)):
-                count += len(frames)
-                samples = frames.mean(axis=1)
-                yield samples if rate == SAMPLE_RATE else resample.resample_chunk(samples)
-            if rate != SAMPLE_RATE:
-                yield resample.resample_chunk(np.zeros(0, np.float32), last=True)
-    except soundfile.LibsndfileError as error:
+        with av.open(name) as file:
+            resampler = av.AudioResampler(format="fltp", rate=SAMPLE_RATE)
+            frames = file.decode(audio=0) if file.streams.audio else ()
+            for frame in itertools.chain(frames, [None] if frames else []):
+                for part in resampler.resample(frame):
+                    samples = part.to_ndarray().mean(axis=0)  # (channels, samples)
+                    count += len(samples)
+                    yield samples
+    except av.FFmpegError as error:
         raise ValueError(
-            f"{name!r} cannot be read as sound: {error.error_string} Pass a WAV, FLAC, OGG or MP3 "
-            "file that is complete."
+            f"{name!r} cannot be read as sound: {error.strerror}. Pass a complete WAV, FLAC, OGG or "
+            "MP3 file."
         ) from error
     if not count:
-        raise ValueError(f"{name!r} holds no samples. Record it again.")
+        raise ValueError(f"{name!r} holds no sound: it has no samples. Record it again.")
 
 
-def _libraries() -> tuple[Any, Any]:
+def _library() -> Any:
     try:
-        import soundfile
-        import soxr
+        import av
     except ImportError as error:
         raise ImportError(
-            f"Sound files need {error.name}. Install the extra: "
+            "Sound files need the package av. Install the extra: "
             "pip install keras-transformer-onnx[audio]"
         ) from error
-    return soundfile, soxr
+    return av

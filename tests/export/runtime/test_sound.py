@@ -5,6 +5,7 @@ import pytest
 
 from keras_transformer.export.runtime.sound import SAMPLE_RATE, read_windows
 
+pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")
 SECONDS = 23
 
