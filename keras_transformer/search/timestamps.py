@@ -114,7 +114,10 @@ class TimestampRules(Rule):
         text = tf.reduce_max(tf.where(is_time, -np.inf, changed), axis=2, keepdims=True)
         likely = tf.logical_and(known, share > tf.exp(text - peak))
         changed = tf.where(tf.logical_and(likely, ~is_time), -np.inf, changed)
-        return tf.where(written >= 0, changed, logits), state
+        changed = tf.where(written >= 0, changed, logits)
+        # The loop needs the number of hypotheses, which a history of unknown length hides.
+        changed.set_shape(logits.shape)
+        return changed, state
 
     def _times(self, history: Tensor, written: Tensor) -> Tensor:
         """The generated times at their places after two zeros, 0 elsewhere: int32 (B, W, t + 2)."""
