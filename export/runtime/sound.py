@@ -61,8 +61,8 @@ def read_blocks(path: StrPath) -> Iterator[Array]:
                     yield samples
     except av.FFmpegError as error:
         raise ValueError(
-            f"{name!r} cannot be read as sound: {error.strerror}. Pass a complete WAV, FLAC, OGG or "
-            "MP3 file."
+            f"{name!r} cannot be read as sound: {error.strerror}. Pass a complete WAV, FLAC, OGG "
+            "or MP3 file."
         ) from error
     if not count:
         raise ValueError(f"{name!r} holds no sound: it has no samples. Record it again.")
