@@ -38,6 +38,7 @@ __all__ = [
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
+    "LogMel",
     "MaskedConv1D",
     "MultiHeadAttention",
     "NoRepeatNgrams",
@@ -59,6 +60,7 @@ __all__ = [
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
     "Throughput",
+    "TimestampRules",
     "TokenAccuracy",
     "TokenEmbedding",
     "Tokenizer",
@@ -117,6 +119,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
     from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
+    from keras_transformer.layers.log_mel import LogMel
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.pooling import ClassToken, SequencePooling
     from keras_transformer.layers.positions import (
@@ -161,6 +164,7 @@ with _where_installed():  # TensorFlow
         Shortlist,
         Shortlisted,
     )
+    from keras_transformer.search.timestamps import TimestampRules
 
 
 def __getattr__(name: str) -> object:

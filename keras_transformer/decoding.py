@@ -29,6 +29,7 @@ from keras_transformer.layers.attention import FORBIDDEN, append
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.types import Tensor
 
+START_IDS = "start_ids"  # source input: the tokens before the first generated one, (B, P) int32
 # The attention heads whose mean weights align target to source: `True` for all heads of the last
 # layer, pairs of layer and head, or `False` for no alignments.
 Alignments: TypeAlias = bool | tuple[tuple[int, int], ...]
@@ -169,7 +170,10 @@ class CachedDecoding:
         encoder: functional model that computes the memory, or `None`.
         encoder_stack: `Stack` of the encoder; `None` if the caller passed the encoder.
         decoder_stack: `Stack` of the decoder.
+        reads_start: whether the source input `start_ids` (B, P) replaces the begin token.
     """
+
+    reads_start: bool = False
 
     @property
     def recurrent(self) -> bool:
@@ -178,18 +182,26 @@ class CachedDecoding:
 
     @property
     def source_inputs(self) -> dict[str, keras.KerasTensor] | None:
-        """The inputs of the caller's encoder by name; `None` if the model reads token ids."""
+        """The inputs of the caller's encoder by name; `None` if the model reads token ids.
+
+        With `reads_start`, a search also reads `start_ids`.
+        """
         if self.encoder is None or self.encoder_stack is not None:
             return None
-        return {tensor.name: tensor for tensor in self.encoder.inputs}
+        inputs = {tensor.name: tensor for tensor in self.encoder.inputs}
+        if self.reads_start:
+            inputs[START_IDS] = keras.KerasTensor((None, None), "int32", name=START_IDS)
+        return inputs
 
     def start_ids(self, source_ids: Any) -> Tensor:
         """The tokens before the first generated one: the begin id, (B, 1) int32.
 
-        Without an encoder the prompt itself, (B, P) int32.
+        Without an encoder the prompt itself, and with `reads_start` the input `start_ids`, (B, P)
+        int32.
         """
-        if self.encoder is None:
-            return ops.cast(source_ids, "int32")
+        if self.encoder is None or self.reads_start:
+            start = source_ids[START_IDS] if self.reads_start else source_ids
+            return ops.cast(start, "int32")
         batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
         return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
 

@@ -20,9 +20,9 @@ from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
     check_inputs,
     check_listed,
+    longest_input,
     made_up_inputs,
     plain_name,
-    smallest,
 )
 from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.embeddings import TokenEmbedding
@@ -77,7 +77,7 @@ class ForwardTask:
         if isinstance(model, keras.Sequential):
             model = keras.Model(model.inputs, model.outputs, name=model.name)
         self.model: keras.Model = model
-        self.longest: int | None = smallest(model, "max_length", "sequence_length")
+        self.longest: int | None = longest_input(model)
         self.specs: dict[str, tf.TensorSpec] = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
             for tensor in model.inputs

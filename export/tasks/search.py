@@ -11,15 +11,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding import START_IDS
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
     check_inputs,
     check_listed,
+    longest_input,
     made_up_inputs,
     most_ids,
     random_ids,
-    smallest,
+    random_start,
 )
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling, Shortlist
@@ -145,7 +147,7 @@ class SearchTask:
         self.vocab_size: dict[str, int | None] = vocab_sizes(model)
         self.longest: int | None = model.max_length
         if model.source_inputs is not None:
-            self.longest = smallest(model.encoder, "max_length", "sequence_length")
+            self.longest = longest_input(model.encoder)
         self.search_config: dict[str, Any] = {
             "class_name": type(search).__name__,
             "config": {
@@ -207,12 +209,18 @@ class SearchTask:
         if self.vocab_size["source"]:
             return random_ids(self.vocab_size["source"], self.longest)
         encoder = self.model.encoder
+        specs = {name: spec for name, spec in self.sources.items() if name != START_IDS}
 
         def run(case: Case) -> Any:
-            values = [case[name] for name in self.sources]
+            values = [case[name] for name in specs]
             return encoder(keras.tree.pack_sequence_as(encoder.input, values), training=False)
 
-        return made_up_inputs(self.sources, encoder, run, self.longest)
+        cases = made_up_inputs(specs, encoder, run, self.longest)
+        if START_IDS in self.sources:
+            for case in cases:
+                batch = len(next(iter(case.values())))
+                case[START_IDS] = random_start(batch, self.vocab_size["target"])
+        return cases
 
     def _check_sample(self, sample: Any) -> dict[str, Array]:
         """A sample as dict of arrays; raises `ValueError` unless the model reads it."""
@@ -324,7 +332,11 @@ class SearchTask:
         targets, lengths = self._targets(source, token_ids)
         inputs = targets[:, :-1]  # no token follows the last one
         if self.name != "generate":
-            repeated = {name: np.repeat(array, width, axis=0) for name, array in source.items()}
+            repeated = {
+                name: np.repeat(array, width, axis=0)
+                for name, array in source.items()
+                if name != START_IDS  # among the targets
+            }
             inputs = {**repeated, signature.TARGET_IDS: inputs}
         model = self.model if model is None else model
         attention = None

@@ -13,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.call_options import CALL_OPTIONS, check_option
-from keras_transformer.decoding import Alignments, SearchModel
+from keras_transformer.decoding import START_IDS, Alignments, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
+    SOURCE_IDS,
     batch_size_of,
     check_flag,
     check_right_padded,
@@ -199,7 +200,8 @@ class Search(loop.StepSearch):
         """Eager code compiles the search once for each model; other code traces it."""
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
-        check_right_padded(start_ids(model, inputs["source"]), "The prompt in source_ids")
+        prompt = START_IDS if START_IDS in inputs["source"] else SOURCE_IDS
+        check_right_padded(start_ids(model, inputs["source"]), f"The prompt in {prompt}")
         if "target_prefix" in inputs:
             check_right_padded(inputs["target_prefix"], "target_prefix")
         functions = self._compiled.setdefault(model, {})

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.call_options import CALL_OPTIONS, check_option
-from keras_transformer.decoding import Alignments, ProjectedMemory, SearchModel
+from keras_transformer.decoding import START_IDS, Alignments, ProjectedMemory, SearchModel
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -140,7 +140,7 @@ def _source_tensors(source: Any, specs: dict[str, tf.TensorSpec]) -> Source:
 
 
 def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
-    if spec.name == SOURCE_IDS:
+    if spec.name in (SOURCE_IDS, START_IDS):
         ids = tf.cast(integer_ids(array, spec.name, spec.shape.rank), spec.dtype)
         # A search starts from the first column, so an empty source needs one of padding.
         return tf.pad(ids, [[0, 0], [0, 1]]) if ids.shape[1] == 0 else ids

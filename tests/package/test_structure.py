@@ -66,7 +66,10 @@ KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # What one module of the runtime imports when it is asked to, and the extra leaves out.
-LATE = {"export.runtime.session": {"onnxruntime_extensions"}}
+LATE = {
+    "export.runtime.session": {"onnxruntime_extensions"},
+    "export.runtime.sound": {"av"},
+}
 # What the extra `ray` installs beside that.
 RAY = {"pyarrow", "ray"}
 # Who may import a module whose name is computed, which nobody can follow by reading.
