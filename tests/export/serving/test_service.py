@@ -100,14 +100,26 @@ class Process:
     params=[(), pytest.param(("--replicas", "2"), marks=[pytest.mark.slow, pytest.mark.full])],
     ids=["one process", "Ray"],
 )
-def served(request, tokenizer, tmp_path_factory):
-    """A copy of an artefact that is replaced, and the service of it."""
+def services(request, tokenizer, tmp_path_factory):
+    """A copy of an artefact that is replaced, and a function that starts a service of it."""
     aside = tmp_path_factory.mktemp("service")
-    folder = artefacts.write(aside / "out", tokenizer)
-    process = Process(folder, aside, *request.param, imports=not request.param)
-    yield folder, process
-    process.process.kill()
-    process.process.wait()
+    folder, started = artefacts.write(aside / "out", tokenizer), []
+
+    def running():
+        if not started or started[-1].process.poll() is not None:
+            started.append(Process(folder, aside, *request.param, imports=not request.param))
+        return started[-1]
+
+    yield folder, running
+    started[-1].process.kill()
+    started[-1].process.wait()
+
+
+@pytest.fixture
+def served(services):
+    """The artefact, and a service that runs: a new one if the test before ended it."""
+    folder, running = services
+    return folder, running()
 
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
