@@ -4,32 +4,15 @@ A document is taken apart into units: texts between two blocks, with the inline 
 in the text. The sentences of all units are translated in one call. The word alignment tells where
 the markup belongs in the translation.
 
-`units.py` holds a unit and puts its markup back. Each other file reads and writes one format. To
-add a format, write a function from a text to `Parts` and name it in `FORMATS` of `formats.py`.
+`units.py` holds a unit and puts its markup back. Each other file reads and writes one format. A
+new format goes into a file with a function from a text to parts, and into `FORMATS` of
+`formats.py`.
 
 This package needs no TensorFlow. It needs the extra `documents`.
 """
 
-from keras_transformer.export.documents.formats import FORMATS, format_of, translate_file
+from keras_transformer.export.documents.formats import translate_file
 from keras_transformer.export.documents.sentences import split_sentences
-from keras_transformer.export.documents.translation import (
-    AlignedText,
-    Document,
-    DocumentTranslator,
-    SentenceTranslator,
-    aligned,
-    aligned_text,
-)
+from keras_transformer.export.documents.translation import AlignedText, DocumentTranslator
 
-__all__ = [
-    "FORMATS",
-    "AlignedText",
-    "Document",
-    "DocumentTranslator",
-    "SentenceTranslator",
-    "aligned",
-    "aligned_text",
-    "format_of",
-    "split_sentences",
-    "translate_file",
-]
+__all__ = ["AlignedText", "DocumentTranslator", "split_sentences", "translate_file"]

@@ -11,7 +11,8 @@ import pathlib
 import sys
 
 from keras_transformer.export.artefact.reader import ArtefactError
-from keras_transformer.export.documents import FORMATS, DocumentTranslator, translate_file
+from keras_transformer.export.documents import DocumentTranslator, translate_file
+from keras_transformer.export.documents.formats import FORMATS
 from keras_transformer.export.runtime import Translator
 
 

@@ -3,8 +3,8 @@
 import pathlib
 import textwrap
 from collections.abc import Callable
-from typing import Any
 
+from keras_transformer.export.documents.sentences import missing
 from keras_transformer.export.documents.translation import DocumentTranslator
 from keras_transformer.files import whole_file
 from keras_transformer.types import StrPath
@@ -72,7 +72,10 @@ def translate_file(
 
 def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
     """Times stay. A translation has as many lines as its subtitle, of about the same length."""
-    pysubs2 = _library("pysubs2", "Subtitles")
+    try:
+        import pysubs2
+    except ImportError as error:
+        raise missing("pysubs2", error) from error
     kind = suffix.removeprefix(".")
     try:
         subtitles = pysubs2.SSAFile.from_string(text, format_=kind)
@@ -95,7 +98,10 @@ def _wrapped(text: str, count: int) -> list[str]:
 
 def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
     """Messages of gettext: those without translation get one, marked as fuzzy."""
-    polib = _library("polib", "Catalogues of gettext")
+    try:
+        import polib
+    except ImportError as error:
+        raise missing("polib", error) from error
     try:
         catalogue = polib.pofile(text)
     except (OSError, ValueError) as error:
@@ -111,16 +117,6 @@ def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
             entry.msgstr = one
         entry.fuzzy = True
     return str(catalogue)
-
-
-def _library(name: str, what: str) -> Any:
-    try:
-        return __import__(name)
-    except ImportError as error:
-        raise ImportError(
-            f"{what} are read by {name}: pip install 'keras-transformer-onnx[documents]'.",
-            name=name,
-        ) from error
 
 
 # {format: function of a `DocumentTranslator`, a text and the file's suffix}.

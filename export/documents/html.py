@@ -22,8 +22,6 @@ INLINE = frozenset(
 INLINE_EMPTY = frozenset(("img", "wbr"))
 KEPT = frozenset("code kbd samp var math svg script style pre textarea template".split())
 INLINE_KEPT = frozenset("code kbd samp var math svg".split())
-# Of a unit with markup. A longer one is divided at each tag, and deeper elements divide theirs.
-MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
 EMPTY = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 # Of a unit with markup. A longer unit, and an element that is nested deeper, ends at each tag.
 MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50

@@ -6,6 +6,7 @@ A content of several lines becomes one line.
 import re
 from typing import Any
 
+from keras_transformer.export.documents.sentences import missing
 from keras_transformer.export.documents.units import Unit, has_letters
 
 # Characters that would be markup in a text.
@@ -96,8 +97,5 @@ def _parser() -> Any:
     try:
         from markdown_it import MarkdownIt
     except ImportError as error:
-        raise ImportError(
-            "Markdown is read by markdown-it-py: pip install 'keras-transformer-onnx[documents]'.",
-            name="markdown_it",
-        ) from error
+        raise missing("markdown-it-py", error) from error
     return MarkdownIt("commonmark").enable("table")

@@ -1,7 +1,5 @@
 """Sentences of a text, by the rules of the package sentencex."""
 
-from typing import Any
-
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     """The sentences of a text: where each starts and ends, without white space around it.
@@ -22,8 +20,12 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     >>> [text[start:stop] for start, stop in split_sentences(text)]
     ['Dr. Smith waits.', 'Who else?']
     """
+    try:
+        import sentencex
+    except ImportError as error:
+        raise missing("sentencex", error) from error
     spans, end = [], 0
-    for sentence in _sentencex().segment(language, text):
+    for sentence in sentencex.segment(language, text):
         if sentence := sentence.strip():
             start = text.index(sentence, end)
             end = start + len(sentence)
@@ -31,13 +33,10 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     return spans
 
 
-def _sentencex() -> Any:
-    try:
-        import sentencex
-    except ImportError as error:
-        raise ImportError(
-            "Documents are split into sentences by sentencex: "
-            "pip install 'keras-transformer-onnx[documents]'.",
-            name="sentencex",
-        ) from error
-    return sentencex
+def missing(package: str, error: ImportError) -> ImportError:
+    """The error that names the extra of a package that is not installed."""
+    return ImportError(
+        f"The package {package} is missing ({error}): "
+        "pip install 'keras-transformer-onnx[documents]'.",
+        name=package,
+    )

@@ -55,6 +55,7 @@ GUIDES = {
         {**MODEL, "vocab_size=8000": "vocab_size=300"},
     ),
     "data": Guide(),
+    "documents": Guide(("out/aligned/model.onnx", "page.de.md"), {}, MODEL_FILES),
     "several_devices": Guide(("model.keras", "from_workers.keras"), MODEL, ("tokenizer.model",)),
     "export": Guide(
         (

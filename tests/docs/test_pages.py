@@ -9,7 +9,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import export, importers, special_ids, training
-from keras_transformer.export import archive, runtime, serving
+from keras_transformer.export import archive, documents, runtime, serving
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -30,6 +30,7 @@ def public_names():
         (training, f"{top}.training"),
         (importers, f"{top}.importers"),
         (export, f"{top}.export"),
+        (documents, f"{top}.export.documents"),
         (runtime, f"{top}.export.runtime"),
         (archive, f"{top}.export.archive"),
         (serving, f"{top}.export.serving"),

@@ -1,15 +1,19 @@
 """Plain text, Markdown, subtitles, catalogues, and the alignment of a real translator."""
 
 import pytest
+from helpers import exports
 
 from keras_transformer.export.artefact.results import Translation
 from keras_transformer.export.documents import (
     AlignedText,
     DocumentTranslator,
-    format_of,
     split_sentences,
     translate_file,
 )
+from keras_transformer.export.documents.__main__ import main
+from keras_transformer.export.documents.formats import format_of
+from keras_transformer.export.runtime import Translator
+from keras_transformer.search import BeamSearch
 
 
 def shout(sentences):
@@ -137,3 +141,26 @@ class Runner:
 def test_without_alignments_positions_align():
     found = DocumentTranslator(Runner()).html("One <b>red</b> car. A bad <i>one</i>.")
     assert found == "ONE <b>RED</b> CAR. A bad <i>one</i>."
+
+
+def test_a_translator_aligns_its_words(tmp_path):
+    folder = exports.artefact(BeamSearch(3, 0.6, token_scores=True, alignments=True))
+    translator = Translator(folder)
+    sentence = "a man 's hat"
+    (details, *_) = translator.n_best([sentence])[0].details
+    words = list(details.words)
+    found = DocumentTranslator(translator).html("<p>a <b>man</b> 's hat</p>")
+    owned = [target for source, target in details.alignment if source == 1]
+    assert found.count("<b>") == found.count("</b>") == 1
+    inside = found.partition("<b>")[2].partition("</b>")[0].split()
+    assert not owned or set(inside) & {words[target] for target in owned}
+    assert found.replace("<b>", "").replace("</b>", "") == f"<p>{' '.join(words)}</p>"
+
+    (tmp_path / "a.txt").write_text(f"{sentence}\n")
+    assert main([str(folder), str(tmp_path / "a.txt"), "-o", str(tmp_path / "b.txt")]) == 0
+    assert (tmp_path / "b.txt").read_text() == " ".join(words) + "\n"
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capsys):
+    assert main([str(tmp_path), "a.txt", "-o", "b.txt"]) == 1
+    assert "artefact.json" in capsys.readouterr().err

@@ -184,10 +184,21 @@ def test_libretranslate_takes_lists_and_gives_alternatives(running, expected):
     assert (status, answer) == (200, {"translatedText": ""})
 
 
+def test_libretranslate_keeps_tags_lines_and_sentences(running, expected):
+    one, two = (result.text for result in expected[:2])
+    text = f"  {LINES[0]}\n\n{LINES[1]} {{{{name}}}}"
+    status, answer = libretranslate(running, q=text)
+    assert (status, answer["translatedText"]) == (200, f"  {one}\n\n{two} {{{{name}}}}")
+    text = f'<p id="x">{LINES[0]}</p><ul><li>{LINES[1]}<br>12</ul>'
+    status, answer = libretranslate(running, q=[text, "<hr>"], format="html")
+    assert status == 200
+    assert answer["translatedText"] == [f'<p id="x">{one}</p><ul><li>{two}<br>12</ul>', "<hr>"]
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"q": "x", "format": "html"}, "Only format text"),
+        ({"q": "x", "format": "pdf"}, "format is one of text, html"),
         ({"q": "x", "source": "auto"}, "do not detect"),
         ({"q": "x", "target": "fr"}, "There are: en-de."),
         ({"q": "x", "source": ["en"]}, "no model for these languages"),
