@@ -71,6 +71,7 @@ __all__ = [
     "language_model_batches",
     "padding_mask",
     "pair_batches",
+    "quantization_aware",
     "read_lines",
     "scaled_dot_product_attention",
     "tagging_batches",
@@ -126,6 +127,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.training.quantization import quantization_aware
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
     from keras_transformer.translation import translate
