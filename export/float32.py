@@ -43,8 +43,8 @@ def as_float32(model: keras.Model) -> keras.Model:
         )
     except Exception as error:  # the user's layers run here
         raise ExportError(
-            f"The model has the dtype policy {', '.join(reduced or policies)}. An export computes in "
-            "float32, so the model is rebuilt from its configuration, and that failed: "
+            f"The model has the dtype policy {', '.join(reduced or policies)}. An export computes "
+            "in float32, so the model is rebuilt from its configuration, and that failed: "
             f"{type(error).__name__}: {error!s:.500} Decorate the model's layers and functions "
             "with keras.saving.register_keras_serializable() and give layers a get_config; or "
             "build the model under the float32 policy, load the weights, and export that."

@@ -30,6 +30,7 @@ __all__ = [
     "ClassToken",
     "Constrained",
     "DecoderBlock",
+    "Distillation",
     "EncoderBlock",
     "FeedForward",
     "GreedySearch",
@@ -41,6 +42,7 @@ __all__ = [
     "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
+    "RDrop",
     "RecurrentDecoderBlock",
     "RotaryPositionEncoding",
     "SSRU",
@@ -127,6 +129,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.training.model_losses import Distillation, RDrop
     from keras_transformer.training.quantization import quantization_aware
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup

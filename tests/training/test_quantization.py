@@ -3,17 +3,14 @@
 Exact on processors whose 8-bit products do not saturate, such as those with VNNI.
 """
 
-import keras
 import numpy as np
-import onnx_ir as ir
 import pytest
 from helpers import exports
-from keras import layers, ops
+from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.export import onnx_model, tasks
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.graph.quantize import quantize_blocks, quantize_columns
 from keras_transformer.export.staging import Progress
 from keras_transformer.training import quantization
 
