@@ -127,11 +127,11 @@ def main(argv=None):
             best="val_loss",
         )
 
-        search = kt.BeamSearch(args.beam_width, length_penalty=0.6)
         longest = 2 * max(len(brackets.encode(line)) for line in train[1])
         grammar = kt.BracketGrammar(brackets.pieces, words.word_starts, max_length=longest)
         lines = {}
-        for name, held_to in {"onnx": grammar, "onnx-free": None}.items():
+        for name, constraints in {"onnx": [grammar], "onnx-free": []}.items():
+            search = kt.BeamSearch(args.beam_width, length_penalty=0.6, constraints=constraints)
             export.export_onnx(
                 model,
                 run.path / name,
@@ -139,7 +139,6 @@ def main(argv=None):
                 search,
                 target_tokenizer=brackets,
                 max_length=longest,
-                grammar=held_to,
             )
             lines[name] = Translator(run.path / name).translate(test[0])
         trees, free = trees_of(sets.test, lines["onnx"]), scores(sets.test, lines["onnx-free"])

@@ -21,6 +21,14 @@ OF_MODELS = FORMATS[:-1]  # triton takes an artefact
 # an error: a user who passes --length-penalty with --greedy expects something else.
 Settings: TypeAlias = dict[str, Any]
 Options: TypeAlias = dict[str, tuple[tuple[str, ...], str, Settings]]
+
+
+def layers_and_heads(text: str) -> list[tuple[int, int]]:
+    """The pairs of `LAYER:HEAD,LAYER:HEAD`."""
+    pairs = (pair.split(":") for pair in text.split(","))
+    return [(int(layer), int(head)) for layer, head in pairs]
+
+
 SWITCH: Settings = {"action": "store_true"}
 NUMBER: Settings = {"type": int, "metavar": "N"}
 REAL: Settings = {"type": float, "metavar": "X"}
@@ -36,6 +44,13 @@ SEARCH_OPTIONS: Options = {
     "top_k": (WITH_SEARCH, "of the sampling (0: no limit)", NUMBER),
     "top_p": (WITH_SEARCH, "of the sampling (1.0: no limit)", REAL),
     "num_samples": (WITH_SEARCH, "of the sampling (1)", NUMBER),
+    "token_scores": (WITH_SEARCH, "also write the log-probability of each token", SWITCH),
+    "alignments": (
+        WITH_SEARCH,
+        "also write the attention to the source: the mean of all heads of the last layer, or of "
+        "some, as in --alignments=-1:0,-1:3",
+        {"nargs": "?", "const": True, "type": layers_and_heads, "metavar": "LAYER:HEAD,..."},
+    ),
 }
 OPTIONS: Options = {
     "tokenizer": (OF_MODELS, "tokenizer to put beside the model, NAME.model", {}),
@@ -76,6 +91,11 @@ OPTIONS: Options = {
         "one file, or two with the loop outside (loop)",
         {"choices": signature.LAYOUTS},
     ),
+    "options": (
+        WITH_SEARCH,
+        "options of each call of the search that become inputs, such as beam_width",
+        {"nargs": "+", "metavar": "NAME"},
+    ),
     "name": ((TRITON,), "of the model (the folder's)", {}),
     "op_library": (
         (TRITON,),
@@ -90,6 +110,7 @@ OPTIONS: Options = {
 }
 BEAM = ("beam_width", "length_penalty")
 SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
+RECORDS = ("token_scores", "alignments")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -134,7 +155,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     rules += [
         (BEAM, not chosen(arguments, ("greedy", "sampling", "forward")), "a beam search"),
         (SAMPLING, "sampling" in arguments, "--sampling"),
-        (["max_length"], "forward" not in arguments, "a search"),
+        (["max_length", "options", *RECORDS], "forward" not in arguments, "a search"),
     ]
     for names, applies, where in rules:
         given = chosen(arguments, names)
@@ -152,11 +173,12 @@ def chosen_search(arguments: argparse.Namespace, model: Any) -> Any:
     """The search that the arguments ask for, or `None` for a forward pass."""
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
+    records = chosen(arguments, RECORDS)
     if "greedy" in arguments:
-        return GreedySearch()
+        return GreedySearch(**records)
     if "sampling" in arguments:
-        return Sampling(**chosen(arguments, SAMPLING))
-    beam = chosen(arguments, BEAM)
+        return Sampling(**chosen(arguments, SAMPLING), **records)
+    beam = {**chosen(arguments, BEAM), **records}
     if "forward" in arguments or not (beam or hasattr(model, "decode_step")):
         return None
     return BeamSearch(**beam)

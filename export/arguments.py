@@ -27,7 +27,6 @@ from keras_transformer.export.tasks.forward import ForwardTask
 from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, vocab_sizes
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
-from keras_transformer.search.grammar import check_grammar
 from keras_transformer.text.tokenizer import Tokenizer
 
 # The longest source that an artefact promises to serve, for a model without a limit.
@@ -191,20 +190,12 @@ def _check_shortlist(
     Shortlisted(model, shortlist)  # checks the sizes
 
 
-def check_constrained(grammar: Any, search: ExportableSearch | None, layout: str = "loop") -> None:
-    """Raises `TypeError` or `ValueError` unless a grammar can constrain the search."""
-    if grammar is None:
-        return
-    check_grammar(grammar)
-    if search is None:
-        raise ValueError(
-            "A grammar limits what a search may write: pass a search, or leave the grammar out."
-        )
-    if layout == "steps":
-        raise ValueError(
-            "layout='steps' has no place for the state of a grammar. Pass layout='loop', or leave "
-            "the grammar out."
-        )
+def check_options(options: Sequence[str], search: ExportableSearch | None) -> None:
+    """Raises `ValueError` for an option that the search does not have."""
+    known = [] if search is None else list(search.call_inputs)
+    if isinstance(options, str) or not set(options) <= set(known):
+        has = f"{type(search).__name__} has {known}" if search else "there is no search"
+        raise ValueError(f"options must be a list of a search's options, got {options!r}; {has}.")
 
 
 def check_weights(model: keras.Model) -> None:

@@ -1,60 +1,18 @@
 """The attention of a translator's decoder to the source, as an artefact.
 
-Shapes: B batch, S source length, T target length, D d_model.
+Shapes: B batch, S source length, T target length.
 """
 
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_transformer.export.onnx_model import export_onnx
-from keras_transformer.layers.blocks import DecoderBlock
 from keras_transformer.models import Transformer
-from keras_transformer.types import StrPath, Tensor
+from keras_transformer.training.alignment import with_alignments
+from keras_transformer.types import StrPath
 
 ATTENTION = "attention"  # (B, T, S) float32, the output
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-class MemoryAttention(keras.layers.Layer):
-    """The attention of a `DecoderBlock` to each source token, averaged over its heads.
-
-    Args:
-        block: the block.
-
-    Call arguments:
-        inputs: the block's input (B, T, D).
-        memory: the encoder's output (B, S, D).
-        memory_mask: boolean (B, S). Defaults to `None`.
-
-    Returns:
-        A tensor (B, T, S).
-    """
-
-    def __init__(self, block: DecoderBlock, **options: Any) -> None:
-        super().__init__(**options)
-        self.block = block
-        self.supports_masking = True  # the mask of the target passes through
-
-    def build(self, inputs_shape: tuple, memory_shape: tuple) -> None:
-        if not self.block.built:
-            self.block.build(inputs_shape, memory_shape)
-
-    def call(self, inputs: Tensor, memory: Tensor, memory_mask: Tensor | None = None) -> Tensor:
-        options = {"memory_mask": memory_mask, "return_attention_scores": True}
-        return ops.mean(self.block(inputs, memory, **options)[1]["cross"], axis=1)
-
-    def compute_output_shape(self, inputs_shape: tuple, memory_shape: tuple) -> tuple:
-        return (*inputs_shape[:2], memory_shape[1])
-
-    def get_config(self) -> dict[str, Any]:
-        block = keras.saving.serialize_keras_object(self.block)
-        return {**super().get_config(), "block": block}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "MemoryAttention":
-        return cls(keras.saving.deserialize_keras_object(config.pop("block")), **config)
 
 
 def export_attention(
@@ -96,6 +54,6 @@ def export_attention(
         raise TypeError(f"`block` must be an integer, got {block!r}.")
     if not -len(blocks) <= block < len(blocks):
         raise ValueError(f"`block` is {block}, and the decoder has {len(blocks)} blocks.")
-    inputs, memory = blocks[block].input
-    weights = MemoryAttention(blocks[block], name=ATTENTION)(inputs, memory)
+    heads = tuple((block, head) for head in range(blocks[block].num_heads))
+    weights = with_alignments(model, heads).output["alignments"]
     return export_onnx(keras.Model(model.input, {ATTENTION: weights}), path, **options)

@@ -79,7 +79,8 @@ def compare_with_keras(
 
     Tokenizer and search come from the artefact. Both sides get the same batches of lines of similar
     length. Float32 artefacts give Keras' tokens, except for sentences with two hypotheses of nearly
-    equal scores; other precisions round. Keras searches without a shortlist or grammar.
+    equal scores; other precisions round. Keras searches without a shortlist. A constraint must be
+    saved by `keras.saving`, as those of this package are, except for `BracketGrammar`.
 
     Args:
         model: the Keras model that was exported.
@@ -105,7 +106,8 @@ def compare_with_keras(
     manifest, decode = artefact.manifest, artefact.target_tokenizer.decode
     _check(artefact, lines, references)
     scored = None if references is None else _scorer(references)
-    search = getattr(searches, manifest["search"]["class_name"])(**manifest["search"]["config"])
+    search = getattr(searches, manifest["search"]["class_name"])
+    search = search.from_config(manifest["search"]["config"])
     start, end = ([BEGIN_ID], []) if manifest["task"] == "generate" else ([], [END_ID])
     sources = [[*start, *ids, *end] for ids in artefact.tokenizer.encode(lines)]
     limits = manifest["limits"]

@@ -55,6 +55,8 @@ def differences(model: Transformer, activations: Collection[Callable[..., Any]])
     if model.encoder_stack is None:
         return [f"encoder={model.encoder.name!r}, your own model"]
     found = []
+    if not model.reads_end:
+        found.append("reads_end=False")
     if model.recurrent_decoder:
         found.append("recurrent_decoder=True")
     positions = model.encoder_stack.positions

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import pathlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,11 +15,11 @@ import onnx_ir as ir
 from keras_transformer.export.arguments import (
     MAX_SOURCE_LENGTH,
     check_arguments,
-    check_constrained,
     check_dtypes,
     check_head,
     check_head_alone,
     check_onnx_arguments,
+    check_options,
     check_weights,
 )
 from keras_transformer.export.artefact import signature
@@ -38,7 +38,7 @@ from keras_transformer.export.tasks.search import ExportableSearch
 from keras_transformer.export.tasks.stepwise import StepwiseSearch
 from keras_transformer.search import Shortlist
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import StrPath
+from keras_transformer.types import Array, StrPath
 
 # The oldest opset with LayerNormalization, so that many runtimes can read the files.
 OPSET = 17
@@ -75,7 +75,7 @@ def export_onnx(
     layout: str = "loop",
     text: bool = False,
     shortlist: Shortlist | None = None,
-    grammar: Any = None,
+    options: Sequence[str] = (),
     samples: Sequence[Any] | None = None,
     tolerance: float | None = None,
     verbose: bool = True,
@@ -124,8 +124,11 @@ def export_onnx(
         shortlist: `Shortlist` of the words that may be written for each source: the logits of no
             other word are computed, and a large vocabulary costs little. Defaults to `None`: every
             word.
-        grammar: what the search may write, such as `BracketGrammar`: the search in the file then
-            writes only texts of that form. Defaults to `None`: any text.
+        options: names of options of a call that cost time in each step, and so become inputs only
+            if they are asked for: "min_length", "target_prefix", "beam_width", "top_k", "top_p".
+            `max_length`, `length_penalty`, `temperature` and the inputs of constraints always are
+            inputs, and so is what the search itself uses. Each input has the search's own value as
+            its default, so a caller may leave it out. Defaults to none.
         samples: inputs for the proof: arrays of ids (B, S) for a search, dicts of arrays for other
             inputs. Defaults to `None`: random ones.
         tolerance: largest difference from Keras' numbers. float32: relative to the size of a
@@ -147,7 +150,7 @@ def export_onnx(
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, layout, text, shortlist)
-    check_constrained(grammar, search, layout)
+    check_options(options, search)
     check_head_alone(head, search)
     check_weights(model)
     passed, model = model, as_float32(model)
@@ -156,7 +159,7 @@ def export_onnx(
         task = ForwardTask(model, head, passed)
         check_head(task, tokenizer)
     else:
-        task = SearchTask(model, search, max_length, shortlist, grammar, passed)
+        task = SearchTask(model, search, max_length, shortlist, options, passed)
     check_dtypes([*model.inputs, *model.outputs])
     cases = task.cases(samples)
     progress = Progress(verbose)
@@ -165,7 +168,7 @@ def export_onnx(
         for name, source in _graph_sources(task, layout, precision):
             graph, found = _make_graph(source, precision, fuse, keep_float, progress)
             with progress("writing"):
-                _write(graph, folder / name)
+                _write(graph, folder / name, task.options)
             files.append(folder / name)
             graphs.append(graph)
             reached.add(found)
@@ -187,8 +190,8 @@ def export_onnx(
             sealed = seal(
                 {
                     "task": task.name,
-                    "inputs": _values(graphs[0].graph.inputs),
-                    "outputs": _outputs(graphs[0], layout),
+                    "inputs": _values(required_inputs(graphs[0].graph)),
+                    "outputs": _outputs(graphs[0], task, layout),
                     "text": text_values,
                     "special_ids": signature.SPECIAL_IDS,
                     "vocab_size": task.vocab_size,
@@ -200,6 +203,7 @@ def export_onnx(
                     "versions": _versions(),
                     "proof": proof,
                     **task.manifest_fields(cases),
+                    **({"options": _options(graphs[0].graph, task)} if task.options else {}),
                     **({} if layout == "loop" else {"layout": layout}),
                     "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
                 }
@@ -289,15 +293,39 @@ def restore_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
             graph.outputs[index] = output
 
 
-def _write(model: ir.Model, path: pathlib.Path) -> None:
+def set_defaults(graph: ir.Graph, defaults: Mapping[str, Array]) -> None:
+    """Gives defaults to inputs, so that a caller may leave them out.
+
+    In ONNX, an initializer with the name of an input is its default.
+    """
+    for value in graph.inputs:
+        if value.name in defaults:
+            value.const_value = ir.tensor(defaults[value.name], name=value.name)
+            graph.register_initializer(value)
+
+
+def required_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """The inputs without a default."""
+    return [value for value in graph.inputs if value.name not in graph.initializers]
+
+
+def _options(graph: ir.Graph, task: Task) -> list[dict[str, Any]]:
+    """The inputs with a default, in the form of the manifest."""
+    values = _values(value for value in graph.inputs if value.name in graph.initializers)
+    return [{**value, "default": task.options[value["name"]].tolist()} for value in values]
+
+
+def _write(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -> None:
     """Writes an `onnx_ir.Model`; weights that do not fit into one file go beside it.
 
     In one file, weights that only a step of a search reads move into that step. Weights beside the
-    file stay in the outer graph.
+    file stay in the outer graph. Inputs get their defaults last, because an input that has one must
+    neither be folded nor moved.
     """
     large = _weight_bytes(model) > LARGEST_FILE
     if not large:
         sink_weights(model.graph)
+    set_defaults(model.graph, defaults)
     ir.save(model, path, external_data=f"{path.name}.data" if large else None)
 
 
@@ -358,13 +386,17 @@ def _prove(
     }
 
 
-def _outputs(first: ir.Model, layout: str) -> list[dict[str, Any]]:
+def _outputs(first: ir.Model, task: Task, layout: str) -> list[dict[str, Any]]:
     """Outputs in the manifest. In the layout "steps" the runtime gives them, not a graph."""
     if layout == "loop":
         return _values(first.graph.outputs)
     return [
-        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
-        for name, dtype in ((signature.TOKEN_IDS, "int32"), (signature.SCORES, "float32"))
+        {
+            "name": name,
+            "dtype": "int32" if name == signature.TOKEN_IDS else "float32",
+            "axes": list(task.axes(name, len(signature.AXES[name]))),
+        }
+        for name in task.outputs
     ]
 
 

@@ -3,6 +3,7 @@
 Shapes: B sentences, W hypotheses, S source length, T target length.
 """
 
+import inspect
 import itertools
 import json
 import pathlib
@@ -16,9 +17,9 @@ import tensorflow as tf
 
 from keras_transformer.export.arguments import (
     check_arguments,
-    check_constrained,
     check_head,
     check_head_alone,
+    check_options,
     check_weights,
 )
 from keras_transformer.export.artefact import signature
@@ -47,7 +48,7 @@ def export_saved_model(
     target_tokenizer: Tokenizer | None = None,
     head: Head | None = None,
     max_length: int | None = None,
-    grammar: Any = None,
+    options: Sequence[str] = (),
     samples: Sequence[Any] | None = None,
     tolerance: float = TOLERANCE,
     verbose: bool = True,
@@ -65,6 +66,10 @@ def export_saved_model(
 
     The first is called `generate` for a `CausalTransformer`. For an encoder that reads no ids it is
     called `transcribe`; this signature and `search` take the encoder's inputs.
+
+    `translate_with_options` and `search_with_options` take the options of a search call too. The
+    SavedModel holds their defaults, with which TensorFlow Serving fills in those that a request
+    leaves out. In Python pass all of them.
 
     With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
     end token. For a `CausalTransformer` it becomes the begin token and its pieces, which the search
@@ -86,7 +91,7 @@ def export_saved_model(
             outputs. Defaults to `None`.
         max_length: most generated tokens, including the end token. Defaults to `None`: the source's
             length + 50, or the limit of a model with learned positions.
-        grammar: what the search may write, as in `export_onnx`. Defaults to `None`: anything.
+        options: names of further options of a call, as in `export_onnx`. Defaults to none.
         samples: inputs for the proof: arrays of ids (B, S) for a search, or dicts of arrays.
             Defaults to `None`: random ones.
         tolerance: largest difference from Keras' numbers, relative to their size. Defaults to 1e-4.
@@ -104,7 +109,7 @@ def export_saved_model(
     """
     check_arguments(model, tokenizer, search, max_length, target_tokenizer=target_tokenizer)
     check_head_alone(head, search)
-    check_constrained(grammar, search)
+    check_options(options, search)
     check_weights(model)
     passed, model = model, as_float32(model)
     forward = ForwardTask(model, head, passed)
@@ -112,16 +117,23 @@ def export_saved_model(
     gives_logits = forward.outputs == [signature.LOGITS]
     tasks: dict[str, Task] = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
     if search is not None:
-        task = SearchTask(model, search, max_length, grammar=grammar, passed=passed)
+        task = SearchTask(model, search, max_length, options=options, passed=passed)
         tasks[signature.SEARCH] = task
     last = list(tasks)[-1]
     cases = {name: task.cases(samples if name == last else None) for name, task in tasks.items()}
     progress = Progress(verbose)
     with staged(path, why_not_saved_model) as folder:
         with progress("tracing"):
-            functions = {name: _traced(task.function, task.specs) for name, task in tasks.items()}
+            functions = {}
+            for name, task in tasks.items():
+                functions |= _signatures(name, task.function, task.specs, task.options)
+            if search is not None:
+                name = signature.SEARCH + signature.WITH_OPTIONS
+                tasks[name], first = task, cases[signature.SEARCH][0]
+                cases[name] = [{**first, **task.options}]
             if search is not None and tokenizer is not None:
-                functions[task.name] = _text_function(task, tokenizer, target_tokenizer)
+                function, specs = _text_function(task, tokenizer, target_tokenizer)
+                functions |= _signatures(task.name, function, specs, task.options)
                 cases[task.name] = _text_cases(task, tokenizer, cases[signature.SEARCH])
         with progress("writing"), warnings.catch_warnings():
             # TensorFlow's saving code uses deprecated NumPy calls.
@@ -138,15 +150,42 @@ def export_saved_model(
             _prove(folder, tasks, functions, cases, tolerance)
 
 
-def _traced(function: Callable[..., Any], specs: Mapping[str, tf.TensorSpec]) -> Any:
-    """The concrete function of `function`, which takes its inputs by name."""
-    return tf.function(function, autograph=False).get_concrete_function(**specs)
+def _signatures(
+    name: str,
+    function: Callable[..., Any],
+    specs: Mapping[str, tf.TensorSpec],
+    defaults: Mapping[str, Array],
+) -> dict[str, Any]:
+    """The signature `name` of a function of inputs by name; with defaults a second one.
+
+    The second one takes the inputs with defaults too. The first one calls it with these defaults,
+    because Python requires all inputs of a signature.
+    """
+    if not defaults:
+        return {name: tf.function(function, autograph=False).get_concrete_function(**specs)}
+    constants = {key: tf.constant(array) for key, array in defaults.items()}
+    none, kind = inspect.Parameter.empty, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+    def whole(*inputs: Tensor) -> dict[str, Tensor]:
+        return function(**dict(zip(specs, inputs, strict=True)))
+
+    # The writer of SavedModels reads defaults from the signature of the Python function.
+    whole.__signature__ = inspect.Signature(
+        [inspect.Parameter(key, kind, default=constants.get(key, none)) for key in specs]
+    )
+    second = tf.function(whole, input_signature=list(specs.values()), autograph=False)
+    required = {key: spec for key, spec in specs.items() if key not in defaults}
+    first = tf.function(lambda **inputs: second(**inputs, **constants), autograph=False)
+    return {
+        name: first.get_concrete_function(**required),
+        name + signature.WITH_OPTIONS: second,
+    }
 
 
 def _text_function(
     task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer | None
-) -> Any:
-    """The concrete function that gives strings: tokenizer, search, tokenizer.
+) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
+    """The function that gives strings, tokenizer, search, tokenizer, and its inputs.
 
     Input ends at a NUL character, as in onnxruntime-extensions, and NUL in the output becomes
     U+FFFD. So SavedModel and text model agree on every string.
@@ -163,7 +202,7 @@ def _text_function(
         texts = tf.strings.regex_replace(texts, r"\x00", signature.REPLACEMENT)
         return {signature.TEXTS: texts, signature.SCORES: found[signature.SCORES]}
 
-    def translate(text: Tensor, **seed: Tensor) -> dict[str, Tensor]:
+    def translate(text: Tensor, **options: Tensor) -> dict[str, Tensor]:
         text = tf.strings.regex_replace(text, r"(?s)\x00.*", "")
         ids = tokenizer.tf_encode(text)  # ragged (B, S)
         blank = tf.strings.regex_full_match(text, signature.BLANK) | (ids.row_lengths() == 0)
@@ -171,7 +210,7 @@ def _text_function(
         generate = task.name == "generate"
         mark = tf.fill([tf.shape(text)[0], 1], special["begin" if generate else "end"])
         ids = tf.concat([mark, ids] if generate else [ids, mark], axis=1)
-        found = transcribe(**{signature.SOURCE_IDS: ids.to_tensor(special["pad"])}, **seed)
+        found = transcribe(**{signature.SOURCE_IDS: ids.to_tensor(special["pad"])}, **options)
         scores = found[signature.SCORES]
         nothing = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf).astype("float32")
         return {
@@ -180,10 +219,10 @@ def _text_function(
         }
 
     if not task.reads_ids:
-        return _traced(transcribe, task.specs)
-    specs = {**task.specs, signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT)}
+        return transcribe, task.specs
+    specs = {signature.TEXT: tf.TensorSpec([None], tf.string, signature.TEXT), **task.specs}
     del specs[signature.SOURCE_IDS]
-    return _traced(translate, specs)
+    return translate, specs
 
 
 def _text_cases(

@@ -20,30 +20,36 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "AlignmentCrossentropy",
     "BatchOptions",
     "Batches",
     "BeamSearch",
+    "BiasedPrefix",
     "BleuCallback",
     "BracketGrammar",
     "CausalTransformer",
     "CheckpointAveraging",
     "ClassToken",
-    "Constrained",
+    "Constraint",
     "DecoderBlock",
     "Distillation",
     "EncoderBlock",
     "FeedForward",
+    "ForbiddenWords",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
+    "LogMel",
     "MaskedConv1D",
     "MultiHeadAttention",
+    "NoRepeatNgrams",
     "PairCrossentropy",
     "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
     "RDrop",
     "RecurrentDecoderBlock",
+    "RepetitionPenalty",
     "RotaryPositionEncoding",
     "SSRU",
     "Sampling",
@@ -56,6 +62,7 @@ __all__ = [
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
     "Throughput",
+    "TimestampRules",
     "TokenAccuracy",
     "TokenEmbedding",
     "Tokenizer",
@@ -80,6 +87,7 @@ __all__ = [
     "training",
     "translate",
     "translation_batches",
+    "with_alignments",
 ]
 
 # Packages that may be missing. Any other missing package is a broken installation, not a choice,
@@ -114,6 +122,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
     from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
+    from keras_transformer.layers.log_mel import LogMel
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.pooling import ClassToken, SequencePooling
     from keras_transformer.layers.positions import (
@@ -125,6 +134,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
+    from keras_transformer.training.alignment import AlignmentCrossentropy, with_alignments
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
@@ -147,14 +157,19 @@ with _where_installed():  # Keras and sentencepiece
 with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
+        BiasedPrefix,
         BracketGrammar,
-        Constrained,
+        Constraint,
+        ForbiddenWords,
         GreedySearch,
+        NoRepeatNgrams,
+        RepetitionPenalty,
         Sampling,
         SearchResult,
         Shortlist,
         Shortlisted,
     )
+    from keras_transformer.search.timestamps import TimestampRules
 
 
 def __getattr__(name: str) -> object:

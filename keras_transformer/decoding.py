@@ -19,7 +19,8 @@ D d_model, V vocabulary, t steps so far.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import keras
 from keras import ops
@@ -27,6 +28,11 @@ from keras import ops
 from keras_transformer.layers.attention import FORBIDDEN, append
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.types import Tensor
+
+START_IDS = "start_ids"  # source input: the tokens before the first generated one, (B, P) int32
+# The attention heads whose mean weights align target to source: `True` for all heads of the last
+# layer, pairs of layer and head, or `False` for no alignments.
+Alignments: TypeAlias = bool | tuple[tuple[int, int], ...]
 
 
 class Cache(NamedTuple):
@@ -96,7 +102,9 @@ class SearchModel(Protocol):
 
         Returns:
             Logits, float (B, W, V), and the next `Cache`. An axis of the cache that is empty
-            (size 0) at first may grow. All other axes must keep their size.
+            (size 0) at first may grow. All other axes must keep their size. A search with
+            `alignments` passes them as a further argument of this name to models whose memory
+            holds a `ProjectedMemory`, and reads the attention weights (B, W, S) as a third result.
         """
 
 
@@ -137,6 +145,12 @@ class ProjectedMemory(NamedTuple):
     blocks: Any
     mask: Any
 
+    @property
+    def length(self) -> Any:
+        """S, with padding."""
+        keys, _ = self.blocks[0]  # (B, H, S, K)
+        return ops.shape(keys)[2]
+
 
 def call_encoder(encoder: keras.Model, source: Any) -> Any:
     """Calls an encoder; returns its output (B, S, D).
@@ -156,7 +170,10 @@ class CachedDecoding:
         encoder: functional model that computes the memory, or `None`.
         encoder_stack: `Stack` of the encoder; `None` if the caller passed the encoder.
         decoder_stack: `Stack` of the decoder.
+        reads_start: whether the source input `start_ids` (B, P) replaces the begin token.
     """
+
+    reads_start: bool = False
 
     @property
     def recurrent(self) -> bool:
@@ -165,18 +182,26 @@ class CachedDecoding:
 
     @property
     def source_inputs(self) -> dict[str, keras.KerasTensor] | None:
-        """The inputs of the caller's encoder by name; `None` if the model reads token ids."""
+        """The inputs of the caller's encoder by name; `None` if the model reads token ids.
+
+        With `reads_start`, a search also reads `start_ids`.
+        """
         if self.encoder is None or self.encoder_stack is not None:
             return None
-        return {tensor.name: tensor for tensor in self.encoder.inputs}
+        inputs = {tensor.name: tensor for tensor in self.encoder.inputs}
+        if self.reads_start:
+            inputs[START_IDS] = keras.KerasTensor((None, None), "int32", name=START_IDS)
+        return inputs
 
     def start_ids(self, source_ids: Any) -> Tensor:
         """The tokens before the first generated one: the begin id, (B, 1) int32.
 
-        Without an encoder the prompt itself, (B, P) int32.
+        Without an encoder the prompt itself, and with `reads_start` the input `start_ids`, (B, P)
+        int32.
         """
-        if self.encoder is None:
-            return ops.cast(source_ids, "int32")
+        if self.encoder is None or self.reads_start:
+            start = source_ids[START_IDS] if self.reads_start else source_ids
+            return ops.cast(start, "int32")
         batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
         return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
 
@@ -215,16 +240,27 @@ class CachedDecoding:
         return Cache(DecoderSlots(empty, step_bias), by_hypothesis=past_bias)
 
     def decode_step(
-        self, ids: Tensor, position: Tensor, memory: ProjectedMemory | tuple[()], cache: Cache
-    ) -> tuple[Tensor, Cache]:
+        self,
+        ids: Tensor,
+        position: Tensor,
+        memory: ProjectedMemory | tuple[()],
+        cache: Cache,
+        alignments: Alignments = False,
+    ) -> tuple[Any, ...]:
         """Logits (B, W, V) float32 of the next tokens. See `SearchModel`."""
-        vectors, cache = self.decode_vectors(ids, position, memory, cache)
-        return self.decoder_stack.embedding.logits(vectors), cache
+        vectors, *rest = self.decode_vectors(ids, position, memory, cache, alignments)
+        return self.decoder_stack.embedding.logits(vectors), *rest
 
     def decode_vectors(
-        self, ids: Tensor, position: Tensor, memory: ProjectedMemory | tuple[()], cache: Cache
-    ) -> tuple[Tensor, Cache]:
+        self,
+        ids: Tensor,
+        position: Tensor,
+        memory: ProjectedMemory | tuple[()],
+        cache: Cache,
+        alignments: Alignments = False,
+    ) -> tuple[Any, ...]:
         """As `decode_step`, but returns the vectors (B, W, D) before the logits."""
+        heads = self.aligned_heads(alignments)
         attention_bias = None
         if self.recurrent:
             pasts, add = cache.by_hypothesis.blocks, append
@@ -234,15 +270,62 @@ class CachedDecoding:
             if not isinstance(slots.step_bias, tuple):  # W > 1
                 past_bias = add(past_bias, slots.step_bias)  # (B, W, (t + 1) W)
                 attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
-        decoder, after = self.decoder_stack, []
+        decoder, after, weights = self.decoder_stack, [], []
         x = decoder.embed(ids, position)  # (B, W, D)
         for i, (block, past) in enumerate(zip(decoder.blocks, pasts, strict=True)):
             source = ()
             if memory:
                 source = memory.blocks[i], None if isinstance(memory.mask, tuple) else memory.mask
-            x, past = block.step(x, *source, past, position, attention_bias, add)
+            options = {"return_attention_scores": True} if i in heads else {}
+            x, past, *scores = block.step(
+                x, *source, past, position, attention_bias, add, **options
+            )
             after.append(past)
+            weights += scores  # (B, H, W, S) of each layer in `heads`
         vectors = decoder.norm(x)
         if self.recurrent:
-            return vectors, Cache(by_hypothesis=States(after))
-        return vectors, Cache(slots._replace(blocks=after), past_bias)
+            cache = Cache(by_hypothesis=States(after))
+        else:
+            cache = Cache(slots._replace(blocks=after), past_bias)
+        return vectors, cache, *([mean_of_heads(weights, heads)] if weights else [])
+
+    def aligned_heads(self, alignments: Alignments) -> dict[int, list[int]]:
+        """The heads that align target to source, by the index of their layer.
+
+        Args:
+            alignments: as in a search.
+
+        Raises:
+            ValueError: the decoder has no such layer or head.
+        """
+        blocks = self.decoder_stack.blocks if alignments else []
+        last = len(blocks) - 1
+        pairs = alignments
+        if isinstance(alignments, bool):
+            pairs = [(last, head) for block in blocks[-1:] for head in range(block.num_heads)]
+        heads: dict[int, list[int]] = {}
+        for layer, head in pairs:
+            size = blocks[layer].num_heads if -last - 1 <= layer <= last else 0
+            if not -size <= head < size:
+                raise ValueError(
+                    f"alignments name head {head} of layer {layer}, but the decoder has {last + 1} "
+                    f"layers of {blocks[0].num_heads} heads. Count both from 0, or from the end "
+                    "with negative numbers."
+                )
+            heads.setdefault(layer % (last + 1), []).append(head % size)
+        return dict(sorted(heads.items()))
+
+
+def mean_of_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Tensor:
+    """The mean of attention weights, float32 (B, T, S).
+
+    Args:
+        weights: the weights (B, H, T, S) of each layer in `heads`, in ascending order.
+        heads: the chosen heads by the index of their layer, from `aligned_heads`.
+    """
+    chosen = [
+        each if numbers == list(range(each.shape[1])) else ops.take(each, numbers, axis=1)
+        for each, numbers in zip(weights, heads.values(), strict=True)
+    ]
+    joined = chosen[0] if len(chosen) == 1 else ops.concatenate(chosen, axis=1)
+    return ops.mean(ops.cast(joined, "float32"), axis=1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 from keras_transformer.decoding import CachedDecoding, call_encoder
 from keras_transformer.layers.base import apply_settings, sublayer_settings
@@ -18,6 +18,7 @@ from keras_transformer.layers.checks import check_encoder, check_id_inputs, chec
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.positions import PositionEncoding, position_encoding
 from keras_transformer.layers.ssru import RecurrentDecoderBlock
+from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.training.distribution import DistributedModel
 from keras_transformer.types import Tensor
 
@@ -301,6 +302,11 @@ class Transformer(CachedDecoding, TransformerModel):
         output_bias: whether the logits have a bias. Defaults to `False`.
         recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
             instead of self-attention. Defaults to `False`.
+        reads_start: whether a search reads the tokens before the first generated one from the
+            source input `start_ids` (B, P), padded with 0 on the right. Needs `encoder`. Defaults
+            to `False`: each target starts with the begin id.
+        reads_end: whether the encoder reads the end token of a source. `False` masks it out like
+            padding, for models that were trained on sources without it. Defaults to `True`.
         **kwargs: `name`, `trainable`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
@@ -355,6 +361,8 @@ class Transformer(CachedDecoding, TransformerModel):
         tie_output: bool = True,
         output_bias: bool = False,
         recurrent_decoder: bool = False,
+        reads_start: bool = False,
+        reads_end: bool = True,
         **kwargs: Any,
     ) -> None:
         self._store_arguments(locals(), kwargs)
@@ -374,12 +382,17 @@ class Transformer(CachedDecoding, TransformerModel):
             embedding = TokenEmbedding(vocab_size, d_model, dtype=dtype, name="source_embedding")
 
         if encoder is None:
+            if reads_start:
+                raise ValueError("reads_start=True needs encoder=, your own model of the source.")
             source_ids = keras.Input((None,), dtype="int32", name="source_ids")
             inputs = {"source_ids": source_ids}
             self.encoder_stack = self._make_stack(
                 "encoder", "source", embedding, EncoderBlock, depth
             )
-            memory = self.encoder_stack(source_ids)
+            ids = source_ids
+            if not reads_end:
+                ids = ops.where(ops.equal(source_ids, END_ID), PAD_ID, source_ids)
+            memory = self.encoder_stack(ids)
             encoder = keras.Model(source_ids, memory, name="encoder")
         else:
             check_encoder(encoder, target_vocab_size)

@@ -25,6 +25,8 @@ beyond the source's length, or null |
 `lines`, the number of their rows; `largest_difference` from Keras' numbers; `relative_to`, its \
 divisor: the "size" of each number (float32) or the "spread" of an output; `same_tokens`, of a \
 search: lines with the same best hypothesis as Keras, and all lines; else null |
+| `options` | inputs of the model that a caller may leave out: list of `{"name", "dtype", "axes", \
+"default"}` |
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
 The checks are written by hand: a schema library would be one more package to install on servers,
@@ -47,6 +49,7 @@ from keras_transformer.export.artefact.signature import (
     MODEL_FILES,
     PRECISIONS,
     SCORES,
+    SEARCH_OUTPUTS,
     SEARCH_TASKS,
     SEGMENT_IDS,
     SPECIAL_IDS,
@@ -94,6 +97,7 @@ OPTIONAL: dict[str, Any] = {
         "relative_to": str,
         "same_tokens": ([_COUNT], None),
     },
+    "options": [{**_VALUES[0], "default": (int, float, list)}],
     "layout": LAYOUTS,
 }
 _FILE = {"sha256": str, "bytes": _COUNT}
@@ -188,7 +192,8 @@ def validate(manifest: Any) -> None:
         _check(fits, f"the entry of {name} is {entry!r}")
     if manifest["task"] in SEARCH_TASKS:
         names = [value["name"] for value in manifest["outputs"]]
-        _check(names == [TOKEN_IDS, SCORES], f"a search has outputs {names}")
+        expected = [name for name in SEARCH_OUTPUTS if name in (TOKEN_IDS, SCORES, *names)]
+        _check(names == expected, f"a search has outputs {names}")
         _check(manifest["search"] is not None, "a search without its configuration")
     _check_head(manifest)
 

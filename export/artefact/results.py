@@ -12,9 +12,50 @@ Shapes: `S` tokens of a text, `D` size of a vector.
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Details:
+    """The pieces and words of one hypothesis of a search with token scores or alignments.
+
+    A word is what spaces separate; it has one or several pieces of the tokenizer. The end token is
+    a piece, but no part of a word.
+
+    Attributes:
+        pieces: tuple of T str, the pieces of the hypothesis, with the end token if it has one.
+        words: tuple of str, the words of the text.
+        token_scores: tuple of T float, the log-probability of each piece. Empty unless the search
+            has `token_scores`.
+        word_scores: tuple of float, one for each word: the sum of its pieces.
+        alignment: tuple of pairs of int, each a word of the source and a word of the text, from 0.
+            Each word of the text is aligned with the word that its pieces attend to most. Empty
+            unless the search has `alignments` and reads text.
+        source_pieces: tuple of S str, the pieces of the source, with special tokens.
+        weights: float32 array (T, S), the attention of each piece to each piece of the source, or
+            `None`.
+    """
+
+    pieces: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    token_scores: tuple[float, ...] = ()
+    word_scores: tuple[float, ...] = ()
+    alignment: tuple[tuple[int, int], ...] = ()
+    source_pieces: tuple[str, ...] = ()
+    weights: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def pharaoh(self) -> str:
+        """The alignment in the form of Pharaoh, such as `0-0 1-2`: source word, target word."""
+        return " ".join(f"{source}-{target}" for source, target in self.alignment)
+
+    def columns(self) -> dict[str, Any]:
+        """Pieces, words, their scores and the alignment as plain values."""
+        names = ("pieces", "token_scores", "words", "word_scores")
+        return {**{name: list(getattr(self, name)) for name in names}, "alignment": self.pharaoh}
 
 
 class Translation(NamedTuple):
@@ -26,11 +67,14 @@ class Translation(NamedTuple):
         scores: tuple of float, one for each text: sum of log-probabilities / length penalty. 0 for
             a line without text.
         error: str, why the line has no translation, or None.
+        details: tuple of `Details`, one for each text. Empty unless the search has `token_scores`
+            or `alignments`.
     """
 
     texts: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     error: str | None = None
+    details: tuple[Details, ...] = ()
 
     @property
     def text(self) -> str:
@@ -50,6 +94,23 @@ class Translation(NamedTuple):
         return _columns(self, self.text, self.scores[0] if self.scores else None)
 
 
+class Alternative(NamedTuple):
+    """One way to go on after the beginning of a translation.
+
+    Attributes:
+        word: str, the next word; or the whole of the word that the beginning has cut. Empty if the
+            text ends here.
+        score: float, the log-probability of the next token.
+        text: str, the whole translation, from its beginning on.
+        text_score: float, the score of the text, as in `Translation`.
+    """
+
+    word: str
+    score: float
+    text: str
+    text_score: float
+
+
 class Generation(NamedTuple):
     """The result of one prompt.
 
@@ -61,12 +122,14 @@ class Generation(NamedTuple):
         error: str, why the prompt has no continuation, or None.
         full_texts: tuple of str, prompt and continuation, one for each text. Their tokens are
             decoded together, so that spaces between them are right.
+        details: tuple of `Details`, one for each text, as in `Translation`.
     """
 
     texts: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     error: str | None = None
     full_texts: tuple[str, ...] = ()
+    details: tuple[Details, ...] = ()
 
     @property
     def full_text(self) -> str:
@@ -222,8 +285,12 @@ Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector |
 
 
 def as_json(value: Any) -> str:
-    """`value` as one line of JSON; arrays become lists."""
-    return json.dumps(value, ensure_ascii=False, default=np.ndarray.tolist)
+    """`value` as one line of JSON; arrays become lists, and `Details` objects."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: np.ndarray | Details) -> Any:
+    return value.columns() if isinstance(value, Details) else value.tolist()
 
 
 def _columns(result: Result, text: str, score: float | None) -> dict[str, Any]:

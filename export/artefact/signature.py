@@ -15,10 +15,15 @@ SEGMENT_IDS = "segment_ids"  # (B, S) int32, beside ids of two texts: 0 padding,
 SEED = "seed"  # () int32, second input where a search draws random numbers
 TOKEN_IDS = "token_ids"  # (B, W, T) int32, output; best hypothesis first
 SCORES = "scores"  # (B, W) float32, output
+TOKEN_SCORES = "token_scores"  # (B, W, T) float32, output where the search was asked for it
+ALIGNMENTS = "alignments"  # (B, W, T, S) float32, output where the search was asked for it
 LOGITS = "logits"  # (B, T, V) float32, output where the forward pass itself is exported
 TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
 ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
+
+# Outputs of a search; it always has the first two.
+SEARCH_OUTPUTS = (TOKEN_IDS, SCORES, TOKEN_SCORES, ALIGNMENTS)
 
 # Inputs and outputs of a step, for a loop outside of the graph.
 NEXT = "next."  # before the name of an input: its value for the next step
@@ -37,6 +42,8 @@ AXES: dict[str, tuple[str, ...]] = {
     SEED: (),
     TOKEN_IDS: ("batch", "beam", "target_length"),
     SCORES: ("batch", "beam"),
+    TOKEN_SCORES: ("batch", "beam", "target_length"),
+    ALIGNMENTS: ("batch", "beam", "target_length", "source_length"),
     LOGITS: ("batch", "target_length", "vocabulary"),
     TEXT: ("batch",),
     TEXTS: ("batch", "beam"),
@@ -85,6 +92,7 @@ LAYOUTS = tuple(MODEL_FILES)
 
 # Signatures of a SavedModel. The signature for strings has the task as its name.
 SEARCH = "search"  # ids in and out
+WITH_OPTIONS = "_with_options"  # after a name: the same signature with options as inputs
 FORWARD = "forward"  # one forward pass; its name is LOGITS if these are the only output
 
 FORMAT = "keras-transformer-onnx"

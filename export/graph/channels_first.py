@@ -19,7 +19,7 @@ from keras_transformer.export.graph.shapes import InferredShapes
 # Operators that compute each number from one number of each input.
 ELEMENTWISE = set(
     """
-    Abs Add Cast Clip Div Elu Erf Exp HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Pow
+    Abs Add Cast Clip Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Pow
     Reciprocal Relu Selu Sigmoid Softplus Softsign Sqrt Sub Tanh Where
     """.split()
 )

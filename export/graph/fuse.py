@@ -3,7 +3,7 @@
 Keras and tf2onnx write a layer norm as twelve nodes and an attention as about fifteen. For small
 models the time of a decoding step depends on the number of nodes. So each such subgraph becomes one
 operator: `LayerNormalization` of ONNX, and of the domain `com.microsoft` `MultiHeadAttention` and
-`Attention`, `FusedMatMul` (products with a transposed matrix) and, for GPUs,
+`Attention`, `FusedMatMul` (products with a transposed matrix), `Gelu` and, for GPUs,
 `SkipLayerNormalization` (residual + norm).
 
 The fusions stand by subject in `fuse_attention`, `fuse_norms`, `fuse_products` and
@@ -23,6 +23,7 @@ from keras_transformer.export.graph.channels_first import keep_channels_first
 from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
 from keras_transformer.export.graph.fuse_patterns import (
     Ascending,
+    Gelu,
     HardSigmoid,
     PickedElements,
     Rule,
@@ -68,8 +69,8 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
         finish = fuse_norms.sum_residuals
     steps = [
         _patterns(PickedElements, Ascending),
+        _patterns(Gelu, HardSigmoid),
         fuse_products.multiply_vectors,
-        _patterns(HardSigmoid),
         _patterns(fuse_norms.LayerNorm, fuse_norms.RootMeanSquareNorm),
         fuse_attention.fuse_attention,
         fuse_products.multiply_vectors,  # the output of an attention is flat now

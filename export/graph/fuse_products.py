@@ -25,12 +25,12 @@ from keras_transformer.export.graph.nodes import (
 from keras_transformer.export.graph.shape_data import product
 from keras_transformer.export.graph.shapes import InferredShapes
 
-# ONNX Runtime makes one operator of Gemm and one of these.
-ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
+# ONNX Runtime makes one operator of Gemm and one of these, except for Gelu.
+ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Tanh")
 
 
 def multiply_vectors(model: ir.Model, shapes: InferredShapes) -> int:
-    """Lets products, biases and ReLUs read vectors that are not made flat; returns how many.
+    """Lets products, biases, ReLUs and GELUs read vectors that are not made flat; returns how many.
 
     before   y = Relu(Add(MatMul(Reshape(x, [-1, D]), w), b))            x (B, T, D) or (B, T, H, K)
     after    y = Reshape(Relu(Add(MatMul(x, w), b)), [-1, N])
@@ -44,7 +44,7 @@ def multiply_vectors(model: ir.Model, shapes: InferredShapes) -> int:
         dims, size = shapes.dims[x], shapes.dims[node.outputs[0]][-1]
         if len(dims) == 4 and node.op_type == "MatMul":
             x = tape.op("Reshape", [x, integers(tape, 0, 0, product(dims[2:]))])
-        y = tape.op(node.op_type, [x, *node.inputs[1:]])
+        y = tape.op(node.op_type, [x, *node.inputs[1:]], domain=node.domain)
         y.type = node.outputs[0].type
         shapes.dims[y] = (*dims[: 2 if node.op_type == "MatMul" else -1], size)
         rows = tape.op("Reshape", [y, integers(tape, -1, size)])
@@ -65,7 +65,8 @@ def _reads_rows(node: ir.Node, reshape: ir.Node, shapes: InferredShapes) -> bool
         return sizes and product(dims[2:]) == matrix[0]
     if len(dims) < 3 or dims[-1] != rows[-1]:
         return False
-    return node.op_type == "Relu" or (node.op_type == "Add" and vector(node.inputs[1]) is not None)
+    adds_bias = node.op_type == "Add" and vector(node.inputs[1]) is not None
+    return node.op_type in ("Gelu", "Relu") or adds_bias
 
 
 def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
@@ -100,7 +101,7 @@ def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
             target = add_initializer(graph, f"{node.name}/rows", np.array([-1, dims[2]]))
             rows[x] = tape.op("Reshape", [x, target])
         y = tape.op("Gemm", [rows[x], weight, vector(add.inputs[1])])
-        y = tape.op(activation.op_type, [y]) if activation else y
+        y = tape.op(activation.op_type, [y], domain=activation.domain) if activation else y
         places, after = dims[:2], (*dims[:2], columns)
         if places not in targets:
             targets[places] = tape.op("Shape", [x], {"start": 0, "end": 2})

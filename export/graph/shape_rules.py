@@ -166,7 +166,7 @@ _ELEMENTWISE = """
 """.split()
 _SAME_SHAPE = """
     Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Cast Ceil Celu Clip Cos Cosh CumSum Elu
-    Erf Exp Floor HardSigmoid HardSwish Identity IsInf IsNaN LayerNormalization LeakyRelu Log
+    Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LayerNormalization LeakyRelu Log
     LogSoftmax Neg Not PRelu Reciprocal Relu ReverseSequence Round ScatterND Selu Shrink Sigmoid
     Sign Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Trilu
 """.split()

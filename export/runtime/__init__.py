@@ -11,6 +11,7 @@ Contents, from the bottom up:
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
 - `lines`: which lines are refused, and how results are written;
 - `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
+- `sound`: sound files as samples, with the extra `audio`;
 - `batching`: batches, worker threads, and faults of single rows;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
@@ -25,7 +26,9 @@ head in `export.artefact.task_heads`.
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.results import (
+    Alternative,
     Answer,
+    Details,
     Generation,
     Labels,
     Outputs,
@@ -38,8 +41,10 @@ from keras_transformer.export.runtime.searches import Generator, Transcriber, Tr
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
 
 __all__ = [
+    "Alternative",
     "Answer",
     "ArtefactError",
+    "Details",
     "Generation",
     "Generator",
     "Labels",

@@ -9,9 +9,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from keras_transformer.export.artefact.reader import read_task
+from keras_transformer.export.artefact.signature import ALIGNMENTS
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
 from keras_transformer.export.runtime.lines import Format, format_result, iter_lines
@@ -22,7 +23,24 @@ _TASKS = {
     "--n-best": ("translate", "generate", "transcribe", "classify"),
     "--seed": ("generate", "transcribe"),
     "--with-prompt": ("generate",),
+    "--alignments": ("translate",),
 }
+# Options of a search call: the type and the meaning of each. Artefacts take some of them.
+_OPTIONS = {
+    "--max-length": (int, "most tokens of an output"),
+    "--min-length": (int, "fewest tokens of an output"),
+    "--beam-width": (int, "hypotheses of a beam search, at most those of the export"),
+    "--length-penalty": (float, "of a beam search; larger numbers favour longer outputs"),
+    "--target-prefix": (str, "the first words of each output"),
+    "--temperature": (float, "of sampling; below 1 sharpens"),
+    "--top-k": (int, "of sampling: only the K most likely tokens"),
+    "--top-p": (float, "of sampling: only the most likely tokens, with this share"),
+    "--repetition-penalty": (float, "above 1 makes repetition less likely"),
+    "--no-repeat-ngram-size": (int, "no so many tokens come twice, at most those of the export"),
+    "--biased-prefix": (str, "first words that become more likely"),
+    "--prefix-bias": (float, "how much, from 0 to 1"),
+}
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
 _DESCRIPTION = (
     "Answers standard input, line by line, on standard output, as the artefact's "
     "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
@@ -67,6 +85,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--check one line with all that was found",
     )
     add("--seed", type=int, metavar="N", help="of sampling: the same texts at each run")
+    add(
+        "--alignments",
+        action="store_true",
+        help="write TAB and the alignment after each text, as pairs of source and target word: "
+        "0-0 1-2; the artefact's search must have alignments",
+    )
+    group = parser.add_argument_group(
+        "search", "Options that the artefact takes; each defaults to that of the exported search."
+    )
+    for flag, (kind, meaning) in _OPTIONS.items():
+        group.add_argument(flag, type=kind, help=meaning, metavar=_METAVARS[kind])
+    group.add_argument(
+        "--forbidden-words", action="append", metavar="TEXT", help="may be repeated", default=None
+    )
     add("--with-prompt", action="store_true", help="write the prompt before its continuation")
     add(
         "--tokens-per-batch",
@@ -107,7 +139,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.folder is None and not options.check:
         parser.error("the following arguments are required: folder")
-    given = _given(options)
+    given = [*_given(options), *_search_options(options)]
     if options.check and given:
         parser.error(f"--check answers no lines: leave out {', '.join(given)}")
     if options.n_best is not None and options.n_best < 1:
@@ -121,6 +153,12 @@ def _given(options: argparse.Namespace) -> list[str]:
     """The options of `_TASKS` that were passed. 0 is a seed."""
     values = {name: getattr(options, name[2:].replace("-", "_")) for name in _TASKS}
     return [name for name, value in values.items() if value is not None and value is not False]
+
+
+def _search_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the search that were passed."""
+    names = [flag[2:].replace("-", "_") for flag in (*_OPTIONS, "--forbidden-words")]
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,11 +209,16 @@ def _serve_lines(
         runner = open_runner(
             options.folder, options.provider, threads=options.threads, workers=options.workers
         )
+    if options.alignments and ALIGNMENTS not in [x["name"] for x in runner.manifest["outputs"]]:
+        raise ValueError(
+            "--alignments: this artefact has none; export it with a search that has alignments=True"
+        )
     if not options.quiet:
         progress.say(f"running on {runner.provider}")
     lines = progress.reading(iter_lines(source))
-    results = runner.results(lines, options.seed, options.tokens_per_batch, options.read_ahead)
-    line_format = Format(options.json, options.n_best, options.with_prompt)
+    sizes = options.tokens_per_batch, options.read_ahead
+    results = runner.results(lines, options.seed, *sizes, **_search_options(options))
+    line_format = Format(options.json, options.n_best, options.with_prompt, options.alignments)
     failed = 0
     for number, result in enumerate(results, 1):
         target.write(format_result(number, result, line_format))

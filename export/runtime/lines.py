@@ -77,6 +77,7 @@ class Format(NamedTuple):
     json: bool = False
     n_best: int | None = None
     with_prompt: bool = False
+    alignments: bool = False
 
 
 def format_result(number: int, result: Any, options: Format) -> bytes:
@@ -90,11 +91,18 @@ def format_result(number: int, result: Any, options: Format) -> bytes:
     if options.with_prompt and not options.json:
         result = result.with_prompt()
     if options.json:
-        rows = [as_json(result._asdict())]
+        fields = result._asdict()
+        if not fields.get("details", True):  # only the searches that have them write them
+            del fields["details"]
+        rows = [as_json(fields)]
     elif options.n_best is None:
         rows = [result.line()]
     else:
         pairs = list(result.ranked())[: options.n_best]
         rows = [f"{number}\t{score:.4f}\t{text}" for score, text in pairs]
+    if options.alignments and not options.json:
+        # A line without text, or with an error, has no details.
+        found = [details.pharaoh for details in result.details] or [""]
+        rows = [f"{row}\t{pairs}" for row, pairs in zip(rows, found, strict=False)]
     # A byte-level model can write a newline, which would shift all following lines.
     return "".join(re.sub(r"[\r\n]+", " ", row) + "\n" for row in rows).encode("utf-8")

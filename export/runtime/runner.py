@@ -23,6 +23,7 @@ from keras_transformer.export.artefact.reader import Artefact, ArtefactError, re
 from keras_transformer.export.artefact.rows import ResultMaker, Row
 from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
 from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
+from keras_transformer.export.runtime.options import CallInputs, OptionReader
 from keras_transformer.export.runtime.session import check_threads, open_session
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
@@ -79,6 +80,7 @@ class Runner:
                     f"axis, and {type(self).__name__} runs batches. Export a model whose inputs "
                     "have one."
                 )
+        self._options = OptionReader(artefact)
         self._reader, self._result_maker = self._reader_and_result_maker(artefact)
         self.session: Any = open_session(
             artefact, providers, threads=threads, arena=arena, spinning=spinning
@@ -114,6 +116,7 @@ class Runner:
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Any]:
         """Iterator over the result of each item, for every task.
 
@@ -123,11 +126,12 @@ class Runner:
             tokens_per_batch: int, maximum number of tokens of a batch, padding included.
             read_ahead: int, maximum number of items that are read beyond the last result. They are
                 sorted by length together.
+            **options: options of the search, as in `Translator.translate`.
 
         Raises:
-            TypeError: `items` is one item, or `seed` is not an integer.
-            ValueError: `tokens_per_batch` or `read_ahead` is less than 1, or `seed` is out of range
-                or passed to an artefact that does not sample.
+            TypeError: `items` is one item, `seed` is not an integer, or an option has another type.
+            ValueError: `tokens_per_batch` or `read_ahead` is less than 1, `seed` or an option is
+                out of range, or the artefact does not take it.
 
         Example:
 
@@ -143,15 +147,18 @@ class Runner:
         for name, value in {"tokens_per_batch": tokens_per_batch, "read_ahead": read_ahead}.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        return self._results(iter(items), self._seed_input(seed), tokens_per_batch, read_ahead)
+        call = self._options.read(options)
+        call.fixed.update(self._seed_input(seed))
+        return self._results(iter(items), call, tokens_per_batch, read_ahead)
 
     def _results(
-        self, items: Iterator[Any], fixed: dict[str, Array], tokens_per_batch: int, read_ahead: int
+        self, items: Iterator[Any], call: CallInputs, tokens_per_batch: int, read_ahead: int
     ) -> Iterator[Any]:
-        run = functools.partial(self._run_batch, fixed=fixed)
+        run = functools.partial(self._run_batch, fixed=call.fixed)
         count = min(read_ahead, ALL)  # islice refuses larger numbers
         while window := list(itertools.islice(items, count)):
             rows, refused = self._reader.read(window)
+            self._add_options(rows, call.by_line, len(window))
             results = in_batches(run, rows, tokens_per_batch, self._workers)
             for index in range(len(window)):
                 if index in results:
@@ -161,11 +168,25 @@ class Runner:
                 else:
                     yield self._result_maker.empty
 
+    def _add_options(
+        self, rows: dict[int, Row], by_line: dict[str, Iterator[Any]], count: int
+    ) -> None:
+        """Adds the next values of the options that differ by line to the inputs of the rows."""
+        for name, values in by_line.items():
+            taken = list(itertools.islice(values, count))
+            if len(taken) < count:
+                raise ValueError(f"`{name}` has fewer values than there are lines.")
+            for index, row in rows.items():
+                row.inputs[name] = self._options.value(name, taken[index])
+
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
         """The results of the rows of a batch; `fixed` are inputs that are the same for all."""
 
         def run(rows: list[Row]) -> list[Array]:
-            return self.session.run(self._outputs, {**stack_rows(rows, self._inputs), **fixed})
+            inputs = {**stack_rows(rows, self._inputs), **fixed}
+            for name in rows[0].inputs.keys() - inputs.keys():
+                inputs[name] = self._options.stack(name, [row.inputs[name] for row in rows])
+            return self.session.run(self._outputs, inputs)
 
         try:
             found = run_rows(run, rows)

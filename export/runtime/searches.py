@@ -14,11 +14,19 @@ import numpy as np
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError
-from keras_transformer.export.artefact.results import Generation, Translation
+from keras_transformer.export.artefact.results import (
+    Alternative,
+    Details,
+    Generation,
+    Translation,
+)
 from keras_transformer.export.artefact.rows import ResultMaker, Row
+from keras_transformer.export.runtime.alternatives import find_alternatives
+from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.text_readers import LineReader
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array
@@ -29,20 +37,34 @@ class TranslationMaker:
 
     empty: ClassVar[Any] = Translation(("",), (0.0,))
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._decode = tokenizer.decode
+    def __init__(self, artefact: Artefact):
+        self._decode = artefact.target_tokenizer.decode
+        # Tokenizers of the library `tokenizers` do not mark the spaces between words.
+        tokenizers = artefact.tokenizer, artefact.target_tokenizer
+        self._details = None
+        if all(isinstance(tokenizer, Tokenizer) for tokenizer in tokenizers):
+            self._details = DetailsMaker(*tokenizers)
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Translation:
-        token_ids, scores = self._hypotheses(outputs)
-        return Translation(self._texts(token_ids), scores)
+        token_ids, scores, details = self._hypotheses(row, outputs)
+        return Translation(self._texts(token_ids), scores, None, details)
 
-    def _hypotheses(self, outputs: dict[str, Array]) -> tuple[Array, tuple[float, ...]]:
-        """The ids and scores of the hypotheses that the search has found."""
+    def _hypotheses(
+        self, row: Row, outputs: dict[str, Array]
+    ) -> tuple[Array, tuple[float, ...], tuple[Details, ...]]:
+        """Ids, scores and details of the hypotheses that the search has found."""
         scores = outputs[signature.SCORES]
         if np.isnan(scores).any() or scores[0] == -np.inf:
             raise ValueError(f"the model gave the scores {scores.tolist()}")
         filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
-        return outputs[signature.TOKEN_IDS][filled], tuple(scores[filled].tolist())
+        found = {name: array[filled] for name, array in outputs.items()}
+        token_ids, details = found.pop(signature.TOKEN_IDS), []
+        if self._details is not None and len(found) > 1:
+            source_ids = row.inputs.get(signature.SOURCE_IDS, ())
+            for i, ids in enumerate(token_ids):
+                parts = {name: array[i] for name, array in found.items()}
+                details.append(self._details.details(source_ids, ids, parts))
+        return token_ids, tuple(scores[filled].tolist()), tuple(details)
 
     def _texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
         return tuple([self._decode(ids).replace("\0", signature.REPLACEMENT) for ids in rows])
@@ -54,9 +76,9 @@ class GenerationMaker(TranslationMaker):
     empty: ClassVar[Any] = Generation(("",), (0.0,), None, ("",))
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
-        token_ids, scores = self._hypotheses(outputs)
+        token_ids, scores, details = self._hypotheses(row, outputs)
         full = [np.r_[row.inputs[signature.SOURCE_IDS], ids] for ids in token_ids]
-        return Generation(self._texts(token_ids), scores, None, self._texts(full))
+        return Generation(self._texts(token_ids), scores, None, self._texts(full), details)
 
 
 class SearchRunner(Runner):
@@ -153,27 +175,44 @@ score 0 |
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = LineReader(artefact, end=(END_ID,))  # as in training
-        return reader, TranslationMaker(artefact.target_tokenizer)
+        return reader, TranslationMaker(artefact)
 
-    def translate(self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048) -> list[str]:
+    def translate(
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
+    ) -> list[str]:
         """Best translation of each line.
 
         Args:
             lines: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
             tokens_per_batch: int, maximum number of source tokens of a batch, padding included. A
                 longer line is a batch alone.
+            **options: options of the search that the artefact takes, see `options` of its manifest.
+                `max_length` and `length_penalty` always work with a beam search. The others need
+                `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
+                constraints, such as `forbidden_words`, have their names. A number or a text holds
+                for all lines; a list has one for each line. Texts become tokens of the target. All
+                default to the values of the exported search.
 
         Returns:
             List of str, in the order of `lines`.
 
         Raises:
-            TypeError: if `lines` is one string, or holds something that is neither str nor bytes.
-            ValueError: if `tokens_per_batch` is less than 1.
+            TypeError: if `lines` is one string, or holds something that is neither str nor bytes,
+                or if an option has another type.
+            ValueError: if `tokens_per_batch` is less than 1, if an option is out of range, or if
+                the artefact does not take it.
+
+        >>> translator.translate(["A man rides."], max_length=20)  # doctest: +SKIP
+        >>> translator.translate(["A man rides."], target_prefix="Der")  # doctest: +SKIP
         """
-        return list(self.translate_stream(lines, tokens_per_batch, ALL))
+        return list(self.translate_stream(lines, tokens_per_batch, ALL, **options))
 
     def translate_stream(
-        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, read_ahead: int = 1024
+        self,
+        lines: Iterable[str | bytes],
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[str]:
         """As `translate`, lazily: reads at most `read_ahead` lines beyond the one that it yields.
 
@@ -183,21 +222,81 @@ score 0 |
         Returns:
             Iterator of str.
         """
-        return self._texts(
-            self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
-        )
+        return self._texts(self.results(lines, None, tokens_per_batch, read_ahead, **options))
 
     def n_best(
-        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048
+        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
     ) -> list[Translation]:
-        """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`."""
-        return list(self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=ALL))
+        """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`.
+
+        If the artefact was exported with a search that has `token_scores` or `alignments`, a
+        `Translation` has the `details` of each hypothesis: pieces, words, scores of both, and the
+        alignment of words.
+
+        >>> (best,) = translator.n_best(["A man rides a bicycle."])  # doctest: +SKIP
+        >>> best.details[0].pharaoh  # doctest: +SKIP
+        '0-0 1-1 2-2 4-3'
+        """
+        return list(self.results(lines, None, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
-        self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, read_ahead: int = 1024
+        self,
+        lines: Iterable[str | bytes],
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
-        return self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead)
+        return self.results(lines, None, tokens_per_batch, read_ahead, **options)
+
+    def alternatives(
+        self, line: str | bytes, prefix: str = "", count: int | None = None
+    ) -> list[Alternative]:
+        """The most likely next words after the beginning of a translation.
+
+        The artefact's search must be a beam search, exported with `options=("target_prefix",)`.
+
+        Args:
+            line: str, or bytes in UTF-8, the source.
+            prefix: str, the beginning of the translation. If it ends with a space, its last word is
+                whole; otherwise the next token may continue that word. Defaults to "": none.
+            count: int, the greatest number of alternatives. Defaults to `None`: the beam width.
+
+        Returns:
+            List of `Alternative`, the most likely next token first; empty for a line without text.
+
+        Raises:
+            ValueError: the line is refused, `count` is not from 1 to the beam width, or the
+                artefact has another search or no `target_prefix`.
+
+        >>> found = translator.alternatives("A man rides.", "Ein ")  # doctest: +SKIP
+        >>> [each.word for each in found]  # doctest: +SKIP
+        ['Mann', 'Mensch', 'Herr', 'Typ']
+        """
+        search = self.manifest["search"]
+        width = search["config"].get("beam_width")
+        if width is None:
+            raise ValueError(
+                f"Alternatives are the hypotheses of a beam search, and the artefact has a "
+                f"{search['class_name']}. Export it with BeamSearch."
+            )
+        count = width if count is None else count
+        if not 1 <= count <= width:
+            raise ValueError(f"`count` must be from 1 to {width}, the beam width, got {count}.")
+        self._options.read({"target_prefix": prefix})  # refuses what the artefact does not take
+        rows, refused = self._reader.read([line])
+        if refused:
+            raise ValueError(refused[0])
+        if not rows:
+            return []
+
+        def run(prefixes: list[list[int]], **options: Array) -> tuple[Array, Array]:
+            source_ids = np.array([rows[0].inputs[signature.SOURCE_IDS]] * len(prefixes), np.int32)
+            inputs = {signature.SOURCE_IDS: source_ids, "target_prefix": pad_rows(prefixes)}
+            names = [signature.TOKEN_IDS, signature.SCORES]
+            return tuple(self.session.run(names, {**inputs, **options}))
+
+        return find_alternatives(run, self.target_tokenizer, prefix, count)
 
 
 class Generator(SearchRunner):
@@ -235,10 +334,14 @@ class Generator(SearchRunner):
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = LineReader(artefact, begin=(BEGIN_ID,))
-        return reader, GenerationMaker(artefact.target_tokenizer)
+        return reader, GenerationMaker(artefact)
 
     def generate(
-        self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        prompts: Iterable[str | bytes],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[str]:
         """Best continuation of each prompt; with sampling, the most likely of its samples.
 
@@ -247,6 +350,9 @@ class Generator(SearchRunner):
             seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: drawn.
             tokens_per_batch: int, maximum number of prompt tokens of a batch, padding included. A
                 longer prompt is a batch alone.
+            **options: as in `Translator.translate`. An artefact that samples always takes
+                `max_length` and `temperature`; `top_k` and `top_p` need `options` at the export,
+                unless the exported search has them.
 
         Returns:
             List of str, in the order of `prompts`: the continuations, without the prompts.
@@ -257,7 +363,7 @@ class Generator(SearchRunner):
             ValueError: `tokens_per_batch` is less than 1, or `seed` is out of range or passed to an
                 artefact that does not sample.
         """
-        return list(self.generate_stream(prompts, seed, tokens_per_batch, ALL))
+        return list(self.generate_stream(prompts, seed, tokens_per_batch, ALL, **options))
 
     def generate_stream(
         self,
@@ -265,6 +371,7 @@ class Generator(SearchRunner):
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[str]:
         """As `generate`, lazily: reads at most `read_ahead` prompts beyond the one that it yields.
 
@@ -273,13 +380,17 @@ class Generator(SearchRunner):
         Returns:
             Iterator of str.
         """
-        return self._texts(self.results(prompts, seed, tokens_per_batch, read_ahead))
+        return self._texts(self.results(prompts, seed, tokens_per_batch, read_ahead, **options))
 
     def n_best(
-        self, prompts: Iterable[str | bytes], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        prompts: Iterable[str | bytes],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[Generation]:
         """All continuations of each prompt, with scores, a list of `Generation`; as `generate`."""
-        return list(self.results(prompts, seed, tokens_per_batch, ALL))
+        return list(self.results(prompts, seed, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
         self,
@@ -287,9 +398,10 @@ class Generator(SearchRunner):
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Generation]:
         """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
-        return self.results(prompts, seed, tokens_per_batch, read_ahead)
+        return self.results(prompts, seed, tokens_per_batch, read_ahead, **options)
 
 
 class Transcriber(SearchRunner):
@@ -320,10 +432,14 @@ class Transcriber(SearchRunner):
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
         reader = ArrayReader(self._inputs, artefact.manifest["limits"]["source_length"])
-        return reader, TranslationMaker(artefact.target_tokenizer)
+        return reader, TranslationMaker(artefact)
 
     def transcribe(
-        self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        inputs: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[str]:
         """The best text of each input.
 
@@ -331,18 +447,23 @@ class Transcriber(SearchRunner):
             inputs: iterable of arrays or of dicts of arrays; or one array with batch axis.
             seed: as in `Generator`.
             tokens_per_batch: int, maximum size of a batch; the first axis of an input counts.
+            **options: as in `Translator.translate`.
 
         Returns:
             List of str, in the order of `inputs`; an empty one, and a warning, for an input that
             is refused or fails.
         """
-        return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL)))
+        return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL, **options)))
 
     def n_best(
-        self, inputs: Iterable[Any], seed: int | None = None, tokens_per_batch: int = 2048
+        self,
+        inputs: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
     ) -> list[Translation]:
         """All texts of each input, with scores: list of `Translation`. Else as `transcribe`."""
-        return list(self.results(inputs, seed, tokens_per_batch, ALL))
+        return list(self.results(inputs, seed, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
         self,
@@ -350,6 +471,7 @@ class Transcriber(SearchRunner):
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
+        **options: Any,
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: reads at most `read_ahead` inputs beyond the one that it yields."""
-        return self.results(inputs, seed, tokens_per_batch, read_ahead)
+        return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)

@@ -30,6 +30,7 @@ from keras_transformer.export.artefact.signature import (
     HISTORY,
     NEXT,
     SCORES,
+    SEARCH_OUTPUTS,
     SLOTS,
     START_LENGTH,
     TOKEN_IDS,
@@ -90,8 +91,12 @@ class StepsSession:
         self.get_providers: Callable[[], list[str]] = step.get_providers
 
     def get_outputs(self) -> list[Any]:
-        """`token_ids` and `scores`; only their names."""
-        return [types.SimpleNamespace(name=name) for name in (TOKEN_IDS, SCORES)]
+        """The outputs of the search; only their names."""
+        return [
+            types.SimpleNamespace(name=name)
+            for name in SEARCH_OUTPUTS
+            if name == TOKEN_IDS or name in self._changed
+        ]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """The assignment of nodes to providers in both files."""
@@ -99,7 +104,7 @@ class StepsSession:
         return [part for one in sessions for part in one.get_provider_graph_assignment_info()]
 
     def run(self, names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs called `names`, or both: ids, int32 (B, W, T), and scores, float32 (B, W).
+        """The outputs called `names`, or all: ids, int32 (B, W, T), scores, float32 (B, W), ...
 
         Args:
             names: list of names, or `None`.
@@ -109,10 +114,12 @@ class StepsSession:
         tensors = buffers.pair[0]
         given = tensors[START_LENGTH].numpy() if START_LENGTH in tensors else None
         tensors, steps = self.run_steps(buffers)
-        history, scores = tensors[HISTORY].numpy(), tensors[SCORES].numpy()
-        width, most = scores.shape[1], history.shape[2]
-        results = final_outputs(history[:, -width:, most - steps :], scores, given)
-        found = dict(zip((TOKEN_IDS, SCORES), results, strict=True))
+        _, _, *others = outputs = [value.name for value in self.get_outputs()]
+        scores = tensors[SCORES].numpy()
+        records = [tensors[name].numpy() for name in (HISTORY, *others)]
+        width, most = scores.shape[1], records[0].shape[2]
+        ids, *others = [record[:, -width:, most - steps :] for record in records]
+        found = dict(zip(outputs, final_outputs(ids, scores, given, *others), strict=True))
         return [found[name] for name in names or found]
 
     def run_first(self, inputs: Mapping[str, Array]) -> Buffers:
@@ -121,7 +128,9 @@ class StepsSession:
         kept = vars(self._kept).setdefault("buffers", {})
         binding = self.first.io_binding()
         for name, array in inputs.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            # `bind_cpu_input` refuses inputs with a default. `asarray` keeps scalars.
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
+            binding.bind_ortvalue_input(name, value)
         names = [value.name for value in self.first.get_outputs()]
         for name in names:
             if shapes in kept:
@@ -176,8 +185,10 @@ class StepsSession:
         return binding
 
 
-def final_outputs(ids: Ids, scores: Array, start_length: Ids | None = None) -> list[Array]:
-    """The outputs of a search: ids (B, W, T), without the prompt and padding columns, and scores.
+def final_outputs(
+    ids: Ids, scores: Array, start_length: Ids | None = None, *records: Array
+) -> list[Array]:
+    """The outputs of a search: ids (B, W, T), without the prompt and padding columns, scores, ...
 
     `Search._result` and `without_prompt` of `keras_transformer.search` do the same with TensorFlow.
 
@@ -185,15 +196,22 @@ def final_outputs(ids: Ids, scores: Array, start_length: Ids | None = None) -> l
         ids: int32 (B, W, t), the tokens of every step.
         scores: float32 (B, W), -inf for a hypothesis that was not found.
         start_length: int32 (B, 1), tokens of each prompt; `None` without prompts.
+        records: float32 (B, W, t, ...), token scores and alignments if the search has them.
     """
-    if start_length is not None:
-        columns = np.arange(ids.shape[2]) + start_length - 1  # (B, t)
-        padded = np.pad(ids, [(0, 0), (0, 0), (0, 1)])
-        columns = np.minimum(columns, ids.shape[2])[:, np.newaxis]
-        ids = np.take_along_axis(padded, np.broadcast_to(columns, ids.shape), axis=2)
+    rows = np.arange(len(ids))[:, np.newaxis, np.newaxis]  # (B, 1, 1)
     order = np.argsort(-scores, axis=1, kind="stable")  # samples are drawn in any order
-    ids = np.take_along_axis(ids, order[:, :, np.newaxis], axis=1)
     scores = np.take_along_axis(scores, order, axis=1)
-    ids = ids * (scores > -np.inf)[:, :, np.newaxis]
-    used = int((ids != 0).any(axis=(0, 1)).sum())
-    return [ids[:, :, :used].astype(np.int32), scores]
+    columns = np.arange(ids.shape[2])[np.newaxis]  # (1, t)
+    if start_length is not None:
+        columns = columns + start_length - 1  # (B, t)
+    columns = columns[:, np.newaxis]  # (B or 1, 1, t)
+    exists = (columns < ids.shape[2]) & (scores > -np.inf)[:, :, np.newaxis]  # (B, W, t)
+    places = rows, order[:, :, np.newaxis], np.minimum(columns, ids.shape[2] - 1)
+    ids, *records = (record[places] for record in (ids, *records))
+    ids = ids * exists
+    ids = ids[:, :, : int((ids != 0).any(axis=(0, 1)).sum())].astype(np.int32)
+    found = [ids, scores]
+    for record in records:
+        is_token = (ids != 0).reshape(*ids.shape, *[1] * (record.ndim - 3))
+        found.append(record[:, :, : ids.shape[2]] * is_token)
+    return found

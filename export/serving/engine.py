@@ -7,7 +7,7 @@ import pathlib
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_transformer.export.artefact.signature import MANIFEST_FILE
@@ -33,11 +33,13 @@ class Description:
         task: str, of the artefact.
         version: str, the first digits of the manifest's checksum.
         samples: bool, whether results depend on a seed.
+        options: dict from the names of the options that a request may set to their dtype and rank.
     """
 
     task: str
     version: str
     samples: bool
+    options: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -98,12 +100,14 @@ class Engine:
         """Returns the `Description` of the artefact in use."""
         return self._current[0]
 
-    def run_batch(self, items: Sequence[str | bytes], seed: int | None = None) -> BatchResult:
+    def run_batch(
+        self, items: Sequence[str | bytes], options: Mapping[str, Any] | None = None
+    ) -> BatchResult:
         """Computes a batch in the calling thread.
 
         Args:
             items: lines.
-            seed: of an artefact that samples.
+            options: of the search, and `seed` of an artefact that samples.
 
         Raises:
             Invalid: the model does not read such lines.
@@ -115,7 +119,8 @@ class Engine:
         try:
             # Results hold no lengths. The metrics need them, so the lines are tokenised twice.
             lengths = runner.lengths(items)
-            results = list(runner.results(items, seed, self._most_tokens, max(1, len(items))))
+            sizes = {"tokens_per_batch": self._most_tokens, "read_ahead": max(1, len(items))}
+            results = list(runner.results(items, **sizes, **(options or {})))
         except ValueError as error:
             raise Invalid(f"The model refuses the request: {error!r}") from error
         except Exception as error:  # of any kind: clients get no text of it
@@ -158,7 +163,11 @@ class Engine:
         for number in range(self._workers):
             idle.put(runners[number % len(runners)])
         version = manifest["checksum"][:12]
-        return Description(manifest["task"], version, runners[0].samples), idle
+        options = {
+            entry["name"]: (entry["dtype"], len(entry["axes"]))
+            for entry in manifest.get("options", [])
+        }
+        return Description(manifest["task"], version, runners[0].samples, options), idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Changes when the manifest is replaced; None if there is none."""

@@ -179,7 +179,7 @@ class _Service:
             limits = [inference.seconds, context.time_remaining()]
             seconds = min((limit for limit in limits if limit is not None), default=None)
             items = inference.items
-            results = await models.answer(record, model, items, inference.seed, seconds)
+            results = await models.answer(record, model, items, inference.options, seconds)
             raw, size = bool(request.raw_input_contents), sum(map(len, items))
             outputs = await on_thread_if_large(size, _outputs, inference, results, raw)
             return outputs | {

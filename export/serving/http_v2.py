@@ -62,7 +62,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         record.model = model.name
         parsed = await on_thread_if_large(len(body), _parse, models, model, request.headers, body)
         given = parsed.inference
-        results = await models.answer(record, model, given.items, given.seed, given.seconds)
+        results = await models.answer(record, model, given.items, given.options, given.seconds)
         return await on_thread_if_large(len(body), _response, model, parsed, results)
 
     model_routes = [("", model_metadata, "GET"), ("/ready", model_ready, "GET")]

@@ -17,7 +17,7 @@ import asyncio
 import collections
 import pathlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from keras_transformer.export.artefact.signature import TOKENIZER_FILE
@@ -37,6 +37,7 @@ BATCHES_WAITING = 5
 SEEN = 1000
 UNKNOWN = 16  # length of everything that is not read as text, such as arrays
 Lines: TypeAlias = Sequence[str | bytes]
+Options: TypeAlias = Mapping[str, Any] | None
 Measure: TypeAlias = Callable[[Lines], list[int]]
 
 
@@ -44,7 +45,7 @@ class QueuedRequest:
     """A request in the queue.
 
     Attributes:
-        items, lengths, seed: as above.
+        items, lengths, options: as above.
         results: list, one a line.
         tokens: int, tokens that the model read.
         since: float, when the request came, by `time.monotonic`.
@@ -56,10 +57,10 @@ class QueuedRequest:
         done: future that ends with the last result, or with the error of the request.
     """
 
-    def __init__(self, items: Lines, lengths: list[int], seed: int | None) -> None:
+    def __init__(self, items: Lines, lengths: list[int], options: Options) -> None:
         self.items: Lines = items
         self.lengths: list[int] = lengths
-        self.seed: int | None = seed
+        self.options: Options = options
         self.results: list[Any] = [None] * len(items)
         self.tokens: int = 0
         self.waited: float = 0.0
@@ -98,7 +99,7 @@ class LineQueue:
     """The bounded queue of one model. To be used in one event loop.
 
     Args:
-        run_batch: async function of a list of lines and a seed, which returns a `BatchResult`.
+        run_batch: async function of a list of lines and options, which returns a `BatchResult`.
         measure: function from a list of lines to their estimated lengths in tokens.
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, padding included; up to twice as many if many lines
@@ -111,7 +112,7 @@ class LineQueue:
 
     def __init__(
         self,
-        run_batch: Callable[[Lines, int | None], Awaitable[Any]],
+        run_batch: Callable[[Lines, Options], Awaitable[Any]],
         measure: Measure,
         workers: int = 1,
         batch_tokens: int = 512,
@@ -127,13 +128,14 @@ class LineQueue:
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
 
     async def submit(
-        self, items: Lines, seed: int | None = None, deadline: float | None = None
+        self, items: Lines, options: Options = None, deadline: float | None = None
     ) -> QueuedRequest:
         """Puts a request into the queue, and waits until it is finished.
 
         Args:
             items: list of lines.
-            seed: int or None. Only requests with the same seed share a batch.
+            options: dict, of the search, or None. Only requests with the same options share a
+                batch.
             deadline: float, by the event loop's time; or None. Lines that are not in a batch by
                 then are not computed.
 
@@ -147,7 +149,7 @@ class LineQueue:
         self._check_room()
         lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
         self._check_room()
-        request = QueuedRequest(items, lengths, seed)
+        request = QueuedRequest(items, lengths, options)
         if not items:
             return request
         self._requests.append(request)
@@ -201,7 +203,7 @@ class LineQueue:
     async def _finish_batch(self, batch: Batch, begun: float) -> None:
         items = [request.items[place] for request, place in batch]
         try:
-            result = await self._run_batch(items, batch[0][0].seed)
+            result = await self._run_batch(items, batch[0][0].options)
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)
@@ -243,7 +245,8 @@ class LineQueue:
         lines = [
             (abs(length - longest), length, place, request)
             for request in self._requests
-            if request is first or not (first.alone or request.alone or request.seed != first.seed)
+            if request is first
+            or not (first.alone or request.alone or request.options != first.options)
             for length, place in request.waiting[:NEXT_LINES]
         ]
         # Python's sort is stable: of equal lines those go first whose turn is first.

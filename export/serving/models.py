@@ -7,15 +7,16 @@ the log are applied here, and so are the same for every protocol.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from keras_transformer.call_options import CALL_OPTIONS
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.signature import MOST_SEED
+from keras_transformer.export.artefact.signature import MOST_SEED, SEED
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.engine import BatchResult, Description
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.line_queue import LineQueue, Lines
+from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.pools import Pool
 from keras_transformer.export.serving.refusals import (
@@ -56,21 +57,41 @@ class Model:
             self._run_batch, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
         )
 
-    async def _run_batch(self, items: Lines, seed: int | None) -> BatchResult:
+    async def _run_batch(self, items: Lines, options: Options) -> BatchResult:
         try:
             # Every request of the batch is over by then, so a worker that hangs is given up.
             async with asyncio.timeout(self._most_seconds):
-                batch = await self.pool.run_batch(items, seed)
+                batch = await self.pool.run_batch(items, options)
         except TimeoutError as error:
             raise Late("The batch took longer than any request may.") from error
         self._metrics.batch_done(self.name, batch)
         self.description = batch.description
         return batch
 
-    def checked_seed(self, value: object) -> int | None:
-        """Returns the seed of a request, checked."""
-        if value is None:
-            return None
+    def checked_options(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options of a request, `seed` and those of the search, checked.
+
+        Numbers may be written as text. The runtime checks their range.
+
+        Args:
+            values: dict from names to values. `None` and names that no search has are left out.
+        """
+        known, options = self.description.options, {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            if name == SEED:
+                options[name] = self._checked_seed(value)
+            elif name in known:
+                options[name] = _option(name, value, *known[name])
+            elif name in CALL_OPTIONS:
+                has = ", ".join(known) or "none"
+                raise Invalid(f"{self.name} does not take {name}. Its options are: {has}.")
+        return options
+
+    def _checked_seed(self, value: object) -> int:
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
+            value = int(value)
         if not self.description.samples:
             raise Invalid(f"{self.name} draws no random numbers: leave out the seed.")
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SEED:
@@ -169,14 +190,14 @@ class Models:
         record: Record,
         model: Model,
         items: Lines,
-        seed: int | None = None,
+        options: Options = None,
         seconds: float | None = None,
     ) -> list[Any]:
         """Returns the results of the lines of a request. The caller has checked their number.
 
         Args:
             record: from `request`.
-            model, items, seed: of the request.
+            model, items, options: of the request.
             seconds: float, the deadline that the client sets, or None.
 
         Returns:
@@ -188,7 +209,24 @@ class Models:
         )
         record.model = model.name
         record.lines += len(items)
-        request = await model.queue.submit(items, seed, deadline)
+        request = await model.queue.submit(items, options, deadline)
         record.tokens += request.tokens
         record.waited = max(record.waited, request.waited)
         return request.results
+
+
+def _option(name: str, value: Any, dtype: str, rank: int) -> Any:
+    """Returns an option of a request: a number, a text, or a list of texts."""
+    if rank > 1:
+        texts = value if isinstance(value, list) else [value]
+        if (rank == 2 and len(texts) > 1) or not all(isinstance(text, str) for text in texts):
+            raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
+        return texts[0] if rank == 2 else texts
+    kind = int if dtype.startswith("int") else float
+    try:
+        number = kind(value) if isinstance(value, (str, int, float)) else None
+    except (ValueError, OverflowError):
+        number = None
+    if isinstance(value, bool) or number is None or not (isinstance(value, str) or number == value):
+        raise Invalid(f"{name} is {'an integer' if kind is int else 'a number'}.")
+    return number

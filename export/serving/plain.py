@@ -56,12 +56,12 @@ class _Lines:
         model = self._models.get(request.path_params["model"])
         record.model = model.name
         check_encoding(request.headers)
-        form, seed = _options(request.query_params, model)
+        form, options = _options(request.query_params, model)
         seconds, number = request_seconds(request.headers), 0
         async for lines in stream.lines():
             for start in range(0, len(lines), WINDOW):
                 window = lines[start : start + WINDOW]
-                computing = self._models.answer(record, model, window, seed, seconds)
+                computing = self._models.answer(record, model, window, options, seconds)
                 results = await unless_gone(stream.reading, computing)
                 rows = (
                     format_result(n, result, form) for n, result in enumerate(results, number + 1)
@@ -71,14 +71,19 @@ class _Lines:
         await stream.write(b"", more=False)
 
 
-def _options(query: QueryParams, model: Model) -> tuple[Format, int | None]:
-    unknown = sorted(set(query) - {"format", "seed"})
-    form, seed = query.get("format", "text"), query.get("seed")
-    if unknown or form not in _FORMATS:
-        raise Invalid(f"Options are format, one of {', '.join(_FORMATS)}, and seed.")
-    if seed is not None and not (seed.isascii() and seed.isdigit() and len(seed) < 12):
-        raise Invalid("seed is an integer.")
-    return _FORMATS[form], model.checked_seed(None if seed is None else int(seed))
+def _options(query: QueryParams, model: Model) -> tuple[Format, dict[str, Any]]:
+    """The format of the response, and the options of the search."""
+    passed = {name: query.getlist(name) for name in query if name != "format"}
+    form = query.get("format", "text")
+    options = model.checked_options(
+        {name: values if len(values) > 1 else values[0] for name, values in passed.items()}
+    )
+    if form not in _FORMATS or len(options) < len(passed):
+        known = ("format", "seed", *model.description.options)
+        raise Invalid(
+            f"Options are {', '.join(known)}. The format is one of {', '.join(_FORMATS)}."
+        )
+    return _FORMATS[form], options
 
 
 class _Stream:

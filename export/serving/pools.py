@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from keras_transformer.export.serving.engine import BatchResult, Description, Engine
-from keras_transformer.export.serving.line_queue import Lines, Measure, make_measure
+from keras_transformer.export.serving.line_queue import Lines, Measure, Options, make_measure
 from keras_transformer.export.serving.refusals import FAILED, Refusal, WorkerLost
 from keras_transformer.startup import SERVES
 from keras_transformer.types import StrPath
@@ -46,7 +46,7 @@ class Pool(Protocol):
         """Opens the artefact, and returns its `Description`."""
         ...
 
-    async def run_batch(self, items: Lines, seed: int | None = None) -> BatchResult:
+    async def run_batch(self, items: Lines, options: Options = None) -> BatchResult:
         """Computes a batch.
 
         Raises:
@@ -94,8 +94,8 @@ class LocalPool:
         self.measure = make_measure(self._folder)
         return self._engine.describe()
 
-    async def run_batch(self, items: Lines, seed: int | None = None) -> BatchResult:
-        batch = self._threads.submit(self._engine.run_batch, items, seed)
+    async def run_batch(self, items: Lines, options: Options = None) -> BatchResult:
+        batch = self._threads.submit(self._engine.run_batch, items, options)
         try:
             return await asyncio.wrap_future(batch)
         except asyncio.CancelledError:
@@ -167,10 +167,10 @@ class RayPool:
         self._watching = [asyncio.create_task(self._watch(actor)) for actor in actors]
         return await actors[0].describe.remote()
 
-    async def run_batch(self, items: Lines, seed: int | None = None) -> BatchResult:
+    async def run_batch(self, items: Lines, options: Options = None) -> BatchResult:
         while (actor := await self._idle.get()) not in self._alive:
             pass
-        batch = asyncio.wrap_future(actor.run_batch.remote(items, seed).future())
+        batch = asyncio.wrap_future(actor.run_batch.remote(items, options).future())
         batch.add_done_callback(lambda batch: self._finish(actor, batch))
         try:
             return await asyncio.shield(batch)

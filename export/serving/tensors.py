@@ -44,14 +44,14 @@ class Inference(NamedTuple):
         items: list of str or bytes.
         shape: list of int.
         outputs: list of str, the names of the outputs to send.
-        seed: int or None.
+        options: dict, of the search.
         seconds: float, the deadline that the request sets, or None.
     """
 
     items: list[Any]
     shape: list[int]
     outputs: list[str]
-    seed: int | None
+    options: dict[str, Any]
     seconds: float | None
 
 
@@ -110,8 +110,8 @@ def parse(
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
     parameters = get_object(fields, "parameters")
-    seed, seconds = model.checked_seed(parameters.get("seed")), _timeout(parameters.get("timeout"))
-    return Inference(items, shape, _outputs(get_objects(fields, "outputs")), seed, seconds)
+    options, seconds = model.checked_options(parameters), _timeout(parameters.get("timeout"))
+    return Inference(items, shape, _outputs(get_objects(fields, "outputs")), options, seconds)
 
 
 def _outputs(tensors: list[Fields]) -> list[str]:

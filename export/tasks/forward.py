@@ -5,7 +5,7 @@ Shapes: B rows, S tokens, C classes.
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import keras
 import numpy as np
@@ -20,9 +20,9 @@ from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
     check_inputs,
     check_listed,
+    longest_input,
     made_up_inputs,
     plain_name,
-    smallest,
 )
 from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.embeddings import TokenEmbedding
@@ -59,12 +59,14 @@ class ForwardTask:
         longest: greatest length that the model reads, or `None`.
         vocab_size: `{"source", "target"}`, both `None` for a model without a vocabulary.
         search_config: `None`, because there is no search.
+        options: empty, because only a search has options.
 
     Raises:
         ValueError: two inputs or outputs have the same name.
     """
 
     search_config = None
+    options: ClassVar[dict[str, Array]] = {}
 
     def __init__(
         self, model: keras.Model, head: Head | None = None, passed: keras.Model | None = None
@@ -75,7 +77,7 @@ class ForwardTask:
         if isinstance(model, keras.Sequential):
             model = keras.Model(model.inputs, model.outputs, name=model.name)
         self.model: keras.Model = model
-        self.longest: int | None = smallest(model, "max_length", "sequence_length")
+        self.longest: int | None = longest_input(model)
         self.specs: dict[str, tf.TensorSpec] = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
             for tensor in model.inputs

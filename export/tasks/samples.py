@@ -26,6 +26,8 @@ SMALL, LARGE = -1, -2
 KINDS = (3, SMALL, LARGE)
 # Attributes of layers that hold the number of their ids.
 TABLES = ("vocab_size", "input_dim")
+# Attributes of layers that hold the number of their positions.
+LENGTHS = ("max_length", "sequence_length")
 
 
 def random_ids(vocab_size: int, max_length: int | None) -> list[Ids]:
@@ -38,6 +40,15 @@ def random_ids(vocab_size: int, max_length: int | None) -> list[Ids]:
             ids[row, max(1, length - 2 * row) :] = signature.SPECIAL_IDS["pad"]
         batches.append(ids)
     return batches
+
+
+def random_start(batch: int, vocab_size: int) -> Ids:
+    """Rows (B, 3) of the begin token and up to two random tokens, with padding on the right."""
+    random = np.random.default_rng(13)
+    ids = random.integers(min(4, vocab_size - 1), vocab_size, (batch, 3)).astype(np.int32)
+    ids[:, 0] = signature.SPECIAL_IDS["begin"]
+    ids[::2, 2] = signature.SPECIAL_IDS["pad"]
+    return ids
 
 
 def made_up_inputs(
@@ -160,6 +171,23 @@ def smallest(model: keras.Model, *names: str) -> int | None:
         found += [getattr(layer, name, None) for name in names]
         if isinstance(layer, keras.Model) and layer is not model:
             found.append(smallest(layer, *names))
+    return _least(found)
+
+
+def longest_input(model: keras.Model) -> int | None:
+    """The longest sequence that a model can read, or `None` for no limit.
+
+    Layers with learned positions limit it. Each strided convolution in front of them multiplies
+    their limit.
+    """
+    found, stride = [getattr(model, name, None) for name in LENGTHS], 1
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv1D):
+            stride *= layer.strides[0]
+        inner = [getattr(layer, name, None) for name in LENGTHS]
+        if isinstance(layer, keras.Model):
+            inner = [longest_input(layer)]
+        found += [size * stride for size in inner if isinstance(size, int)]
     return _least(found)
 
 

@@ -5,28 +5,32 @@ V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding import START_IDS
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
     check_inputs,
     check_listed,
+    longest_input,
     made_up_inputs,
     most_ids,
     random_ids,
-    smallest,
+    random_start,
 )
 from keras_transformer.padding import pad_rows
-from keras_transformer.search import BeamSearch, Constrained, GreedySearch, Sampling, Shortlist
+from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling, Shortlist
 from keras_transformer.search.base import EXTRA_LENGTH
-from keras_transformer.search.inputs import source_specs
+from keras_transformer.search.constraints import constrain, start_constraints
+from keras_transformer.search.inputs import model_source, source_specs
 from keras_transformer.search.ranking import NOT_LISTED
 from keras_transformer.search.shortlist import Shortlisted
+from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
 
 ExportableSearch: TypeAlias = GreedySearch | BeamSearch | Sampling
@@ -41,10 +45,56 @@ def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
     return {"source": most_ids(model.encoder) if reads_ids(model) else None, "target": target}
 
 
+def _described(constraint: Constraint) -> dict[str, Any]:
+    """A constraint as in the manifest: its class, and its configuration if it has one."""
+    if hasattr(constraint, "get_config"):
+        return keras.saving.serialize_keras_object(constraint)
+    return {"class_name": type(constraint).__name__}
+
+
+def _options(
+    search: ExportableSearch, max_length: int | None, asked: Sequence[str]
+) -> dict[str, Array]:
+    """The inputs that a caller may leave out, and their defaults.
+
+    All those that cost no time in a step of this search, and those that were asked for.
+    """
+    inputs = search.call_inputs
+    chosen = {"max_length", "length_penalty", "temperature", *asked}
+    for constraint in search.constraints:
+        chosen.update(constraint.inputs)
+    if search.min_length > 1:
+        chosen.add("min_length")
+    if isinstance(search, Sampling):
+        chosen |= {"top_k"} if search.top_k else set()
+        chosen |= {"top_p"} if search.top_p < 1 else set()
+    if max_length is not None:
+        inputs["max_length"] = np.array([max_length], np.int32)
+    return {name: default for name, default in inputs.items() if name in chosen}
+
+
 def reads_ids(model: keras.Model) -> bool:
     """Whether the source is `source_ids` (B, S) and nothing else."""
     (name, spec), *others = source_specs(model).items()
     return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
+
+
+class ForcedPass(NamedTuple):
+    """The results of a model's forward pass for hypotheses.
+
+    Attributes:
+        scores: (B, W), sums of log-probabilities over the length penalty.
+        spread: (B, W), with the same sum and length penalty the standard deviation of all
+            log-probabilities at each token.
+        token_scores: (B, W, T), the log-probability of each token.
+        alignments: (B, W, T, S), the attention of each token to the source; `None` if the search
+            has none.
+    """
+
+    scores: Array
+    spread: Array
+    token_scores: Array
+    alignments: Array | None
 
 
 class SearchTask:
@@ -55,18 +105,20 @@ class SearchTask:
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
         max_length: most generated tokens; `None` for the source's length and some more.
         shortlist: `Shortlist` of the tokens that each source allows. Defaults to `None`: all.
-        grammar: grammar of a `Constrained` model. Defaults to `None`: any text.
+        options: names of further options that become inputs. Defaults to none.
         passed: the user's model, if `model` is a copy of it in float32. The export is compared with
             both. Defaults to `None`: there is no copy.
 
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" for a model
             that reads token ids, "transcribe" for an encoder that reads something else.
-        searched: the model that is searched: `model` with shortlist and grammar.
+        searched: the model that is searched: `model` with its shortlist.
         random: whether the search takes a seed.
         reads_ids: whether the source is rows of token ids.
         sources: the `tf.TensorSpec` of each source input, by name.
-        specs: `sources`, and the seed.
+        options: dict from the names of inputs that a caller may leave out to their defaults.
+        specs: `sources`, the seed, and `options`.
+        outputs: names of the outputs.
         longest: greatest length of a source, or `None`.
         vocab_size: `{"source", "target"}`.
         search_config: the search as in the manifest.
@@ -78,7 +130,7 @@ class SearchTask:
         search: ExportableSearch,
         max_length: int | None,
         shortlist: Shortlist | None = None,
-        grammar: Any = None,
+        options: Sequence[str] = (),
         passed: keras.Model | None = None,
     ) -> None:
         self.model: keras.Model = model
@@ -87,8 +139,6 @@ class SearchTask:
         self.passed: keras.Model | None = None if passed is model else passed
         self.shortlist: Shortlist | None = shortlist
         self.searched: Any = model if shortlist is None else Shortlisted(model, shortlist)
-        if grammar is not None:
-            self.searched = Constrained(self.searched, grammar)
         self.random: bool = isinstance(search, Sampling)
         self.reads_ids: bool = reads_ids(model)
         self.name: str = "translate" if self.reads_ids else "transcribe"
@@ -97,25 +147,46 @@ class SearchTask:
         self.vocab_size: dict[str, int | None] = vocab_sizes(model)
         self.longest: int | None = model.max_length
         if model.source_inputs is not None:
-            self.longest = smallest(model.encoder, "max_length", "sequence_length")
+            self.longest = longest_input(model.encoder)
         self.search_config: dict[str, Any] = {
             "class_name": type(search).__name__,
-            "config": search.get_config(),
+            "config": {
+                **search.get_config(),
+                "constraints": [_described(item) for item in search.constraints],
+            },
         }
         self.sources: dict[str, tf.TensorSpec] = source_specs(model)
         self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
+        self.options: dict[str, Array] = _options(search, max_length, options)
+        for name, default in self.options.items():
+            self.specs[name] = tf.TensorSpec([None] * default.ndim, default.dtype, name)
+        chosen = (True, True, search.token_scores, search.alignments)
+        self.outputs: list[str] = [
+            name for name, asked in zip(signature.SEARCH_OUTPUTS, chosen, strict=True) if asked
+        ]
 
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Ids (B, W, T) and scores (B, W) for the source; exporters trace this function."""
-        seed = {signature.SEED: inputs.pop(signature.SEED)} if self.random else {}
-        result = self.search(self.searched, inputs, self.max_length, **seed)
-        return {signature.TOKEN_IDS: result.ids, signature.SCORES: result.scores}
+        """The `outputs` of the search for the source; exporters trace this function."""
+        source, options = self.split(inputs)
+        result = self.search(self.searched, source, **options)
+        found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=True))
+        return {name: found[name] for name in self.outputs}
+
+    def split(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The inputs of the encoder, and the options of the search."""
+        options = {name: value for name, value in inputs.items() if name not in self.sources}
+        return {name: inputs[name] for name in self.sources}, options
 
     def axes(self, name: str, rank: int) -> tuple[str, ...]:
         """Names of the axes of an input or output."""
-        return signature.axes_of(name, rank)
+        if name in self.options:  # the first axis is the batch or 1
+            return (f"{name}_rows", *(f"{name}_axis_{i}" for i in range(1, rank)))[:rank]
+        axes = signature.axes_of(name, rank)
+        if name == signature.ALIGNMENTS and self.model.source_inputs is not None:
+            return (*axes[:-1], "memory_length")  # the caller's encoder may change the length
+        return axes
 
     def limits(self, max_source_length: int) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
@@ -138,12 +209,18 @@ class SearchTask:
         if self.vocab_size["source"]:
             return random_ids(self.vocab_size["source"], self.longest)
         encoder = self.model.encoder
+        specs = {name: spec for name, spec in self.sources.items() if name != START_IDS}
 
         def run(case: Case) -> Any:
-            values = [case[name] for name in self.sources]
+            values = [case[name] for name in specs]
             return encoder(keras.tree.pack_sequence_as(encoder.input, values), training=False)
 
-        return made_up_inputs(self.sources, encoder, run, self.longest)
+        cases = made_up_inputs(specs, encoder, run, self.longest)
+        if START_IDS in self.sources:
+            for case in cases:
+                batch = len(next(iter(case.values())))
+                case[START_IDS] = random_start(batch, self.vocab_size["target"])
+        return cases
 
     def _check_sample(self, sample: Any) -> dict[str, Array]:
         """A sample as dict of arrays; raises `ValueError` unless the model reads it."""
@@ -190,7 +267,8 @@ class SearchTask:
         """Raises `ExportError` unless the file gave Keras' results.
 
         Its scores are compared with the scores of Keras' forward pass for the ids of the file:
-        rounded weights may lead to other tokens, but must not give wrong scores for them.
+        rounded weights may lead to other tokens, but must not give wrong scores for them. So are
+        its token scores and alignments.
 
         Args:
             cases: the inputs.
@@ -203,11 +281,19 @@ class SearchTask:
         """
 
         def compare(model: keras.Model, tolerance: float, exact: bool) -> float:
-            rescored = [
-                self.rescore(self._source(case), outputs[signature.TOKEN_IDS], model)
+            forced = [
+                self.forced(self._source(case), outputs[signature.TOKEN_IDS], model)
                 for case, outputs in zip(cases, found, strict=True)
             ]
-            return comparison.compare_search(expected, found, rescored, tolerance, exact)
+            rescored = [(one.scores, one.spread) for one in forced]
+            worst = comparison.compare_search(expected, found, rescored, tolerance, exact)
+            if self.outputs[2:]:
+                records = [
+                    [{name: each[name] for name in self.outputs[2:]} for each in outputs]
+                    for outputs in ([one._asdict() for one in forced], found)
+                ]
+                worst = max(worst, comparison.compare_forward(*records, tolerance, exact))
+            return worst
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
@@ -230,10 +316,10 @@ class SearchTask:
         """No fields: only a head adds some."""
         return {}
 
-    def rescore(
+    def forced(
         self, source: Case, token_ids: Ids, model: keras.Model | None = None
-    ) -> tuple[Array, Array]:
-        """The scores that a model's forward pass gives to hypotheses (B, W, T), and their spread.
+    ) -> "ForcedPass":
+        """The scores and alignments that a model's forward pass gives to hypotheses (B, W, T).
 
         The forward pass has no cache, no loop and no beam, so it is an independent check.
 
@@ -241,23 +327,31 @@ class SearchTask:
             source: the inputs without the seed.
             token_ids: hypotheses (B, W, T).
             model: the model. Defaults to `None`: the exported one.
-
-        Returns:
-            A pair of arrays (B, W): the scores, and with the same sum and length penalty the
-            standard deviation of all log-probabilities at each token.
         """
         width = token_ids.shape[1]
         targets, lengths = self._targets(source, token_ids)
         inputs = targets[:, :-1]  # no token follows the last one
         if self.name != "generate":
-            repeated = {name: np.repeat(array, width, axis=0) for name, array in source.items()}
+            repeated = {
+                name: np.repeat(array, width, axis=0)
+                for name, array in source.items()
+                if name != START_IDS  # among the targets
+            }
             inputs = {**repeated, signature.TARGET_IDS: inputs}
         model = self.model if model is None else model
-        logits = np.asarray(model(inputs, training=False), np.float64)  # (B W, P + T - 1, V)
+        attention = None
+        if self.search.alignments:
+            found = with_alignments(model, self.search.alignments)(inputs, training=False)
+            logits, attention = (np.asarray(found[name]) for name in ("logits", "alignments"))
+        else:
+            logits = np.asarray(model(inputs, training=False))
+        logits = logits.astype(np.float64)  # (B W, P + T - 1, V)
         comparison.check_no_nan("Logits of the forward pass", logits)
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
             logits += np.repeat(np.where(allowed, 0.0, NOT_LISTED), width, axis=0)[:, None]
+        if self.search.constraints:
+            logits = self._constrained(source, targets, lengths, logits)
         peak = logits.max(axis=-1, keepdims=True)
         logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
@@ -271,7 +365,40 @@ class SearchTask:
             (np.where(generated, part, 0.0).sum(axis=1) / divisor).reshape(-1, width)
             for part in (chosen, spread)
         )
-        return score, size
+
+        def of_tokens(values: Array) -> Array:
+            """Values at each position (B W, P + T - 1, ...) as values of tokens (B, W, T, ...)."""
+            tokens = np.zeros((*token_ids.shape, *values.shape[2:]), np.float32)
+            tokens[token_ids != pad] = values[generated]
+            return tokens
+
+        alignments = None if attention is None else of_tokens(attention)
+        return ForcedPass(score, size, of_tokens(chosen), alignments)
+
+    def _constrained(self, source: Case, targets: Ids, lengths: Ids, logits: Array) -> Array:
+        """The logits after the constraints of the search, step by step.
+
+        Args:
+            source: the inputs of the encoder.
+            targets, lengths: the result of `_targets`.
+            logits: (B W, P + T - 1, V).
+        """
+        batch_size = len(next(iter(source.values())))
+        shape = batch_size, len(targets) // max(batch_size, 1)  # (B, W)
+        tensors = {name: tf.constant(array) for name, array in source.items()}
+        known, states = start_constraints(
+            self.search.constraints, model_source(tensors), {}, *shape
+        )
+        found = []
+        for place in range(logits.shape[1]):
+            history = targets[:, 1 : place + 1].reshape(*shape, place)
+            count = place + 2 - lengths.reshape(shape)[:, :1]
+            arrays = targets[:, place].reshape(shape), history, count
+            past = Past(*(tf.constant(array, tf.int32) for array in arrays))
+            here = tf.constant(logits[:, place].reshape(*shape, logits.shape[2]), tf.float32)
+            here, states = constrain(self.search.constraints, here, past, states, known)
+            found.append(here.numpy().reshape(len(targets), -1))
+        return np.stack(found, axis=1).astype(np.float64)
 
     def _targets(self, source: Case, token_ids: Ids) -> tuple[Ids, Ids]:
         """Start and generated tokens of each hypothesis in a row, and the length of each start.

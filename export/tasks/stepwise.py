@@ -70,7 +70,7 @@ class StepwiseSearch:
 
     def __init__(self, task: SearchTask, dtype: str = "float32") -> None:
         self.task: SearchTask = task
-        # `task.searched` is the same model: this layout has no shortlist and no grammar.
+        # `task.searched` is the same model: this layout has no shortlist.
         self.model: Any = task.model
         self.search: Any = task.search
         self.dtype: str = dtype
@@ -101,14 +101,17 @@ class StepwiseSearch:
     def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
         """All tensors that a step reads, by name, for the source. `step` needs its `_state`."""
         task, search = self.task, self.search
-        seed = {signature.SEED: inputs.pop(signature.SEED)} if task.random else {}
-        inputs = read_inputs(self.model, inputs, task.max_length, None, search.min_length)
-        memory, loop_inputs, hypotheses = search.begin(self.model, {**inputs, **seed})
+        inputs = read_inputs(self.model, *task.split(inputs), search.call_inputs)
+        memory, loop_inputs, hypotheses = search.begin(self.model, inputs)
         batch_size = tf.shape(loop_inputs.limit)[0]
         prompt_length = loop_inputs.given.prompt_length if loop_inputs.given else 1
         length = tf.maximum(tf.reduce_max(loop_inputs.limit + prompt_length), 2) - 1  # L
-        history = tf.zeros([batch_size, search.history_rows, length], tf.int32)
-        hypotheses = hypotheses._replace(history=history)
+        rows = [batch_size, search.history_rows, length]
+        records = {
+            name: tf.zeros([*rows, *tf.unstack(tf.shape(record))[3:]], record.dtype)
+            for name, record in hypotheses.records.items()
+        }
+        hypotheses = hypotheses._replace(**records)
         cache = self._fixed_cache(batch_size, length)
         self._state = self._split(memory, loop_inputs, tf.zeros([], tf.int32), hypotheses, cache)
         return _tensors(self._state)
@@ -120,7 +123,8 @@ class StepwiseSearch:
             self.search, self.model, memory, loop_inputs, *before
         )
         # The oldest column goes, so the last column is always the newest token.
-        hypotheses = hypotheses._replace(history=hypotheses.history[:, :, 1:])
+        records = {name: record[:, :, 1:] for name, record in hypotheses.records.items()}
+        hypotheses = hypotheses._replace(**records)
         if not self.model.recurrent:
             cache = cache._replace(by_sentence=cache.by_sentence.next_step())
         after = self._split(memory, loop_inputs, position, hypotheses, cache)
@@ -174,6 +178,8 @@ class StepwiseSearch:
             "memory": _cast(memory, self.dtype),
             "limit": loop_inputs.limit,
             "noise": loop_inputs.noise,
+            "options": dict(loop_inputs.options),
+            "known": loop_inputs.known,
             "position": position,
             **hypotheses._asdict(),
         }
@@ -205,7 +211,8 @@ class StepwiseSearch:
         given = ()
         if signature.START_LENGTH in parts:
             given = GivenTokens(parts[signature.START_LENGTH], parts["tokens"])
-        loop_inputs = LoopInputs(parts["limit"], given, parts["noise"])
+        rest = (parts[name] for name in ("noise", "options", "known"))
+        loop_inputs = LoopInputs(parts["limit"], given, *rest)
         return memory, loop_inputs, parts["position"], build(Hypotheses), cache
 
 

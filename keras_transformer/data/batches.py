@@ -212,7 +212,10 @@ class Batches(keras.utils.PyDataset):
         import tensorflow as tf  # here and not above: the other backends do without
 
         example = self._plan.examples.batch(np.zeros(1, int), 1, None)
-        signature = tf.nest.map_structure(_spec, example)
+        inputs, *labels = tf.nest.map_structure(_spec, example)
+        # The labels of a token may be as many as the source is long.
+        free = [tf.nest.map_structure(_with_free_axes, part) for part in labels]
+        signature = (inputs, *free)
         dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
         options = tf.data.Options()
@@ -229,3 +232,8 @@ def _spec(array: Array) -> Any:
 
     shape = [None, None, *array.shape[2:]][: array.ndim]
     return tf.TensorSpec(shape, array.dtype)
+
+
+def _with_free_axes(spec: Any) -> Any:
+    """The same spec, in which the size of every axis is free."""
+    return type(spec)([None] * spec.shape.rank, spec.dtype)

@@ -3,18 +3,26 @@
 Shapes: B batch, S source length, T target length.
 """
 
+import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.batches import Dataset, make_dataset
-from keras_transformer.data.examples import Examples, are_blank, text_rows
+from keras_transformer.data.examples import (
+    Examples,
+    are_blank,
+    check_counts_agree,
+    text_rows,
+)
 from keras_transformer.data.plan import BatchOptions
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import BEGIN_ID
+from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.text.corpora import read_parallel
 from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.words import PieceWords, piece_weights, read_alignments
 from keras_transformer.types import Array, Ids, StrPath
 
 
@@ -27,6 +35,7 @@ def translation_batches(
     target_tokenizer: AnyTokenizer | None = None,
     sampling_alpha: float | None = None,
     undo_bpe: bool = False,
+    alignments: StrPath | Iterable[str] | None = None,
     **options: Any,
 ) -> Dataset:
     """Makes padded batches from parallel text, for `model.fit`.
@@ -56,6 +65,10 @@ def translation_batches(
             epoch, number of the pair, text) only, so all processes of a training, and a run that
             resumes, draw the same.
         undo_bpe: bool, whether to join what subword-nmt has cut (`"@@ "`) before tokenising.
+        alignments: str or path-like, a file in the form of Pharaoh with one line for each pair,
+            such as `0-0 1-2` (source word, target word); or such lines. Words are separated by
+            spaces. Labels are `{"logits": (B, T), "alignments": float32 (B, T, S)}` then, for
+            `with_alignments`. Defaults to `None`.
         **options: other fields of `BatchOptions`.
 
     Returns:
@@ -64,8 +77,8 @@ def translation_batches(
 
     Raises:
         TypeError: if `source` or `target` is neither path nor sequence of strings.
-        ValueError: if files are not UTF-8 or differ in length, if no pair is left, or if
-            an argument is out of its range.
+        ValueError: if files are not UTF-8 or differ in length, if no pair is left, if an alignment
+            names a word that its sentence lacks, or if an argument is out of its range.
 
     Example:
 
@@ -75,12 +88,21 @@ def translation_batches(
     """
     batch_options = BatchOptions(tokens_per_batch, **options)
     sources, targets = read_parallel(source, target, undo_bpe)
+    tokenizers = tokenizer, target_tokenizer or tokenizer
     columns = {
-        "source": text_rows(tokenizer, sources, sampling_alpha),
-        "target": text_rows(target_tokenizer or tokenizer, targets, sampling_alpha),
+        name: text_rows(each, lines, sampling_alpha)
+        for name, each, lines in zip(
+            ("source", "target"), tokenizers, (sources, targets), strict=True
+        )
     }
     empty = are_blank(sources) | are_blank(targets)
-    return make_dataset(Examples("pair", columns, empty, _collate), batch_options)
+    examples = Examples("pair", columns, empty, _collate)
+    if alignments is not None:
+        words = [PieceWords(each) for each in tokenizers]
+        collate = functools.partial(_collate_aligned, words)
+        labels = _alignments(alignments, sources, targets)
+        examples = replace(examples, labels=labels, collate=collate)
+    return make_dataset(examples, batch_options)
 
 
 def _collate(
@@ -89,6 +111,39 @@ def _collate(
     sources, targets = examples.take(indices)
     target_ids, labels = shift_targets(targets, size, length)
     return {"source_ids": pad_rows(sources, size, length), "target_ids": target_ids}, labels
+
+
+def _alignments(alignments: StrPath | Iterable[str], *sides: list[str]) -> Array:
+    """The pairs (n, 2) of each of N lines, an array of objects (N,)."""
+    found = read_alignments(alignments)
+    check_counts_agree(pairs=sides[0], alignments=found)
+    rows = np.empty(len(found), object)
+    for number, (pairs, *lines) in enumerate(zip(found, *sides, strict=True)):
+        rows[number] = np.array(pairs, int).reshape(-1, 2)
+        counts = [len(line.split()) for line in lines]
+        if (rows[number] >= counts).any():
+            raise ValueError(
+                f"alignments, line {number + 1}: the words of a pair are out of range, for the "
+                f"source has {counts[0]} words and the target {counts[1]}. Words are separated by "
+                "spaces and counted from 0."
+            )
+    return rows
+
+
+def _collate_aligned(
+    words: list[PieceWords], examples: Examples, indices: Ids, size: int, length: int | None
+) -> tuple[dict[str, Ids], dict[str, Array]]:
+    """As `_collate`, with the alignment of pieces: -1 in padded rows, 0 for the end token."""
+    inputs, labels = _collate(examples, indices, size, length)
+    shape = *labels.shape, inputs["source_ids"].shape[1]
+    weights = np.where(
+        labels[..., np.newaxis] == PAD_ID, np.float32(-1), np.zeros(shape, "float32")
+    )
+    for row, index, *ids in zip(weights, indices, *examples.take(indices), strict=False):
+        numbers = [each.numbers(part[:-1]) for each, part in zip(words, ids, strict=True)]
+        given = piece_weights(examples.labels[index], *numbers)
+        row[: given.shape[0], : given.shape[1]] = given
+    return inputs, {"logits": labels, "alignments": weights}
 
 
 def shift_targets(rows: list[Array], size: int, length: int | None) -> tuple[Ids, Ids]:

@@ -1,10 +1,10 @@
 """Importers: weights that were trained elsewhere become weights of our models.
 
-Each origin is one file: `bergamot`, `bert`, `fairseq`, `gpt2`, `marian`, `opennmt` and
-`torch_transformer`. `keras_hub` copies no weights: its models (`hub_model`) share the layers of
-KerasHub.
+The origins: `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, `opennmt`,
+`torch_transformer` and `whisper`. `keras_hub` copies no weights: its models (`hub_model`) share the
+layers of KerasHub.
 The origins share the readers of files (`checkpoint`, `marian_binary`), the mapping and assignment
-of tensors (`mapping`), and tokenizers with our ids (`pieces`).
+of tensors (`mapping`), and tokenizers with our ids (`pieces`, `speech_tokens`).
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
 library of the origin only for KerasHub, and for PyTorch's own files. A new importer is one file
@@ -14,23 +14,29 @@ that maps the names of the origin to our paths and calls `assign_weights`, and i
 from keras_transformer.importers import (
     bergamot,
     bert,
+    ctranslate2,
     fairseq,
     gpt2,
     keras_hub,
     marian,
     opennmt,
     torch_transformer,
+    whisper,
 )
 from keras_transformer.importers.mapping import assign_weights
+from keras_transformer.importers.speech_tokens import SpeechSettings
 
 __all__ = [
+    "SpeechSettings",
     "assign_weights",
     "bergamot",
     "bert",
+    "ctranslate2",
     "fairseq",
     "gpt2",
     "keras_hub",
     "marian",
     "opennmt",
     "torch_transformer",
+    "whisper",
 ]

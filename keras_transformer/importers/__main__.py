@@ -12,6 +12,7 @@ from keras_transformer.files import whole_folder
 from keras_transformer.types import StrPath
 
 MODEL, TOKENIZER, TARGET_TOKENIZER = "model.keras", "tokenizer.model", "target_tokenizer.model"
+ORIGINS = ("bergamot", "bert", "ctranslate2", "gpt2", "marian", "whisper")
 # Arguments that only `--export onnx` takes, by their names in Python.
 EXPORT = ("precision", "text", "max_length", "shortlist")
 
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         description="Convert a published model to Keras, or export it at once.",
         argument_default=argparse.SUPPRESS,
     )
-    command.add_argument("origin", choices=("bergamot", "bert", "gpt2", "marian"))
+    command.add_argument("origin", choices=ORIGINS)
     command.add_argument("folder", help="the published files of the model")
     command.add_argument(
         "out", help=f"folder for {MODEL} and {TOKENIZER}, or for the export; replaced if it exists"
@@ -92,6 +93,10 @@ def run(arguments: argparse.Namespace) -> None:
         from keras_transformer.importers import bergamot
 
         options["shortlist"] = bergamot.load_shortlist(arguments.folder)
+    if arguments.export == "onnx" and getattr(model, "reads_start", False):  # sound
+        from keras_transformer.export.tasks.samples import longest_input
+
+        options["max_source_length"] = longest_input(model.encoder)
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
     write = export.export_onnx if arguments.export == "onnx" else export.export_saved_model

@@ -22,7 +22,7 @@ ACTIVATIONS = "_QuantMultA"
 SHORTLIST_MAGIC = 0xF11A48D5013417F5
 
 
-class _Reader:
+class Reader:
     """The bytes of a file, read part by part."""
 
     def __init__(self, path: StrPath) -> None:
@@ -60,12 +60,12 @@ def read_model(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
     >>> arrays, config = read_model("model.enpt.intgemm.alphas.bin")  # doctest: +SKIP
     """
     try:
-        return _read_model(_Reader(path))
+        return _read_model(Reader(path))
     except ValueError as error:  # including invalid UTF-8
         raise ValueError(f"{path} cannot be read as a model: {error}") from error
 
 
-def _read_model(reader: _Reader) -> tuple[dict[str, Array], dict[str, Any]]:
+def _read_model(reader: Reader) -> tuple[dict[str, Array], dict[str, Any]]:
     version, count = (int(number) for number in reader.take("<u8", 2, "the header"))
     if version != VERSION:
         raise ValueError(
@@ -195,12 +195,12 @@ def read_shortlist(path: StrPath) -> Shortlist:
             names the file.
     """
     try:
-        return _read_shortlist(_Reader(path))
+        return _read_shortlist(Reader(path))
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a lexical shortlist: {error}") from error
 
 
-def _read_shortlist(reader: _Reader) -> Shortlist:
+def _read_shortlist(reader: Reader) -> Shortlist:
     words = reader.take("<u8", 6, "the header")
     magic, checksum, first_count, _, offset_count, id_count = words.tolist()
     if magic != SHORTLIST_MAGIC:

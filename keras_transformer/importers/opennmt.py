@@ -2,7 +2,8 @@
 
 They are the paper's model, pre-norm, with its sinusoids and with biases in attention and on the
 logits. Only names and the order of special ids differ. Sources have no end token in OpenNMT-py,
-unless the training data had one.
+unless the training data had one; with `reads_end=False` the model masks out the end token that
+`Translator` adds.
 
 The states are dicts of arrays, `{name: tensor.numpy() for name, tensor in state.items()}`.
 

@@ -332,7 +332,8 @@ class DecoderBlock(_Block):
         position: int | Tensor,
         attention_bias: Tensor | None = None,
         add: Callable[[Tensor, Tensor], Tensor] = append,
-    ) -> tuple[Tensor, Any]:
+        return_attention_scores: bool = False,
+    ) -> tuple[Any, ...]:
         """Computes one new token of each hypothesis; see `EncoderBlock.step`.
 
         Args:
@@ -341,9 +342,12 @@ class DecoderBlock(_Block):
                 `project_key_value` of `cross_attention`.
             memory_mask: boolean (B, S), or `None`.
             cache, position, attention_bias, add: as in `EncoderBlock.step`.
+            return_attention_scores: whether to return the weights of the attention to the source,
+                too. Defaults to `False`.
 
         Returns:
-            Outputs (B, W, D), and the cache with the new tokens.
+            Outputs (B, W, D), and the cache with the new tokens; with `return_attention_scores`
+            also the weights (B, H, W, S).
         """
         norm = self.self_attention_norm
         x = self._before(norm, inputs)
@@ -352,8 +356,9 @@ class DecoderBlock(_Block):
 
         norm = self.cross_attention_norm
         x = self._before(norm, inputs)
-        x, _ = self.cross_attention.attend(x, *memory_keys_values, memory_mask)
-        return self._feed_forward(self._after(norm, inputs, x)), cache
+        x, weights = self.cross_attention.attend(x, *memory_keys_values, memory_mask)
+        x = self._feed_forward(self._after(norm, inputs, x))
+        return (x, cache, weights) if return_attention_scores else (x, cache)
 
     def _call_self_attention(
         self, x: Tensor, attention_mask: Tensor | None

@@ -73,10 +73,10 @@ def check_encoder(encoder: keras.Model, target_vocab_size: int | None) -> None:
             "encoder must have one output of shape (batch, length, features), but its output is "
             f"{encoder.output}. Reshape or pick it inside the model."
         )
-    if "target_ids" in [tensor.name for tensor in encoder.inputs]:
+    for name in {"start_ids", "target_ids"}.intersection(x.name for x in encoder.inputs):
         raise ValueError(
-            "An input of the encoder is called 'target_ids', which is the name of the decoder's "
-            "input. Rename it."
+            f"An input of the encoder is called {name!r}, which is the name of an input of the "
+            "decoder. Rename it."
         )
     if target_vocab_size is not None:
         raise ValueError(

@@ -2,8 +2,8 @@
 
 `base` holds the base class of the searches, and `inputs` checks their arguments. `loop` adds tokens
 step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
-searches. `shortlist` and `grammar` restrict the tokens that a model may generate; `bracket_grammar`
-is one grammar.
+searches. `shortlist` restricts the tokens whose logits a model computes. `constraints` has the
+protocol of rules that bias or forbid next tokens; `rules` and `bracket_grammar` are such rules.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
@@ -38,22 +38,33 @@ from keras_transformer.decoding import Cache, SearchModel, Shared
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.bracket_grammar import BracketGrammar
-from keras_transformer.search.grammar import Constrained, Grammar
+from keras_transformer.search.constraints import Constraint, Past, forbid_tokens
 from keras_transformer.search.greedy import GreedySearch
+from keras_transformer.search.rules import (
+    BiasedPrefix,
+    ForbiddenWords,
+    NoRepeatNgrams,
+    RepetitionPenalty,
+)
 from keras_transformer.search.sampling import Sampling
 from keras_transformer.search.shortlist import Shortlist, Shortlisted
 
 __all__ = [
     "BeamSearch",
+    "BiasedPrefix",
     "BracketGrammar",
     "Cache",
-    "Constrained",
-    "Grammar",
+    "Constraint",
+    "ForbiddenWords",
     "GreedySearch",
+    "NoRepeatNgrams",
+    "Past",
+    "RepetitionPenalty",
     "Sampling",
     "SearchModel",
     "SearchResult",
     "Shared",
     "Shortlist",
     "Shortlisted",
+    "forbid_tokens",
 ]

@@ -3,21 +3,28 @@
 Shapes: B batch, W beam width, P prompt length, T generated length, t steps so far.
 """
 
-import numbers
 import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import SearchModel
+from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.decoding import START_IDS, Alignments, SearchModel
 from keras_transformer.search import loop
+from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
+    SOURCE_IDS,
     batch_size_of,
     check_flag,
-    check_number,
     check_right_padded,
+    checked_alignments,
+    for_each_sentence,
+    length_limits,
+    memory_length,
     model_source,
     read_inputs,
     source_lengths,
@@ -27,7 +34,7 @@ from keras_transformer.search.inputs import (
 from keras_transformer.search.loop import Hypotheses, LoopInputs
 from keras_transformer.search.ranking import Forbidden
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
-from keras_transformer.types import Tensor
+from keras_transformer.types import Array, Tensor
 
 # By default a sentence may have this many more tokens than its source (section 6.1).
 EXTRA_LENGTH = 50
@@ -41,19 +48,31 @@ class SearchResult(NamedTuple):
             hypothesis has one, then 0. T is the length of the longest hypothesis of the batch.
         scores: float32 (B, W), sum of log-probabilities / length penalty. If fewer than W
             hypotheses exist (tiny vocabularies), all others have score -inf and ids 0.
+        token_scores: float32 (B, W, T), the log-probability of each token, 0 after the end. Their
+            sum over the length penalty is the score. `()` unless the search has `token_scores`.
+        alignments: float32 (B, W, T, S), the attention of the step that generated each token to
+            each position of the source; 0 after the end. `()` unless the search has `alignments`.
     """
 
     ids: Tensor
     scores: Tensor
+    token_scores: Tensor | tuple[()] = ()
+    alignments: Tensor | tuple[()] = ()
 
 
 @dataclass(frozen=True)
 class Search(loop.StepSearch):
     """The base of all searches. A subclass defines `width` and `advance`, see `loop.StepSearch`."""
 
+    # Names of the options that a call may pass, see `call_options`.
+    options: ClassVar[tuple[str, ...]] = ("max_length", "min_length", "target_prefix")
+
     _: KW_ONLY
     min_length: int = 0
     allow_unknown: bool = True
+    constraints: Sequence[Constraint] = ()
+    token_scores: bool = False
+    alignments: Alignments = False
     # model -> (names of the inputs, ids of the weights) -> tf.function. An entry disappears with
     # its model. Quantization and LoRA replace weights, so the search is compiled again after them.
     _compiled: Any = field(
@@ -61,16 +80,16 @@ class Search(loop.StepSearch):
     )
 
     def __post_init__(self) -> None:
-        check_number(self.min_length, "min_length", numbers.Integral, 0)
+        check_option("min_length", self.min_length)
         check_flag(self.allow_unknown, "allow_unknown")
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+        check_constraints(self.constraints, self.options)
+        check_flag(self.token_scores, "token_scores")
+        # Lists, as JSON has them, become tuples: a search can be hashed.
+        object.__setattr__(self, "alignments", checked_alignments(self.alignments))
 
     def __call__(
-        self,
-        model: SearchModel,
-        source_ids: Any,
-        max_length: Any = None,
-        *,
-        target_prefix: Any = None,
+        self, model: SearchModel, source_ids: Any, max_length: Any = None, **options: Any
     ) -> SearchResult:
         """Searches for the most likely sequences of a model.
 
@@ -86,9 +105,14 @@ class Search(loop.StepSearch):
                 sentence, end token included. A hypothesis of this length is finished, with or
                 without end token. Defaults to the number of source tokens of the sentence + 50
                 (section 6.1). It is never more than the model has positions. A sentence with a
-                limit below 1 has no hypothesis: its ids are 0 and its score is -inf.
-            target_prefix: integers (B, Q), padded with 0 on the right: the first tokens of every
-                hypothesis. They count for ids, length and score. Defaults to none.
+                limit of 0 has no hypothesis: its ids are 0 and its score is -inf. -1 in an array
+                stands for the default.
+            **options: the inputs of the constraints, and options of this call. `min_length`,
+                `beam_width`, `length_penalty`, `temperature`, `top_k`, `top_p` and `seed` replace
+                the constructor's values where the search has them. `min_length` may also be
+                integers (B,), one for each sentence. `beam_width` and `top_k` may be at most the
+                constructor's. `target_prefix`, integers (B, Q), padded with 0 on the right, are the
+                first tokens of every hypothesis. They count for ids, length and score.
 
         Returns:
             `SearchResult`. Each row of ids holds the tokens after its own prompt. The tokens of
@@ -105,17 +129,23 @@ class Search(loop.StepSearch):
                 prefix has padding before a token, or if Keras' backend is not TensorFlow. Inside a
                 `tf.function` padding cannot be checked: other tokens are generated then.
         """
-        inputs = read_inputs(model, source_ids, max_length, target_prefix, self.min_length)
-        return self._search(model, inputs)
+        options = {"max_length": max_length, **options}
+        self._check_call(options)
+        return self._search(model, read_inputs(model, source_ids, options, self.call_inputs))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        config = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        return {**config, "constraints": list(self.constraints)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         """A search with the arguments that `get_config` returned."""
-        return cls(**config)
+        constraints = [
+            keras.saving.deserialize_keras_object(item) if isinstance(item, dict) else item
+            for item in config.get("constraints", ())
+        ]
+        return cls(**{**config, "constraints": constraints})
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies and pickles leave the compiled functions behind.
@@ -126,19 +156,52 @@ class Search(loop.StepSearch):
         """The number of rows that the history has for each sentence."""
         return self.width
 
-    def length_divisor(self, count: Any) -> Any:
+    @property
+    def call_inputs(self) -> dict[str, Array]:
+        """All that a call may pass: dict from name to an array of its dtype and rank.
+
+        The array is the default where a search has one. The default of `max_length` is -1: as long
+        as the source and some more.
+        """
+        unset = {"max_length": [-1], "target_prefix": np.zeros([1, 0]), "seed": 0}
+        inputs = {}
+        for name in self.options:
+            value, option = getattr(self, name, None), CALL_OPTIONS[name]
+            value = unset[name] if value is None else np.full([1] * option.rank, value)
+            inputs[name] = np.array(value, option.dtype)
+        for constraint in self.constraints:
+            inputs.update(constraint.inputs)
+        return inputs
+
+    def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
         """Returns the divisor of the score of a hypothesis; 1 without a length penalty.
 
         Args:
             count: tensor or NumPy array of the numbers of tokens, at least 1.
+            length_penalty: number or scalar tensor. Defaults to `None`: the constructor's.
         """
         return 1.0
+
+    def _check_call(self, options: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for numbers that do not fit to the constructor's."""
+        for name in ("beam_width", "top_k"):
+            value, most = options.get(name), getattr(self, name, None)
+            if most and isinstance(value, int) and not 1 <= value <= most:
+                raise ValueError(
+                    f"{name} of a call must be from 1 to {most}, the search's own, got {value}. "
+                    f"Make a search with a larger {name}."
+                )
+        least, most = options.get("min_length"), options.get("max_length")
+        least = self.min_length if least is None else least
+        if isinstance(least, int) and isinstance(most, int) and 1 <= most < least:
+            raise ValueError(f"max_length {most} is below the search's min_length {least}.")
 
     def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """Eager code compiles the search once for each model; other code traces it."""
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
-        check_right_padded(start_ids(model, inputs["source"]), "The prompt in source_ids")
+        prompt = START_IDS if START_IDS in inputs["source"] else SOURCE_IDS
+        check_right_padded(start_ids(model, inputs["source"]), f"The prompt in {prompt}")
         if "target_prefix" in inputs:
             check_right_padded(inputs["target_prefix"], "target_prefix")
         functions = self._compiled.setdefault(model, {})
@@ -173,22 +236,30 @@ class Search(loop.StepSearch):
 
         Args:
             model: `SearchModel`.
-            inputs: the result of `read_inputs`, and the seed of a sampling search.
+            inputs: the result of `read_inputs`.
         """
         source = inputs["source"]
         start = start_ids(model, source)  # (B, P)
+        batch_size, width = tf.shape(start)[0], self.width
         memory = model.encode(model_source(source))
-        given = loop.given_tokens(start, inputs.get("target_prefix"))
+        prefix = inputs.get("target_prefix")
+        if prefix is not None:
+            prefix = for_each_sentence(prefix, batch_size)
+        given = loop.given_tokens(start, prefix)
         prompt_length = given.prompt_length if given else 1
-        if "max_length" in inputs:
-            limit = inputs["max_length"][:, tf.newaxis]  # (B, 1)
-        else:
-            limit = EXTRA_LENGTH + source_lengths(source, memory)  # (B, 1)
+        limit = length_limits(
+            source_lengths(source, memory), inputs.get("max_length"), batch_size, EXTRA_LENGTH
+        )
         positions = getattr(model, "max_length", None)
         if positions is not None:
             # The last token is never fed, so a hypothesis has one more token than positions.
             limit = tf.minimum(limit, positions + 1 - prompt_length)
-        batch_size, width = tf.shape(start)[0], self.width
+        options = {name: inputs[name] for name in self._loop_options if name in inputs}
+        if "min_length" in options:
+            options["min_length"] = for_each_sentence(options["min_length"], batch_size)[:, None]
+        known, states = start_constraints(
+            self.constraints, model_source(source), inputs, batch_size, width
+        )
         # All hypotheses are equal before the first step, so that only one of them is running.
         first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
         hypotheses = Hypotheses(
@@ -196,16 +267,31 @@ class Search(loop.StepSearch):
             running=tf.where(limit > 0, first, -np.inf),
             scores=tf.fill([batch_size, width], -np.inf),
             history=tf.zeros([batch_size, self.history_rows, 0], tf.int32),
+            constraint_states=states,
         )
-        return memory, LoopInputs(limit, given), hypotheses
+        rows = [batch_size, self.history_rows, 0]
+        if self.token_scores:
+            hypotheses = hypotheses._replace(token_scores=tf.zeros(rows))
+        if self.alignments:
+            length = memory_length(model, memory)
+            hypotheses = hypotheses._replace(alignments=tf.zeros([*rows, length]))
+        return memory, LoopInputs(limit, given, options=options, known=known), hypotheses
 
-    def _forbidden(self, count: Tensor) -> Forbidden:
-        """`count`: number of tokens, including the next one."""
+    @property
+    def _loop_options(self) -> list[str]:
+        """The options that the steps read."""
+        before = ("max_length", "target_prefix", "seed")
+        return [name for name in self.options if name not in before]
+
+    def _forbidden(self, position: Tensor, loop_inputs: LoopInputs) -> Forbidden:
+        """The special ids that may not follow at a position."""
         pairs = [(PAD_ID, None), (BEGIN_ID, None)]
         if not self.allow_unknown:
             pairs.append((UNKNOWN_ID, None))
-        if self.min_length > 1:
-            pairs.append((END_ID, tf.reshape(count, [-1, 1, 1]) < self.min_length))
+        min_length = loop_inputs.options.get("min_length", self.min_length)
+        if tf.is_tensor(min_length) or min_length > 1:
+            early = loop_inputs.count(position) < min_length
+            pairs.append((END_ID, tf.reshape(early, [-1, 1, 1])))
         return pairs
 
     def _ends(self, ids: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
@@ -220,9 +306,18 @@ class Search(loop.StepSearch):
 
         `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
         """
-        ids = hypotheses.history[:, -self.width :]  # (B, W, t)
+        records = {name: x[:, -self.width :] for name, x in hypotheses.records.items()}
         if loop_inputs.given:
-            ids = loop.without_prompt(ids, loop_inputs.given.prompt_length)
+            length = loop_inputs.given.prompt_length
+            records = {name: loop.without_prompt(x, length) for name, x in records.items()}
+        ids = records.pop("history")  # (B, W, t)
         ids *= tf.cast(tf.expand_dims(hypotheses.scores, 2) > -np.inf, tf.int32)
         used = tf.reduce_sum(tf.cast(ids != PAD_ID, tf.int32), axis=[0, 1]) > 0  # (t,)
-        return SearchResult(ids[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))], hypotheses.scores)
+        count = tf.reduce_sum(tf.cast(used, tf.int32))  # T
+        ids = ids[:, :, :count]
+        for name, record in records.items():
+            is_token = tf.cast(ids != PAD_ID, tf.float32)
+            if record.shape.rank > 3:
+                is_token = tf.expand_dims(is_token, 3)
+            records[name] = record[:, :, :count] * is_token
+        return SearchResult(ids, hypotheses.scores, **records)

@@ -3,16 +3,16 @@
 Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates.
 """
 
-import numbers
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.call_options import check_option
 from keras_transformer.search.base import Search
-from keras_transformer.search.inputs import check_flag, check_number
+from keras_transformer.search.inputs import check_flag
 from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
 from keras_transformer.search.ranking import ListedScores, select, top_candidates, top_k
 from keras_transformer.types import Tensor
@@ -41,10 +41,10 @@ class BeamSearch(Search):
     Args:
         beam_width: int, W. Defaults to 4.
         length_penalty: number, alpha >= 0. 0 compares plain sums; larger numbers favour longer
-            hypotheses. An exported file contains this number as a constant; `artefact.json` only
-            records it. Defaults to 0.6.
+            hypotheses. Defaults to 0.6.
         early_stop: bool, see above. Defaults to `True`.
-        min_length, allow_unknown: as in `GreedySearch`.
+        min_length, allow_unknown, constraints, token_scores, alignments: as in
+            `GreedySearch`.
 
     Call arguments: see `__call__`.
 
@@ -61,14 +61,16 @@ class BeamSearch(Search):
     TensorShape([2, 5])
     """
 
+    options: ClassVar[tuple[str, ...]] = (*Search.options, "beam_width", "length_penalty")
+
     beam_width: int = 4
     length_penalty: float = 0.6
     early_stop: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self.beam_width, "beam_width", numbers.Integral, 1)
-        check_number(self.length_penalty, "length_penalty", numbers.Real, 0)
+        check_option("beam_width", self.beam_width)
+        check_option("length_penalty", self.length_penalty)
         check_flag(self.early_stop, "early_stop")
 
     @property
@@ -81,9 +83,10 @@ class BeamSearch(Search):
         """Running hypotheses, then finished ones: 2W rows."""
         return 2 * self.beam_width
 
-    def length_divisor(self, count: Any) -> Any:
+    def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
         """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14."""
-        return ((5.0 + count) / 6.0) ** self.length_penalty
+        penalty = self.length_penalty if length_penalty is None else length_penalty
+        return ((5.0 + count) / 6.0) ** penalty
 
     def advance(
         self,
@@ -95,18 +98,25 @@ class BeamSearch(Search):
         """One step of all hypotheses; the loop of all searches calls it."""
         width = self.beam_width
         count = loop_inputs.count(position)
-        parent, token, total = self._extend(position, log_probs, hypotheses, loop_inputs)  # (B, 2W)
+        parent, token, total, log_prob = self._extend(
+            position, log_probs, hypotheses, loop_inputs
+        )  # (B, 2W)
         ends = self._ends(token, count, loop_inputs)
 
         # 1. Finish: extensions that end among the best W compete with the finished hypotheses.
-        new_scores = self._scores(total, count)
-        finishes = tf.logical_and(ends, np.arange(total.shape[1]) < width)
+        new_scores = self._scores(total, count, loop_inputs)
+        beam_width = loop_inputs.options.get("beam_width", width)
+        within = tf.less(np.arange(total.shape[1], dtype=np.int32), beam_width)
+        finishes = tf.logical_and(ends, within)
         new_scores = tf.where(finishes, new_scores, -np.inf)
         old_and_new = tf.concat([hypotheses.scores, new_scores], axis=1)  # (B, 3W)
         scores, finished_index = top_k(old_and_new, width)  # (B, W)
 
         # 2. Keep running: the best W of the other extensions. At most W of 2W end, so W remain.
         running, running_index = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
+        if "beam_width" in loop_inputs.options:
+            beyond = tf.greater_equal(np.arange(width, dtype=np.int32), beam_width)
+            scores, running = (tf.where(beyond, -np.inf, part) for part in (scores, running))
         running = tf.where(self._done(scores, running, loop_inputs), -np.inf, running)
 
         # 3. Next history: choose from 3W candidates, the finished hypotheses and the extensions.
@@ -118,12 +128,11 @@ class BeamSearch(Search):
         source_rows = tf.gather(candidate_rows, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.gather(candidate_tokens, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.cast(tokens, tf.int32)
-        history = tf.gather(hypotheses.history, source_rows, batch_dims=1)
-        hypotheses = Hypotheses(
-            ids=tokens[:, :width],
-            running=running,
-            scores=scores,
-            history=tf.concat([history, tf.expand_dims(tokens, 2)], axis=2),  # (B, 2W, t + 1)
+        if self.token_scores:
+            log_prob = tf.pad(log_prob, [[0, 0], [width, 0]])  # (B, 3W)
+            log_prob = tf.gather(log_prob, chosen, batch_dims=1)  # (B, 2W)
+        hypotheses = hypotheses.extended(tokens, log_prob, source_rows)._replace(
+            ids=tokens[:, :width], running=running, scores=scores
         )
         return hypotheses, source_rows[:, :width]
 
@@ -133,16 +142,17 @@ class BeamSearch(Search):
         log_probs: Tensor | ListedScores,
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Finds the best 2W extensions of all running hypotheses of a sentence by one token.
 
         At most W of 2W end, because the end token gives one extension of each hypothesis.
 
         Returns:
-            Parent, token and sum of log-probabilities, each (B, 2W), best first.
+            Parent, token and sum of log-probabilities, each (B, 2W), best first. With
+            `token_scores` also the log-probability of the token, else `None`.
         """
         width = self.beam_width
-        forbidden = self._forbidden(loop_inputs.count(position))
+        forbidden = self._forbidden(position, loop_inputs)
         values, ids = top_candidates(log_probs, width + 1, forbidden)
         size = ids.shape[-1]  # C
         if loop_inputs.given:
@@ -156,17 +166,22 @@ class BeamSearch(Search):
         total = tf.reshape(tf.expand_dims(hypotheses.running, 2) + values, [-1, width * size])
         total, index = top_k(total, min(2 * width, width * size))  # (B, 2W)
         token = tf.gather(tf.reshape(ids, [-1, width * size]), index, batch_dims=1)
-        return index // size, token, total
+        log_prob = None
+        if self.token_scores:
+            log_prob = tf.gather(tf.reshape(values, [-1, width * size]), index, batch_dims=1)
+        return index // size, token, total, log_prob
 
     def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Whether the search of each sentence has finished, (B, 1)."""
-        worst = scores[:, -1:]
+        last = loop_inputs.options.get("beam_width", self.beam_width) - 1
+        worst = scores[:, last : last + 1]
         if self.early_stop:
             return worst > -np.inf
         # No continuation scores above the sum so far over the length penalty of the longest.
-        best = self._scores(running[:, :1], loop_inputs.limit)
+        best = self._scores(running[:, :1], loop_inputs.limit, loop_inputs)
         return worst >= best
 
-    def _scores(self, total: Tensor, count: Tensor) -> Tensor:
+    def _scores(self, total: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Sums of log-probabilities over the length penalty. Counts below 1 count as 1."""
-        return total / self.length_divisor(tf.cast(tf.maximum(count, 1), tf.float32))
+        count = tf.cast(tf.maximum(count, 1), tf.float32)
+        return total / self.length_divisor(count, loop_inputs.options.get("length_penalty"))

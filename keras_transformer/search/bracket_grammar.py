@@ -1,15 +1,16 @@
-"""A grammar for lines of brackets: every output is a tree.
+"""A constraint for lines of brackets: every output is a tree.
 
 Shapes: B batch, W hypotheses, S source length, V vocabulary.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.search.constraints import Constraint, Past, forbid_tokens
 from keras_transformer.search.inputs import SOURCE_IDS
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -33,8 +34,8 @@ class BracketState(NamedTuple):
     length: Tensor
 
 
-class BracketGrammar:
-    """A `Grammar` of trees with one word for each word of the source.
+class BracketGrammar(Constraint):
+    """A grammar of trees with one word for each word of the source.
 
     A tree is a bracket around one or more words and trees. The piece "(NP" opens a bracket, and
     ")NP" closes it, or ")" if the vocabulary has no ")NP". A piece of digits is the number of the
@@ -64,7 +65,8 @@ class BracketGrammar:
     ...                             hard_vocab_limit=False)
     >>> grammar = BracketGrammar(tokenizer.pieces)
     >>> model = Transformer(tokenizer.vocab_size, 1, d_model=16, num_heads=2, d_ff=32)
-    >>> result = GreedySearch()(Constrained(model, grammar), np.array([[5, 3]]), max_length=4)
+    >>> search = GreedySearch(constraints=[grammar])
+    >>> result = search(model, np.array([[5, 3]]), max_length=4)
     >>> tokenizer.decode(result.ids[0, 0])[:7]
     '(S 1 DT'
     """
@@ -108,7 +110,7 @@ class BracketGrammar:
                 "Pass `pieces` of the target's tokenizer."
             )
 
-    def read(self, source: Any) -> Tensor | tuple[()]:
+    def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor | tuple[()]:
         """Number of words of the source, (B, 1); `()` if they are not counted."""
         if self.word_starts is None:
             return ()
@@ -120,16 +122,23 @@ class BracketGrammar:
             words *= tf.cast(self.per_word * words + 3 <= self.max_length, tf.int32)
         return words
 
-    def start(self, batch_size: Tensor, beam_width: int) -> BracketState:
+    def start(self, known: Any, batch_size: Tensor, width: int) -> BracketState:
         """The state of empty lines."""
-        zeros = tf.zeros([batch_size, beam_width], tf.int32)
-        closers = tf.zeros([batch_size, beam_width, self.max_depth], tf.int32)
+        zeros = tf.zeros([batch_size, width], tf.int32)
+        closers = tf.zeros([batch_size, width, self.max_depth], tf.int32)
         return BracketState(closers, zeros, zeros, zeros)
 
     def step(
+        self, logits: Tensor, past: Past, state: BracketState, known: Tensor | tuple[()]
+    ) -> tuple[Tensor, BracketState]:
+        """Forbids every token that continues no tree. See `Constraint`."""
+        allowed, state = self.allowed(past.ids, state, known)
+        return forbid_tokens(logits, tf.logical_not(allowed)), state
+
+    def allowed(
         self, ids: Tensor, state: BracketState, known: Tensor | tuple[()]
     ) -> tuple[Tensor, BracketState]:
-        """Returns the allowed next tokens, boolean (B, W, V), and the next state. See `Grammar`."""
+        """Returns the allowed next tokens, boolean (B, W, V), and the state after `ids` (B, W)."""
         kind = tf.gather(self.kind, ids)  # (B, W), as are all conditions below
         state = self._after(ids, kind, state)
         inside = state.depth > 0

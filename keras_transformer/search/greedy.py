@@ -42,11 +42,10 @@ class IndependentSearch(Search):
         total = hypotheses.running + log_prob
         ends = self._ends(token, loop_inputs.count(position), loop_inputs)
         written = token * tf.cast(hypotheses.running > -np.inf, tf.int32)
-        hypotheses = Hypotheses(
+        hypotheses = hypotheses.extended(written, log_prob)._replace(
             ids=token,
             running=tf.where(ends, -np.inf, total),
             scores=tf.maximum(hypotheses.scores, tf.where(ends, total, -np.inf)),
-            history=tf.concat([hypotheses.history, tf.expand_dims(written, 2)], axis=2),
         )
         return hypotheses, None
 
@@ -66,6 +65,12 @@ class GreedySearch(IndependentSearch):
         min_length: int, the least number of generated tokens, end token included. The end token is
             forbidden before. Defaults to 0.
         allow_unknown: bool, whether the unknown token (1) may be generated. Defaults to `True`.
+        constraints: sequence of `Constraint`, which bias or forbid next tokens. Defaults to none.
+        token_scores: bool, whether the result has the log-probability of each token. Defaults to
+            `False`.
+        alignments: whether the result has the attention of each token to the source. `True` is the
+            mean of all heads of the decoder's last layer. A sequence of pairs of layer and head,
+            such as `[(-1, 0)]`, is the mean of these heads. Defaults to `False`.
 
     Call arguments: see `__call__`.
 
@@ -88,6 +93,6 @@ class GreedySearch(IndependentSearch):
         self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Returns the most likely tokens and their log-probabilities, each (B, 1)."""
-        forbidden = self._forbidden(loop_inputs.count(position))
+        forbidden = self._forbidden(position, loop_inputs)
         best, ids = top_candidates(log_probs, 1, forbidden)  # (B, 1, 1)
         return tf.cast(ids[..., 0], tf.int32), best[..., 0]

@@ -5,37 +5,48 @@ A source is either token ids or the arrays that a model's encoder reads.
 Shapes: B batch, S source length, P prompt length, Q prefix length.
 """
 
-import math
-import numbers
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import ProjectedMemory, SearchModel
+from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.decoding import START_IDS, Alignments, ProjectedMemory, SearchModel
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
-from keras_transformer.types import Tensor
+from keras_transformer.types import Array, Tensor
 
 SOURCE_IDS = "source_ids"
 Source = dict[str, Tensor]
-
-
-def check_number(
-    value: Any, name: str, kind: type, lowest: float, highest: float = math.inf
-) -> None:
-    """Raises unless `value` is a finite number of this kind, from `lowest` to `highest`."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
-        wanted = "an integer" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name} must be {wanted}, got {value!r} ({type(value).__name__}).")
-    if not lowest <= value <= highest or math.isinf(value):
-        raise ValueError(f"{name} must lie in [{lowest}, {highest}] and be finite, got {value}.")
 
 
 def check_flag(value: Any, name: str) -> None:
     """Raises `TypeError` unless `value` is `True` or `False`."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def checked_alignments(value: Any) -> Alignments:
+    """The option `alignments` of a search, with pairs as tuples.
+
+    Raises:
+        TypeError: `value` is neither a bool nor a sequence of pairs of integers.
+        ValueError: `value` is an empty sequence.
+    """
+    if isinstance(value, bool):
+        return value
+    try:
+        pairs = tuple((operator.index(layer), operator.index(head)) for layer, head in value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "alignments must be True, False or a list of pairs of layer and head, such as "
+            f"[(-1, 0)], got {value!r}."
+        ) from error
+    if not pairs:
+        raise ValueError("alignments has no pair of layer and head. Pass False for no alignments.")
+    return pairs
 
 
 def missing_methods(thing: Any, contract: type) -> str:
@@ -45,18 +56,19 @@ def missing_methods(thing: Any, contract: type) -> str:
 
 
 def read_inputs(
-    model: SearchModel, source: Any, max_length: Any, target_prefix: Any, min_length: int
+    model: SearchModel, source: Any, options: Mapping[str, Any], known: Mapping[str, Array]
 ) -> dict[str, Any]:
     """Checks the arguments of a search and converts them to tensors.
 
     Args:
         model: `SearchModel`.
-        source, max_length, target_prefix: as passed to the search.
-        min_length: the search's own.
+        source: as passed to the search.
+        options: dict from names to values, as passed to the search. `None` counts as not passed.
+        known: dict from the names of all options of the search to arrays of their dtype and rank.
 
     Returns:
-        A dict with "source", itself a dict of tensors, and with "max_length", int32 (B,), and
-        "target_prefix", int32 (B, Q), if they were passed.
+        A dict with "source", itself a dict of tensors, and with a tensor for each option that was
+        passed. The first axis of an option is the batch or 1, except for a scalar.
 
     Raises:
         TypeError, ValueError: if the model or an argument does not fit.
@@ -73,20 +85,37 @@ def read_inputs(
             "type(model).from_config(model.get_config()): keras.models.clone_model returns a plain "
             "functional model."
         )
+    options = {name: value for name, value in options.items() if value is not None}
+    if unknown := sorted(set(options) - set(known)):
+        raise TypeError(f"This search has no {', '.join(unknown)}. It has {', '.join(known)}.")
     source = _source_tensors(source, source_specs(model))
-    inputs = {}
-    if max_length is not None:
-        inputs["max_length"] = _max_lengths(max_length, source, min_length)
-    if target_prefix is not None:
-        inputs["target_prefix"] = integer_ids(target_prefix, "target_prefix")
+    inputs = {name: option_tensor(name, value, known[name]) for name, value in options.items()}
     first, *others = {**source, **inputs}.items()
+    size = first[1].shape[0]
     for name, tensor in others:
-        if not tensor.shape[:1].is_compatible_with(first[1].shape[:1]):
+        one_for_all = name in inputs and tensor.shape[:1] in ([], [1])
+        if not one_for_all and not tensor.shape[:1].is_compatible_with([size]):
             raise ValueError(
                 f"{name} must have the batch size of {first[0]}, but has shape {tensor.shape}; "
                 f"{first[0]} has {first[1].shape}."
             )
     return {"source": source, **inputs}
+
+
+def option_tensor(name: str, value: Any, default: Array) -> Tensor:
+    """The value of an option as a tensor with the dtype and the rank of its default."""
+    if name in CALL_OPTIONS and not tf.is_tensor(value) and np.ndim(value) == 0:
+        check_option(name, value.item() if isinstance(value, np.ndarray) else value)
+    tensor = tf.convert_to_tensor(value)
+    if default.ndim == 1 and tensor.shape.rank == 0:
+        tensor = tensor[tf.newaxis]
+    if default.dtype.kind == "i":
+        return integer_ids(tensor, name, default.ndim)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise TypeError(f"{name} must hold numbers, got dtype {tensor.dtype.name}.")
+    if tensor.shape.rank != default.ndim:
+        raise ValueError(f"{name} must have rank {default.ndim}, got shape {tensor.shape}.")
+    return tf.cast(tensor, default.dtype)
 
 
 def source_specs(model: SearchModel) -> dict[str, tf.TensorSpec]:
@@ -111,7 +140,7 @@ def _source_tensors(source: Any, specs: dict[str, tf.TensorSpec]) -> Source:
 
 
 def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
-    if spec.name == SOURCE_IDS:
+    if spec.name in (SOURCE_IDS, START_IDS):
         ids = tf.cast(integer_ids(array, spec.name, spec.shape.rank), spec.dtype)
         # A search starts from the first column, so an empty source needs one of padding.
         return tf.pad(ids, [[0, 0], [0, 1]]) if ids.shape[1] == 0 else ids
@@ -144,19 +173,6 @@ def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
     return tf.cast(ids, tf.int32)
 
 
-def _max_lengths(max_length: Any, source: Source, min_length: int) -> Tensor:
-    """`max_length`, one integer or one for each sentence, as int32 (B,)."""
-    if not tf.is_tensor(max_length) and np.ndim(max_length) == 0:
-        check_number(max_length, "max_length", numbers.Integral, 1)
-        if max_length < min_length:
-            raise ValueError(
-                f"max_length {max_length} is below the search's min_length {min_length}."
-            )
-    max_length = tf.convert_to_tensor(max_length)
-    max_length = integer_ids(max_length, "max_length", min(max_length.shape.rank, 1))
-    return max_length if max_length.shape.rank else tf.fill([batch_size_of(source)], max_length)
-
-
 def check_right_padded(ids: tf.Tensor, name: str) -> None:
     """Raises `ValueError` if a row of eager `ids` has padding before a token."""
     is_token = ids.numpy() != PAD_ID
@@ -185,18 +201,67 @@ def start_ids(model: SearchModel, source: Source) -> Tensor:
     return tf.fill([batch_size_of(source), 1], BEGIN_ID)
 
 
-def source_lengths(source: Source, memory: Any) -> Tensor:
+def source_lengths(source: Source, memory: Any) -> Tensor | None:
     """The length of each source without padding, int32 (B, 1).
 
-    Without token ids it is the length of the encoder's output.
+    Without token ids it is the length of the encoder's output, or `None` if it has none.
     """
     if SOURCE_IDS in source:
         mask = source[SOURCE_IDS] != PAD_ID
-    elif not isinstance(memory, ProjectedMemory):
-        raise ValueError("Cannot infer the source length. Pass max_length to the search.")
-    elif isinstance(memory.mask, tuple):  # no padding
-        keys, _ = memory.blocks[0]  # (B, H, S, K)
-        return tf.fill([batch_size_of(source), 1], tf.shape(keys)[2])
+    elif (projected := _projected(memory)) is None:
+        return None
+    elif isinstance(projected.mask, tuple):  # no padding
+        return tf.fill([batch_size_of(source), 1], projected.length)
     else:
-        mask = memory.mask
+        mask = projected.mask
     return tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
+
+
+def memory_length(model: SearchModel, memory: Any) -> Tensor:
+    """S, the length of the encoded source with its padding, an int32 scalar.
+
+    Raises:
+        ValueError: the model has no encoder of this package, so it cannot align.
+    """
+    projected = _projected(memory)
+    if projected is None:
+        raise ValueError(
+            f"The search has alignments, but {type(model).__name__} has no decoder that attends to "
+            "a source. Pass a Transformer, or a search without alignments."
+        )
+    return projected.length
+
+
+def _projected(memory: Any) -> ProjectedMemory | None:
+    """The encoded source in the memory of a model, or of a model around it."""
+    while not isinstance(memory, ProjectedMemory) and hasattr(memory, "memory"):
+        memory = memory.memory
+    return memory if isinstance(memory, ProjectedMemory) else None
+
+
+def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:
+    """`tensor` with a first axis of B instead of 1; scalars stay."""
+    if tensor.shape.rank == 0:
+        return tensor
+    return tf.broadcast_to(tensor, tf.concat([[batch_size], tf.shape(tensor)[1:]], axis=0))
+
+
+def length_limits(
+    lengths: Tensor | None, max_length: Tensor | None, batch_size: Tensor, extra: int
+) -> Tensor:
+    """The greatest number of tokens of each sentence, (B, 1).
+
+    Args:
+        lengths: int32 (B, 1), the length of each source; `None` if it is not known.
+        max_length: int32 (B,) or (1,), -1 for the default; `None` for the default everywhere.
+        batch_size: B, int32 scalar.
+        extra: by how many tokens the default is longer than the source.
+    """
+    if max_length is None:
+        if lengths is None:
+            raise ValueError("Cannot infer the source length. Pass max_length to the search.")
+        return extra + lengths
+    limit = for_each_sentence(max_length, batch_size)[:, tf.newaxis]
+    if lengths is None:
+        return limit
+    return tf.where(limit < 0, extra + lengths, limit)

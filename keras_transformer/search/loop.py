@@ -16,16 +16,22 @@ t steps so far.
 
 import abc
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, SearchModel, Shared
+from keras_transformer.decoding import Alignments, Cache, SearchModel, Shared
+from keras_transformer.search.constraints import Constraint, Past, constrain
 from keras_transformer.search.ranking import ListedScores, log_softmax
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
 
+# The fields of `Hypotheses` that grow by one column in each step.
+RECORDS = ("history", "token_scores", "alignments")
+# Replaces -inf in the records of hypotheses that do not exist: 0 times it is 0.
+LEAST_LOG_PROB = np.float32(-1e30)
 # The next phase begins when a quarter of the sentences of this phase have finished.
 UNFINISHED_SHARE = 0.75
 
@@ -37,21 +43,69 @@ class Hypotheses(NamedTuple):
         ids: int32 (B, W), the last token of each running hypothesis.
         running: float32 (B, W), the sum of its log-probabilities; -inf if there is none.
         scores: float32 (B, W), scores of the finished hypotheses; -inf if there is none.
-        history: int32 (B, W, t), all tokens so far. A beam search has 2W rows: the running
+        history: int32 (B, R, t), all tokens so far. R is W. In a beam search it is 2W: the running
             hypotheses in rows 0 to W - 1, the finished ones in rows W to 2W - 1.
+        token_scores: float32 (B, R, t), the log-probability of each token, or `()`.
+        alignments: float32 (B, R, t, S), the attention of each token to the source, or `()`. The
+            values after the end of a hypothesis have no meaning.
+        constraint_states: for each constraint of the search a nest of tensors (B, W, ...), its
+            state of each running hypothesis.
     """
 
     ids: Tensor
     running: Tensor
     scores: Tensor
     history: Tensor
+    token_scores: Tensor | tuple[()] = ()
+    alignments: Tensor | tuple[()] = ()
+    constraint_states: tuple[Any, ...] = ()
+
+    @property
+    def records(self) -> dict[str, Tensor]:
+        """The tensors that grow by one column in each step, by name."""
+        fields = self._asdict()
+        return {name: fields[name] for name in RECORDS if tf.is_tensor(fields[name])}
 
     def updated(self, sentences: Tensor, part: "Hypotheses") -> "Hypotheses":
-        """Replaces the hypotheses of some sentences; pads the history of all others with 0."""
+        """Replaces the hypotheses of some sentences; pads the records of all others with 0."""
         more = tf.shape(part.history)[2] - tf.shape(self.history)[2]
-        longer = self._replace(history=tf.pad(self.history, [[0, 0], [0, 0], [0, more]]))
-        put = functools.partial(tf.tensor_scatter_nd_update, indices=tf.expand_dims(sentences, 1))
-        return Hypotheses(*[put(old, updates=new) for old, new in zip(longer, part, strict=True)])
+        pads = [[0, 0], [0, 0], [0, more], [0, 0]]
+        longer = {name: tf.pad(x, pads[: x.shape.rank]) for name, x in self.records.items()}
+        places = tf.expand_dims(sentences, 1)
+        return tf.nest.map_structure(
+            lambda old, new: tf.tensor_scatter_nd_update(old, places, new),
+            self._replace(**longer),
+            part,
+        )
+
+    def attended(self, weights: Tensor) -> "Hypotheses":
+        """Appends the attention (B, W, S) of the step that chooses the next tokens."""
+        rest = tf.shape(self.alignments)[1] - tf.shape(weights)[1]  # finished hypotheses
+        column = tf.pad(weights, [[0, 0], [0, rest], [0, 0]])
+        column = tf.expand_dims(column, 2)  # (B, R, 1, S)
+        return self._replace(alignments=tf.concat([self.alignments, column], axis=2))
+
+    def extended(
+        self, tokens: Tensor, log_probs: Tensor, rows: Tensor | None = None
+    ) -> "Hypotheses":
+        """Appends one token to each row of the records.
+
+        Args:
+            tokens: int32 (B, R), 0 for a hypothesis that has finished.
+            log_probs: float32 (B, R), their log-probabilities.
+            rows: int64 (B, R), the row that each row continues; `None` if each continues itself.
+        """
+        records = self.records
+        if rows is not None:
+            records = {name: tf.gather(x, rows, batch_dims=1) for name, x in records.items()}
+        new = {"history": tokens}
+        if "token_scores" in records:
+            new["token_scores"] = tf.maximum(log_probs, LEAST_LOG_PROB)
+        longer = {
+            name: tf.concat([records[name], tf.expand_dims(column, 2)], axis=2)
+            for name, column in new.items()
+        }
+        return self._replace(**{**records, **longer})
 
 
 class GivenTokens(NamedTuple):
@@ -73,11 +127,16 @@ class LoopInputs(NamedTuple):
         limit: int32 (B, 1), the greatest number of generated tokens.
         given: `GivenTokens`; `()` if every sentence starts with one token and has no prefix.
         noise: float32 (T, B, W) in [0, 1), the random numbers of a sampling search, or `()`.
+        options: dict from names of `call_options` to scalars, or to tensors (B, 1): what the call
+            has passed for the steps.
+        known: for each constraint of the search what it has read, a nest of tensors.
     """
 
     limit: Tensor
     given: GivenTokens | tuple[()]
     noise: Any = ()
+    options: Mapping[str, Tensor] = {}
+    known: tuple[Any, ...] = ()
 
     def count(self, position: Tensor) -> Tensor:
         """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
@@ -89,10 +148,17 @@ class LoopInputs(NamedTuple):
 class StepSearch(Protocol):
     """The part of a search that the loop calls."""
 
+    constraints: Sequence[Constraint]
+
     @property
     @abc.abstractmethod
     def width(self) -> int:
         """W, the number of hypotheses of a sentence."""
+
+    @property
+    @abc.abstractmethod
+    def alignments(self) -> Alignments:
+        """The attention heads whose mean weights are recorded; `False` for none."""
 
     @abc.abstractmethod
     def advance(
@@ -107,12 +173,13 @@ class StepSearch(Protocol):
         Args:
             position: int32 scalar, the position of the last tokens.
             log_probs: float32 (B, W, V), log-probabilities of the next tokens.
-            hypotheses: `Hypotheses` before the step.
+            hypotheses: `Hypotheses` before the step. The states of the constraints have read `ids`.
             loop_inputs: `LoopInputs`.
 
         Returns:
             The next `Hypotheses`, and the number of the hypothesis that each of them continues,
-            int64 (B, W). `None` if each continues itself.
+            int64 (B, W). `None` if each continues itself. The loop reorders the states of the
+            constraints.
         """
 
 
@@ -147,9 +214,17 @@ def run(
             "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
         )
     rows = tf.TensorShape([None, search.width])
+    states = tf.nest.map_structure(
+        lambda x: tf.TensorShape([None, *x.shape[1:]]), hypotheses.constraint_states
+    )
     shapes = [
         tf.TensorShape([]),
-        Hypotheses(ids=rows, running=rows, scores=rows, history=tf.TensorShape([None] * 3)),
+        Hypotheses(rows, rows, rows, history=(), constraint_states=states)._replace(
+            **{
+                name: tf.TensorShape([None] * x.shape.rank)
+                for name, x in hypotheses.records.items()
+            }
+        ),
         # Sentences leave the batch, and axes that are empty at first may grow.
         tf.nest.map_structure(
             lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), cache
@@ -167,9 +242,9 @@ def run(
         chosen = tf.where(_going_on(tf.gather(hypotheses.running, sentences)))[:, 0]
         sentences = tf.gather(sentences, chosen)
         memory_part = take(memory, sentences)
-        limit, given = take((loop_inputs.limit, loop_inputs.given), sentences)
+        inputs_part = take(loop_inputs._replace(noise=()), sentences)
         noise = tf.nest.map_structure(lambda x: tf.gather(x, sentences, axis=1), loop_inputs.noise)
-        inputs_part = LoopInputs(limit, given, noise)
+        inputs_part = inputs_part._replace(noise=noise)
         enough = tf.shape(inputs_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
 
@@ -203,14 +278,24 @@ def add_token(
     cache: Cache,
 ) -> tuple[Tensor, Hypotheses, Cache]:
     """One step: returns position, hypotheses and cache after it."""
-    logits, cache = model.decode_step(hypotheses.ids, position, memory, cache)
-    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
-    if parents is not None:
-        reordered = tf.nest.map_structure(
-            lambda x: tf.gather(x, parents, batch_dims=1), cache.by_hypothesis
+    options = {"alignments": search.alignments} if search.alignments else {}
+    logits, cache, *weights = model.decode_step(hypotheses.ids, position, memory, cache, **options)
+    states = ()
+    if search.constraints:
+        history = hypotheses.history[:, : search.width]
+        past = Past(hypotheses.ids, history, loop_inputs.count(position))
+        logits, states = constrain(
+            search.constraints, logits, past, hypotheses.constraint_states, loop_inputs.known
         )
-        cache = cache._replace(by_hypothesis=reordered)
-    return position + 1, hypotheses, cache
+        hypotheses = hypotheses._replace(constraint_states=states)
+    if weights:
+        hypotheses = hypotheses.attended(*weights)
+    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
+    carried = cache.by_hypothesis, states
+    if parents is not None:
+        carried = tf.nest.map_structure(lambda x: tf.gather(x, parents, batch_dims=1), carried)
+    cache = cache._replace(by_hypothesis=carried[0])
+    return position + 1, hypotheses._replace(constraint_states=carried[1]), cache
 
 
 def _going_on(running: Tensor) -> Tensor:
@@ -219,9 +304,9 @@ def _going_on(running: Tensor) -> Tensor:
 
 
 def take(tensors: Any, rows: Tensor) -> Any:
-    """These rows of every tensor of a nest. `Shared` tensors stay whole."""
+    """These rows of every tensor of a nest. `Shared` tensors and scalars stay whole."""
     return tf.nest.map_structure(
-        lambda x: x if isinstance(x, Shared) else tf.gather(x, rows), tensors
+        lambda x: x if isinstance(x, Shared) or x.shape.rank == 0 else tf.gather(x, rows), tensors
     )
 
 
@@ -271,14 +356,18 @@ def given_at(
     return tokens, tf.maximum(log_probs, uncounted)
 
 
-def without_prompt(history: Tensor, prompt_length: Tensor) -> Tensor:
-    """Moves the tokens (B, W, t) of each sentence to the front, over its prompt; 0 at the end.
+def without_prompt(record: Tensor, prompt_length: Tensor) -> Tensor:
+    """Moves the tokens of each sentence to the front, over its prompt; 0 at the end.
 
     `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
+
+    Args:
+        record: (B, W, t), or (B, W, t, S).
+        prompt_length: int32 (B, 1).
     """
-    batch_size, width, length = tf.unstack(tf.shape(history))
-    padded = tf.pad(history, [[0, 0], [0, 0], [0, 1]])  # (B, W, t + 1)
+    batch_size, width, length, *rest = tf.unstack(tf.shape(record))
+    padded = tf.pad(record, [[0, 0], [0, 0], [0, 1], [0, 0]][: record.shape.rank])
     # The history does not hold position 0, hence the 1.
     column = tf.minimum(tf.range(length) + prompt_length - 1, length)  # (B, t)
     row = tf.reshape(tf.range(batch_size * width) * (length + 1), [batch_size, width, 1])
-    return tf.gather(tf.reshape(padded, [-1]), row + column[:, tf.newaxis])  # (B, W, t)
+    return tf.gather(tf.reshape(padded, [-1, *rest]), row + column[:, tf.newaxis])  # (B, W, t)

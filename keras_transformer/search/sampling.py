@@ -7,18 +7,19 @@ V vocabulary, C candidates.
 import numbers
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.call_options import check_number, check_option
 from keras_transformer.decoding import SearchModel
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.greedy import IndependentSearch
-from keras_transformer.search.inputs import Source, check_number, integer_ids, read_inputs
+from keras_transformer.search.inputs import Source
 from keras_transformer.search.loop import Hypotheses, LoopInputs
-from keras_transformer.search.ranking import ListedScores, forbid, top_candidates
+from keras_transformer.search.ranking import ListedScores, forbid, select, top_candidates
 from keras_transformer.types import Tensor
 
 # Random numbers are generated modulo this prime, by three rounds of x -> (x + constant)^5. Raising
@@ -105,10 +106,10 @@ class Sampling(IndependentSearch):
             (SavedModel, ONNX) holds the seed that was drawn while tracing, unless the call gets
             `seed` as a tensor.
         num_samples: int, W. Defaults to 1.
-        min_length, allow_unknown: as in `GreedySearch`.
+        min_length, allow_unknown, constraints, token_scores, alignments: as in
+            `GreedySearch`.
 
-    Call arguments: see `Search.__call__`, and
-        seed: int or int32 scalar tensor, in place of the constructor's.
+    Call arguments: see `Search.__call__`.
 
     Returns:
         `SearchResult` with ids (B, num_samples, T).
@@ -122,6 +123,11 @@ class Sampling(IndependentSearch):
     TensorShape([2, 3])
     """
 
+    options: ClassVar[tuple[str, ...]] = (
+        *IndependentSearch.options,
+        *("temperature", "top_k", "top_p", "seed"),
+    )
+
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -130,13 +136,10 @@ class Sampling(IndependentSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        tiny = np.finfo("float32").tiny
-        check_number(self.temperature, "temperature", numbers.Real, tiny)
-        check_number(self.top_k, "top_k", numbers.Integral, 0)
-        check_number(self.top_p, "top_p", numbers.Real, tiny, 1)
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            if getattr(self, name) is not None:
+                check_option(name, getattr(self, name))
         check_number(self.num_samples, "num_samples", numbers.Integral, 1)
-        if self.seed is not None:
-            check_number(self.seed, "seed", numbers.Integral, 0, PRIME - 1)
 
     @property
     def width(self) -> int:
@@ -144,21 +147,13 @@ class Sampling(IndependentSearch):
         return self.num_samples
 
     def __call__(
-        self,
-        model: SearchModel,
-        source_ids: Any,
-        max_length: Any = None,
-        *,
-        target_prefix: Any = None,
-        seed: Any = None,
+        self, model: SearchModel, source_ids: Any, max_length: Any = None, **options: Any
     ) -> SearchResult:
-        """Samples; see `Search.__call__` for all arguments except `seed`."""
-        if seed is None:
-            seed = secrets.randbelow(PRIME) if self.seed is None else self.seed
-        if not tf.is_tensor(seed):
-            check_number(seed, "seed", numbers.Integral, 0, PRIME - 1)
-        inputs = read_inputs(model, source_ids, max_length, target_prefix, self.min_length)
-        return self._search(model, {**inputs, "seed": integer_ids(seed, "seed", rank=0)})
+        """Samples; see `Search.__call__`."""
+        if options.get("seed") is None:
+            drawn = secrets.randbelow(PRIME) if self.seed is None else self.seed
+            options = {**options, "seed": drawn}
+        return super().__call__(model, source_ids, max_length, **options)
 
     def begin(
         self, model: SearchModel, inputs: dict[str, Any]
@@ -177,15 +172,17 @@ class Sampling(IndependentSearch):
         self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Draws the next tokens, int32 (B, W); returns them and their log-probabilities."""
-        values, ids = self._candidates(log_probs, loop_inputs.count(position))  # (B, W, C)
+        options = loop_inputs.options
+        values, ids = self._candidates(position, log_probs, loop_inputs)  # (B, W, C)
         # The peak is finite, so that the weights are 0, not NaN, if all tokens are forbidden.
         peak = tf.maximum(tf.reduce_max(values, axis=-1, keepdims=True), np.float32(-1e30))
-        weights = tf.exp((values - peak) / self.temperature)
+        weights = tf.exp((values - peak) / options.get("temperature", self.temperature))
         cumulative = tf.cumsum(weights, axis=-1)
         total = cumulative[..., -1:]
-        if self.top_p < 1:
+        top_p = options.get("top_p", self.top_p)
+        if tf.is_tensor(top_p) or top_p < 1:
             # Candidates are sorted: keep those that have less than `top_p` before them.
-            kept = tf.cast(cumulative - weights < self.top_p * total, tf.float32)
+            kept = tf.cast(cumulative - weights < top_p * total, tf.float32)
             total = tf.reduce_max(cumulative * kept, axis=-1, keepdims=True)  # (B, W, 1)
         # Inverse of the cumulative distribution: one random number for each token.
         drawn = tf.expand_dims(tf.gather(loop_inputs.noise, position), 2) * total  # (B, W, 1)
@@ -196,20 +193,38 @@ class Sampling(IndependentSearch):
         return tf.cast(token[..., 0], tf.int32), log_prob[..., 0]
 
     def _candidates(
-        self, log_probs: Tensor | ListedScores, count: Tensor
+        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities and ids of the candidates; no ids if all tokens are, in order."""
-        forbidden = self._forbidden(count)
+        forbidden, options = self._forbidden(position, loop_inputs), loop_inputs.options
+        top_k, top_p = (options.get(name, getattr(self, name)) for name in ("top_k", "top_p"))
         if self.top_k:
             values, ids = top_candidates(log_probs, self.top_k, forbidden)
-            rank = tf.cumsum(tf.cast(values > -np.inf, tf.int32), axis=-1)  # from 1
-            return tf.where(rank > self.top_k, -np.inf, values), ids
+            return _best(values, top_k), ids
         log_probs = tf.convert_to_tensor(log_probs)
-        if self.top_p < 1:
-            return top_candidates(log_probs, log_probs.shape[-1], forbidden)
-        return forbid(log_probs, np.arange(log_probs.shape[-1]), forbidden), None
+        size = log_probs.shape[-1]
+        every = forbid(log_probs, np.arange(size), forbidden)
+        if self.top_p == 1 and not {"top_k", "top_p"} & set(options):
+            return every, None
+        values, ids = top_candidates(log_probs, size, forbidden)
+        if "top_k" in options:
+            values = _best(values, tf.where(top_k > 0, top_k, size))
+        if self.top_p == 1:  # without a limit the same random number draws the same token
+            limited = tf.logical_or(top_k > 0, top_p < 1)
+            values = select(limited, values, every)
+            ids = tf.where(limited, ids, np.arange(size))
+        return values, ids
 
     def _result(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> SearchResult:
         scores, order = tf.math.top_k(hypotheses.scores, self.num_samples)  # (B, W)
-        history = tf.gather(hypotheses.history, order, batch_dims=1)
-        return super()._result(hypotheses._replace(scores=scores, history=history), loop_inputs)
+        records = {
+            name: tf.gather(record, order, batch_dims=1)
+            for name, record in hypotheses.records.items()
+        }
+        return super()._result(hypotheses._replace(scores=scores, **records), loop_inputs)
+
+
+def _best(values: Tensor, count: Tensor | int) -> Tensor:
+    """Sorted log-probabilities with -inf after the first `count` of those that are allowed."""
+    rank = tf.cumsum(tf.cast(values > -np.inf, tf.int32), axis=-1)  # from 1
+    return tf.where(rank > count, -np.inf, values)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, CachedDecoding, Shared
+from keras_transformer.decoding import Alignments, Cache, CachedDecoding, Shared
 from keras_transformer.search.ranking import LEAST_LISTED, NOT_LISTED, ListedScores
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -156,10 +156,18 @@ class Shortlisted:
         return ShortMemory(self.model.encode(source_ids), bias, Shared(kernel), Shared(ids))
 
     def decode_step(
-        self, ids: Tensor, position: Tensor, memory: ShortMemory, cache: Cache
-    ) -> tuple[ListedScores, Cache]:
+        self,
+        ids: Tensor,
+        position: Tensor,
+        memory: ShortMemory,
+        cache: Cache,
+        alignments: Alignments = False,
+    ) -> tuple[Any, ...]:
         """Computes the logits of the candidates; all other ids have the logit `NOT_LISTED`."""
-        vectors, cache = self.model.decode_vectors(ids, position, memory.memory, cache)
+        vectors, cache, *weights = self.model.decode_vectors(
+            ids, position, memory.memory, cache, alignments
+        )
         logits = tf.matmul(tf.cast(vectors, tf.float32), memory.kernel.tensor)  # (B, W, K)
         logits += memory.bias[:, tf.newaxis]
-        return ListedScores(logits, memory.ids.tensor, len(self.shortlist.always)), cache
+        scores = ListedScores(logits, memory.ids.tensor, len(self.shortlist.always))
+        return scores, cache, *weights

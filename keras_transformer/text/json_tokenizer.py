@@ -58,6 +58,12 @@ class JsonTokenizer:
         """Number of ids, special ones included."""
         return 1 + max(self._tokenizer.get_vocab().values())
 
+    @property
+    def added_ids(self) -> dict[str, int]:
+        """Id of each token that was added to the vocabulary, such as `<|en|>` of Whisper."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: id for id, token in added.items()}
+
     @overload
     def encode(self, text: str) -> list[int]: ...
 

@@ -2,7 +2,8 @@
 
 Losses, metrics and schedules use Keras only. `distribution` is the base of all models; its training
 steps for TensorFlow are in `steps`. Callbacks are in `callbacks`, `checkpoints` and `resume`;
-`fit_call` and `run_state` belong to `resume`. Keras' own `fit` is the trainer.
+`fit_call` and `run_state` belong to `resume`. `alignment` has guided alignment. Keras' own `fit` is
+the trainer.
 
 Put a new loss, metric, schedule or callback into the file of that name.
 """

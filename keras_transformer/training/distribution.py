@@ -92,7 +92,8 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     Works with any optimizer, with mixed precision, clipping, moving averages and schedules. The
     loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over target tokens,
     for Keras' own losses over rows (over unmasked positions, if the output has a Keras mask).
-    Several losses, for several outputs, are exact if all of them are Keras' own.
+    Several losses, for several outputs, are exact if all of them are Keras' own, or if all are
+    this package's and count the same tokens.
 
     With `accumulate=k`, each update uses k batches of the dataset: its gradient is the gradient of
     the mean over the k batches together, on all replicas, whatever their sizes. Use it instead of

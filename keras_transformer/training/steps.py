@@ -180,8 +180,11 @@ def _loss_and_weight(
         rows: number of rows of this replica.
         y, y_pred, sample_weight: as in a loss.
     """
-    if isinstance(function, ReplicaLoss):  # it is scaled already
-        return loss, function.batch_weight(y, sample_weight)
+    parts = tf.nest.flatten(function)
+    if parts and all(isinstance(part, ReplicaLoss) for part in parts):
+        # The losses of several outputs count the same tokens or rows.
+        weights = tf.nest.flatten(sample_weight) or [None]
+        return loss, parts[0].batch_weight(tf.nest.flatten(y)[0], weights[0])
     weight = rows
     mask = getattr(y_pred, "_keras_mask", None)
     if mask is not None:  # Keras' losses are means over the True positions of a mask
@@ -189,7 +192,7 @@ def _loss_and_weight(
     if getattr(function, "ignore_class", None) is not None:  # the mean is over the other labels
         counts = tf.not_equal(y, tf.cast(function.ignore_class, y.dtype))
         weight = tf.reduce_sum(tf.cast(counts, "float32"))
-    if any(isinstance(part, ReplicaLoss) for part in tf.nest.flatten(function)):
+    if any(isinstance(part, ReplicaLoss) for part in parts):
         return loss, weight  # at least one of several losses is scaled already
     if getattr(function, "reduction", None) == "sum":
         return loss, weight  # the sums of the replicas add up without a scale

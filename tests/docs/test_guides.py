@@ -67,7 +67,7 @@ GUIDES = {
         starts_from=MODEL_FILES,
     ),
     "encoders": Guide(("out/listener/artefact.json",)),
-    "grammars": Guide(("out/dates/artefact.json",)),
+    "control": Guide(("out/dates/artefact.json",)),
     "serve": Guide(("out.txt",), starts_from=("out/onnx", "out/onnx_text"), serves=True),
     "browser": Guide(
         ("site/models/en-de/artefact.json", "site/models/en-de-attention/artefact.json"),

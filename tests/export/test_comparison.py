@@ -162,7 +162,7 @@ def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
         embedding = model.get_layer("token_embedding")
         embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 1, bias, 0.0))
         task = SearchTask(model, kt.GreedySearch(), 3)
-        spreads.append(task.rescore({"source_ids": source}, token_ids)[1])
+        spreads.append(task.forced({"source_ids": source}, token_ids).spread)
     np.testing.assert_allclose(*spreads, rtol=0.1)
 
 

@@ -57,6 +57,13 @@ def test_arguments_choose_the_search():
         "--sampling", "--temperature", "0.5", "--top-k", "5", "--top-p", "0.9", "--num-samples", "3"
     )
     assert cli.chosen_search(sampling, model) == Sampling(0.5, 5, 0.9, num_samples=3)
+    explained = arguments("--greedy", "--token-scores", "--alignments=-1:0,1:2")
+    expected = GreedySearch(token_scores=True, alignments=[(-1, 0), (1, 2)])
+    assert cli.chosen_search(explained, model) == expected
+    assert cli.chosen_search(arguments("--alignments"), model) == BeamSearch(alignments=True)
+    for wrong in (("--alignments", "1"), ("--alignments", "1:x"), ("--forward", "--token-scores")):
+        with pytest.raises(SystemExit):
+            arguments(*wrong)
 
 
 def test_exports_a_translator_in_integers_and_writes_progress(saved, tmp_path, capfd):

@@ -47,7 +47,9 @@ MODEL = """
 reverse (int32[batch, source_length] source_ids)
     => (int32[batch, beam, target_length] token_ids, float[batch, beam] scores)
 <int32[{size}] table = {{{table}}}, int32 pad = {{{pad}}}, int64 one = {{1}},
-    int64[1] last_axis = {{1}}, float[1, 2] difference = {{0, -1}}, float thousandth = {{-0.001}}>
+    int64[1] last_axis = {{1}}, int32[1] zero = {{0}}, int32[1] target_axis = {{2}},
+    int32[1] max_length = {{1000}}, float[1, 2] difference = {{0, -1}},
+    float thousandth = {{-0.001}}>
 {{
     is_pad = Equal (source_ids, pad)
     is_token = Not (is_pad)
@@ -58,7 +60,8 @@ reverse (int32[batch, source_length] source_ids)
     moved = Gather (table, reverse)
     first = Unsqueeze (moved, last_axis)
     second = Unsqueeze (source_ids, last_axis)
-    token_ids = Concat <axis = 1> (first, second)
+    both = Concat <axis = 1> (first, second)
+    token_ids = Slice (both, zero, max_length, target_axis)
     sum = ReduceSum (source_ids, last_axis)
     float_sum = Cast <to = 1> (sum)
     best = Mul (float_sum, thousandth)
@@ -88,8 +91,14 @@ def model(vocab_size, known=None, score=None):
         made.graph.initializer.append(
             onnx.numpy_helper.from_array(np.array(score, np.float32), "score")
         )
+    # An initializer that is an input too is its default.
+    rows = onnx.helper.make_tensor_value_info("max_length", onnx.TensorProto.INT32, ["rows"])
+    made.graph.input.append(rows)
     onnx.checker.check_model(made, full_check=True)
     return made.SerializeToString()
+
+
+OPTIONS = [{"name": "max_length", "dtype": "int32", "axes": ["rows"], "default": [1000]}]
 
 
 def described(name, dtype):
@@ -128,6 +137,7 @@ def write(folder, tokenizer, model_bytes=None, files=(), **fields):
             name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
             for name, data in content.items()
         },
+        **({} if model_bytes else {"options": OPTIONS}),
         **fields,
     }
     (folder / signature.MANIFEST_FILE).write_bytes(seal(manifest))

@@ -15,6 +15,7 @@ from helpers.published import torch, transformers
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
 from keras_transformer.importers import gpt2
+from keras_transformer.padding import pad_rows
 
 SIZES = {"vocab_size": 41, "n_positions": 29, "n_embd": 16, "n_layer": 2, "n_head": 2}
 VARIANTS = {
@@ -40,10 +41,11 @@ class Origin:
         self.ours = gpt2.load_model(folder)
         self.order = gpt2.row_order(gpt2.read_config(folder))
 
-    def generate(self, prompts, beams):
+    def generate(self, prompts, beams, words=(), **options):
         """Our ids that `transformers` writes, a list a prompt. It wants padding on the left."""
         left = np.array([np.roll(row, (row == 0).sum()) for row in prompts])
-        never = {self.config.bos_token_id} - {self.config.eos_token_id}
+        never = [[id] for id in {self.config.bos_token_id} - {self.config.eos_token_id}]
+        never += [[int(self.order[id]) for id in word] for word in words]
         with torch.no_grad():
             generated = self.model.generate(
                 input_ids=published.theirs(self.order, left),
@@ -52,8 +54,9 @@ class Origin:
                 num_beams=beams,
                 do_sample=False,
                 pad_token_id=self.config.eos_token_id,
-                bad_words_ids=[[id] for id in never] or None,
+                bad_words_ids=never or None,
                 **({"length_penalty": 0.0} if beams > 1 else {}),
+                **options,
             )
         return published.tokens(self.order, generated[:, left.shape[1] :], end=3)
 
@@ -116,6 +119,32 @@ def test_onnx_runtime_writes_what_generate_writes(origins, tmp_path):
     prompts = published.ids(len(origin.order), end=False)
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": prompts})
     assert published.found(token_ids) == origin.generate(prompts, 1)
+
+
+def test_rules_are_those_of_generate(origins, tmp_path):
+    """In Keras and in ONNX Runtime. Beams of `transformers` scale log-probabilities, not logits."""
+    origin = origins("other ids")
+    random = np.random.default_rng(3)
+    prompts = random.integers(4, len(origin.order), size=(97, 5)).astype("int32")
+    prompts[:, 0] = 2  # the begin token
+    free = origin.generate(prompts, 1)
+    words = [free[0][:1], free[1][:2], free[2][1:4]]
+    rules = [kt.NoRepeatNgrams(2), kt.ForbiddenWords(words[:1])]
+    theirs = {"no_repeat_ngram_size": 2, "min_new_tokens": 4, "words": words}
+    ours = {"forbidden_words": pad_rows(words[1:])[None], "min_length": np.array([5], "int32")}
+    search = kt.BeamSearch(3, length_penalty=0.0, constraints=rules)
+    found = published.found(search(origin.ours, prompts, MAX_LENGTH, **ours).ids)
+    assert found == origin.generate(prompts, 3, **theirs) != origin.generate(prompts, 3)
+    search = kt.GreedySearch(constraints=[kt.RepetitionPenalty(1.0), *rules])
+    penalty = np.array(1.3, "float32")
+    result = search(origin.ours, prompts, MAX_LENGTH, repetition_penalty=penalty, **ours)
+    expected = origin.generate(prompts, 1, repetition_penalty=1.3, **theirs)
+    assert published.found(result.ids) == expected != free
+    options = {"max_length": MAX_LENGTH, "options": ["min_length"], "verbose": False}
+    export_onnx(origin.ours, tmp_path / "onnx", search=search, **options)
+    inputs = {"source_ids": prompts, "repetition_penalty": penalty, **ours}
+    token_ids, _ = exports.session(tmp_path / "onnx").run(None, inputs)
+    assert published.found(token_ids) == expected
 
 
 def test_names_without_the_head_are_known(origin):

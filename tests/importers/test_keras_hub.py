@@ -119,7 +119,7 @@ def test_scores_of_other_searches_are_those_of_the_forward_pass(name, origins):
     prompts = origin.prompts[:13]
     result = search(origin.model, prompts, NEW)
     task = SearchTask(origin.model, search, NEW)
-    expected, _ = task.rescore({"source_ids": prompts}, np.asarray(result.ids))
+    expected = task.forced({"source_ids": prompts}, np.asarray(result.ids)).scores
     np.testing.assert_allclose(result.scores, expected, rtol=1e-4, atol=1e-4)
     assert (np.asarray(result.ids)[:, 0] != np.asarray(result.ids)[:, 1]).any(axis=1).mean() > 0.9
 
@@ -175,7 +175,7 @@ def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
     search, ids = kt.BeamSearch(2), hub_tasks.prompts(model, rows=5)
     export_onnx(model, tmp_path / "out", search=search, max_length=5, verbose=False)
     tokens, scores = exports.session(tmp_path / "out").run(None, {"source_ids": ids})
-    again, _ = SearchTask(model, search, 5).rescore({"source_ids": ids}, tokens)
+    again = SearchTask(model, search, 5).forced({"source_ids": ids}, tokens).scores
     np.testing.assert_allclose(scores, again, rtol=0.05)
 
 

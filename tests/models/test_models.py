@@ -328,7 +328,7 @@ ARGUMENTS = {
 CAUSAL = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
 ENCODER = {name: value for name, value in CAUSAL.items() if "output" not in name}
 CLASSES = [
-    (Transformer, {**ARGUMENTS, "recurrent_decoder": True}),
+    (Transformer, {**ARGUMENTS, "recurrent_decoder": True, "reads_end": False}),
     (TransformerEncoder, {**ENCODER, "num_segments": 3}),
     (CausalTransformer, CAUSAL),
 ]
@@ -336,7 +336,7 @@ CLASSES = [
 
 @pytest.mark.parametrize("cls, config", CLASSES)
 def test_the_configuration_is_complete(cls, config):
-    check_config(cls, config, elsewhere=["encoder"])
+    check_config(cls, config, elsewhere=["encoder", "reads_start"])
     named = cls(**{**config, "dtype": "mixed_bfloat16", "name": "given"})
     assert named.name == "given" and named.get_config()["name"] == "given"
     again = cls.from_config(named.get_config())

@@ -30,7 +30,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 # a module or for a whole folder, and the longest that fits counts. The package's own page is
 # called as the package is.
 FLOORS = (
-    {"special_ids", "padding", "files", "startup", "types"},
+    {"call_options", "special_ids", "padding", "files", "startup", "types"},
     {
         "text",
         "data.examples",
@@ -66,7 +66,10 @@ KERAS_ONLY = ("layers", "decoding", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # What one module of the runtime imports when it is asked to, and the extra leaves out.
-LATE = {"export.runtime.session": {"onnxruntime_extensions"}}
+LATE = {
+    "export.runtime.session": {"onnxruntime_extensions"},
+    "export.runtime.sound": {"av"},
+}
 # What the extra `ray` installs beside that.
 RAY = {"pyarrow", "ray"}
 # Who may import a module whose name is computed, which nobody can follow by reading.

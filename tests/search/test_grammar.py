@@ -16,6 +16,7 @@ from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
 from keras_transformer.padding import pad_rows
+from keras_transformer.search import forbid_tokens
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 NUMBERED = [*SPECIAL, "▁(S", "▁(NP", "▁)NP", "▁)S", "▁1", "▁2", "▁3", "▁DT", "▁NN"]
@@ -31,10 +32,10 @@ def spelled(pieces, ids):
 
 def after(grammar, ids, words=None):
     """Which tokens may follow `ids`, set of int."""
-    state = grammar.start(1, 1)
     known = () if words is None else tf.constant([[words]])
+    state = grammar.start(known, 1, 1)
     for token in [2, *ids]:
-        allowed, state = grammar.step(tf.constant([[token]]), state, known)
+        allowed, state = grammar.allowed(tf.constant([[token]]), state, known)
     return set(np.flatnonzero(allowed[0, 0]))
 
 
@@ -68,11 +69,11 @@ def trees(pieces, words, depth, first=1):
 def followed(grammar, lines, words):
     """What the grammar lets follow each beginning of each line: dict from its ids to a set."""
     ids = pad_rows([[2, *line] for line in lines])
-    state = grammar.start(len(lines), 1)
     known = () if words is None else tf.constant(words)[:, None]
+    state = grammar.start(known, len(lines), 1)
     found = {}
     for length in range(ids.shape[1]):
-        allowed, state = grammar.step(tf.constant(ids[:, length : length + 1]), state, known)
+        allowed, state = grammar.allowed(tf.constant(ids[:, length : length + 1]), state, known)
         for line, count, row in zip(lines, words or lines, allowed.numpy()[:, 0], strict=True):
             if length <= len(line):
                 found[line[:length], words and count] = set(np.flatnonzero(row))
@@ -113,7 +114,7 @@ def test_every_line_ends_within_its_length(pieces, most, counted):
     words = words if counted else None
     assert followed(grammar, lines, words) == follows(lines, words)
     sources = np.array([[4] * count + [3] * (8 - count) for count in range(8)])
-    assert grammar.read(sources)[:, 0].numpy().tolist() == [*range(most + 1), *[0] * (7 - most)]
+    assert grammar.read(sources, {})[:, 0].numpy().tolist() == [*range(most + 1), *[0] * (7 - most)]
 
 
 def test_words_that_are_not_counted_may_be_any_number():
@@ -124,14 +125,14 @@ def test_words_that_are_not_counted_may_be_any_number():
     assert after(grammar, [4, 7, 6]) == {3}
     grammar = kt.BracketGrammar(NUMBERED)
     assert after(grammar, [4, 8, 11, 9, 11, 10, 12]) == {7}  # there is no number 4
-    assert grammar.read(SOURCES) == ()
+    assert grammar.read(SOURCES, {}) == ()
 
 
 def test_words_are_counted_as_they_begin():
     grammar = kt.BracketGrammar(NUMBERED, STARTS)
-    assert grammar.read(SOURCES).numpy().tolist() == [[n] for n in WORDS]
-    assert grammar.read({"source_ids": SOURCES}).numpy().tolist() == [[n] for n in WORDS]
-    assert grammar.read(np.array([[4, 4, 4, 4]])).numpy() == 0  # there are three numbers
+    assert grammar.read(SOURCES, {}).numpy().tolist() == [[n] for n in WORDS]
+    assert grammar.read({"source_ids": SOURCES}, {}).numpy().tolist() == [[n] for n in WORDS]
+    assert grammar.read(np.array([[4, 4, 4, 4]]), {}).numpy() == 0  # there are three numbers
 
 
 def test_a_line_of_each_tree_is_allowed():
@@ -143,9 +144,9 @@ def test_a_line_of_each_tree_is_allowed():
     for line in lines[:20]:
         ids = tokenizer.encode(line)
         known = tf.constant([[max(int(token) for token in line.split() if token.isdigit())]])
-        state = grammar.start(1, 1)
+        state = grammar.start(known, 1, 1)
         for token, following in itertools.pairwise([2, *ids, 3]):
-            allowed, state = grammar.step(tf.constant([[token]]), state, known)
+            allowed, state = grammar.allowed(tf.constant([[token]]), state, known)
             assert bool(allowed[0, 0, following]), line
 
 
@@ -169,6 +170,10 @@ def random_model(pieces=NUMBERED, **options):
 SEARCHES = [kt.GreedySearch(), kt.BeamSearch(5), kt.Sampling(num_samples=3, top_k=4, seed=7)]
 
 
+def held_to(search, *constraints):
+    return type(search)(**search.get_config() | {"constraints": constraints})
+
+
 @pytest.mark.parametrize(
     "search, pieces",
     [
@@ -181,8 +186,8 @@ SEARCHES = [kt.GreedySearch(), kt.BeamSearch(5), kt.Sampling(num_samples=3, top_
 )
 def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
     model = random_model(pieces)
-    grammar = kt.BracketGrammar(pieces, STARTS, max_depth=3)
-    found = search(kt.Constrained(model, grammar), SOURCES, 61)
+    search = held_to(search, kt.BracketGrammar(pieces, STARTS, max_depth=3))
+    found = search(model, SOURCES, 61)
     for count, rows, scores in zip(WORDS, found.ids.numpy(), found.scores.numpy(), strict=True):
         there = rows[scores > -np.inf]
         assert len(there) > 0
@@ -201,7 +206,7 @@ def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
     penalty = ((5 + len(best)) / 6) ** getattr(search, "length_penalty", 0.0)
     np.testing.assert_allclose(score, own / penalty, rtol=1e-5)
     # A result does not depend on the rest of the batch; what is drawn depends on the source.
-    alone = search(kt.Constrained(model, grammar), SOURCES[1:2, :2], 61)
+    alone = search(model, SOURCES[1:2, :2], 61)
     assert (
         alone.ids.numpy()[0, 0].tolist() == found.ids.numpy()[1, 0, : alone.ids.shape[2]].tolist()
     )
@@ -209,7 +214,8 @@ def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
 
 def test_greedy_takes_the_likeliest_token_of_those_allowed():
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS, max_depth=3)
-    found = kt.GreedySearch()(kt.Constrained(model, grammar), SOURCES[:1], 61).ids.numpy()[0, 0]
+    search = kt.GreedySearch(constraints=[grammar])
+    found = search(model, SOURCES[:1], 61).ids.numpy()[0, 0]
     ids = []
     while ids[-1:] != [3]:
         inputs = {"source_ids": SOURCES[:1], "target_ids": np.array([[2, *ids]], "int32")}
@@ -225,7 +231,8 @@ def test_given_tokens_are_held_to_the_grammar():
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
     prefix = np.array([[5, 4], [8, 0]], "int32")  # "(NP (S", and "1", which opens nothing
     for search in (kt.GreedySearch(), kt.BeamSearch(2)):
-        result = search(kt.Constrained(model, grammar), SOURCES[:2], 31, target_prefix=prefix)
+        search = held_to(search, grammar)
+        result = search(model, SOURCES[:2], 31, target_prefix=prefix)
         assert result.ids.numpy()[0, 0, :2].tolist() == [5, 4]
         assert result.scores.numpy()[0, 0] > -np.inf == result.scores.numpy()[1, 0]
         assert not result.ids.numpy()[1].any()
@@ -236,30 +243,31 @@ def test_a_shortlist_and_a_grammar_go_together():
     table = np.full((len(STARTS), 1), 4)  # "(S" alone may be opened
     shortlist = kt.Shortlist(table, np.isin(np.arange(len(NUMBERED)), [3, 7, 8, 9, 10, 12]))
     grammar = kt.BracketGrammar(NUMBERED, STARTS, max_depth=2)
-    model = kt.Constrained(kt.Shortlisted(model, shortlist), grammar)
-    for ids in kt.BeamSearch(3)(model, SOURCES[:1], 31).ids.numpy()[0]:
+    search = kt.BeamSearch(3, constraints=[grammar])
+    for ids in search(kt.Shortlisted(model, shortlist), SOURCES[:1], 31).ids.numpy()[0]:
         line = spelled(NUMBERED, ids[ids > 3])
         assert len(tagged_words(from_brackets(line))) == 2
         assert not {"(NP", "DT"} & set(line.split())
 
 
-class Odd:
-    """Tokens from 4 on that are odd, and then the end: a grammar that knows the source."""
+class Odd(kt.Constraint):
+    """Tokens from 4 on that are odd, and then the end: a constraint that reads the source."""
 
     def __init__(self, size):
         self.ids = np.arange(size)
 
-    def read(self, source):
+    def read(self, source, inputs):
         return tf.reduce_sum(tf.cast(source > 3, tf.int32), axis=1, keepdims=True)
 
-    def start(self, batch_size, beam_width):
-        return {"count": tf.zeros([batch_size, beam_width], tf.int32)}
+    def start(self, known, batch_size, width):
+        return {"count": tf.zeros([batch_size, width], tf.int32)}
 
-    def step(self, ids, state, known):
-        count = state["count"] + tf.cast(ids > 3, tf.int32)
+    def step(self, logits, past, state, known):
+        count = state["count"] + tf.cast(past.ids > 3, tf.int32)
         going = tf.expand_dims(count < known, 2)
         odd = (self.ids > 3) & (self.ids % 2 == 1)
-        return (going & odd) | (~going & (self.ids == 3)), {"count": count}
+        allowed = (going & odd) | (~going & (self.ids == 3))
+        return forbid_tokens(logits, ~allowed), {"count": count}
 
 
 @pytest.mark.parametrize(
@@ -272,14 +280,13 @@ class Odd:
 )
 def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
     model = random_model()
-    options = dict(max_length=41, grammar=grammar, samples=[SOURCES], verbose=False)
+    search = held_to(search, grammar)
+    options = dict(max_length=41, samples=[SOURCES], verbose=False)
     export_onnx(model, tmp_path / "onnx", None, search, **options)
     session = open_session(read_artefact(tmp_path / "onnx"), threads=1)
     seed = {"seed": np.array(11, np.int32)} if isinstance(search, kt.Sampling) else {}
     ids, scores = session.run(["token_ids", "scores"], {"source_ids": SOURCES, **seed})
-    expected = search(
-        kt.Constrained(model, grammar), SOURCES, 41, **{key: int(seed[key]) for key in seed}
-    )
+    expected = search(model, SOURCES, 41, **seed)
     np.testing.assert_array_equal(ids, expected.ids)
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
     if seed:
@@ -291,19 +298,11 @@ def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
         np.testing.assert_array_equal(found["token_ids"], expected.ids)
 
 
-def test_what_is_no_grammar_is_refused(tmp_path):
-    model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
-    with pytest.raises(TypeError, match="str has no read, start, step, so it is not a grammar"):
-        kt.Constrained(model, "brackets")
-    with pytest.raises(ValueError, match="vocabulary of 13 ids, but the grammar has 9"):
-        kt.GreedySearch()(kt.Constrained(model, kt.BracketGrammar(PLAIN)), SOURCES, 5)
-    with pytest.raises(ValueError, match="pass a search, or leave the grammar out"):
-        export_onnx(model, tmp_path / "out", grammar=grammar)
-    with pytest.raises(ValueError, match="no place for the state of a grammar"):
-        export_onnx(
-            model, tmp_path / "out", None, kt.GreedySearch(), layout="steps", grammar=grammar
-        )
-    assert not any(tmp_path.iterdir())
+def test_what_is_no_constraint_is_refused():
+    with pytest.raises(TypeError, match="str has no inputs, read, start, step, so it is not a con"):
+        kt.GreedySearch(constraints=["brackets"])
+    with pytest.raises(ValueError, match="vocabulary of 13 ids, but the constraint has 9"):
+        kt.GreedySearch(constraints=[kt.BracketGrammar(PLAIN)])(random_model(), SOURCES, 5)
 
 
 @pytest.mark.parametrize(

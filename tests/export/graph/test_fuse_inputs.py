@@ -90,6 +90,16 @@ def test_every_norm_and_attention_is_one_operator(build, most):
         np.testing.assert_allclose(found, model(x)[:batch], rtol=1e-4, atol=1e-5)
 
 
+def test_long_sequences_are_projected_before_the_attention():
+    keras.utils.set_random_seed(5)
+    x = keras.Input((fuse_attention.LONG, 12), name="x")
+    model = keras.Model(x, blocks(x))
+    exported = fused(model)
+    found = operators(exported)
+    assert found["MultiHeadAttention"] == BLOCKS and not found["Attention"]
+    check(model, exported, x=numbers(1, fuse_attention.LONG, 12))
+
+
 def test_rotary_models_take_an_empty_batch():
     model = tiny("encode", vocab_size=50, num_layers=1, positions="rotary")
     exported = fused(model)
@@ -157,6 +167,36 @@ def test_a_line_from_0_to_1_is_a_hard_sigmoid(offset, low, high, slope, is_fused
     before = parsed(LINE.format(offset, low, high, slope))
     after = fused(before)
     assert operators(after)["HardSigmoid"] == is_fused
+    x = np.linspace(-7, 7, 33, dtype="float32").reshape(11, 3)
+    np.testing.assert_allclose(run(after, x=x)[0], run(before, x=x)[0], atol=1e-6)
+
+
+CURVE = """
+main (float[N, 3] x) => (float[N, 3] y)
+<float half = {{{}}}, float one = {{{}}}, float scale = {{{}}}> {{
+    halved = Mul(half, x)
+    opposite = Neg(x)
+    scaled = Mul(opposite, scale)
+    error = Erf(scaled)
+    rest = Sub(one, error)
+    y = Mul(halved, rest)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "half, one, scale, is_fused",
+    [
+        (0.5, 1.0, 0.5**0.5, True),
+        (0.4, 1.0, 0.5**0.5, False),
+        (0.5, 2.0, 0.5**0.5, False),
+        (0.5, 1.0, 0.8, False),
+    ],
+)
+def test_the_exact_gelu_is_one_operator(half, one, scale, is_fused):
+    before = parsed(CURVE.format(half, one, scale))
+    after = fused(before)
+    assert operators(after)["Gelu"] == is_fused
     x = np.linspace(-7, 7, 33, dtype="float32").reshape(11, 3)
     np.testing.assert_allclose(run(after, x=x)[0], run(before, x=x)[0], atol=1e-6)
 

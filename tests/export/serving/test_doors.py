@@ -75,6 +75,26 @@ def test_tritonclient_gets_what_translator_gives(triton, expected):
     assert [tuple(result["texts"]) for result in results] == [one.texts for one in expected]
 
 
+def test_options_of_the_search_come_with_a_request(triton, running, folder):
+    module, client = triton
+    lines = artefacts.LINES
+    answer = client.infer("en-de", [tensor(module, lines)], parameters={"max_length": 2})
+    texts = [text.decode() for text in answer.as_numpy("text")]
+    expected = Translator(folder).translate(lines, max_length=2)
+    assert texts == expected != Translator(folder).translate(lines)
+    data = "\n".join(lines).encode()
+    _, _, body = running.request("POST", "/lines/en-de?max_length=2", data)
+    assert body.decode().splitlines() == expected
+    for query, words in {
+        "beam_width=2": "en-de does not take beam_width. Its options are: max_length",
+        "max_length=two": "max_length is an integer",
+        "max_length=0": "max_length must lie in",
+        "length=2": "Options are format, seed, max_length.",
+    }.items():
+        status, _, body = running.request("POST", f"/lines/en-de?{query}", b"two dogs")
+        assert status == 400 and words in body.decode()
+
+
 def test_json_and_binary_data_say_the_same(running):
     with HttpClient(f"127.0.0.1:{running.port}") as client:
         for binary_in in (True, False):

@@ -124,10 +124,10 @@ def test_workers_have_their_own_sessions_as_far_as_memory_goes(
     monkeypatch.setattr(engine_module, "SESSION_BYTES", int(copies * size))
     all_here, used, results = threading.Barrier(3, timeout=60), set(), Translator.results
 
-    def recorded(runner, *arguments):
+    def recorded(runner, *arguments, **options):
         used.add(id(runner))
         all_here.wait()  # three batches at the same time
-        return results(runner, *arguments)
+        return results(runner, *arguments, **options)
 
     monkeypatch.setattr(Translator, "results", recorded)
 

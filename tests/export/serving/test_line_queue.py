@@ -53,11 +53,11 @@ async def settled():
         await asyncio.sleep(0)
 
 
-async def begun(queue, sender, *requests, seed=None):
+async def begun(queue, sender, *requests, options=None):
     """Tasks of requests, of which the first is being computed while the others wait."""
     tasks = []
     for request in requests:
-        tasks.append(asyncio.create_task(queue.submit(request, seed)))
+        tasks.append(asyncio.create_task(queue.submit(request, options)))
         await settled()
     assert sender.batches[0][0] == requests[0]
     return tasks
@@ -160,15 +160,16 @@ def test_a_long_request_is_parted_and_put_together_in_order():
     queued(test, batch_tokens=30)
 
 
-def test_seeds_are_kept_apart():
+def test_options_are_kept_apart():
     async def test(queue, sender):
-        tasks = await begun(queue, sender, [1], [2], seed=7)
-        tasks += [asyncio.create_task(queue.submit([3], 8))]
-        tasks += [asyncio.create_task(queue.submit([4], 7))]
+        seven, eight = {"seed": 7}, {"seed": 8}
+        tasks = await begun(queue, sender, [1], [2], options=seven)
+        tasks += [asyncio.create_task(queue.submit([3], eight))]
+        tasks += [asyncio.create_task(queue.submit([4], {"seed": 7}))]
         await settled()
         sender.free.set()
         assert [(await task).results for task in tasks] == [[2], [4], [6], [8]]
-        assert sender.batches == [([1], 7), ([2, 4], 7), ([3], 8)]
+        assert sender.batches == [([1], seven), ([2, 4], seven), ([3], eight)]
 
     queued(test)
 

@@ -202,8 +202,8 @@ import time
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__
 results = Translator.results
-def hang(runner, items, *arguments):
-    return time.sleep(600) if list(items) == [b"hang"] else results(runner, items, *arguments)
+def hang(runner, items, **options):
+    return time.sleep(600) if list(items) == [b"hang"] else results(runner, items, **options)
 Translator.results = hang
 __main__.run()
 """

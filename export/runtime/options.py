@@ -1,0 +1,124 @@
+"""The options of a call as inputs of the model: numbers and texts, for all lines or for each.
+
+Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.reader import Artefact
+from keras_transformer.padding import pad_rows
+from keras_transformer.types import Array
+
+
+class CallInputs(NamedTuple):
+    """The options of one call.
+
+    Attributes:
+        fixed: dict from names of inputs to arrays, the same for all lines.
+        by_line: dict from names of inputs to iterators over their values, one for each line.
+    """
+
+    fixed: dict[str, Array]
+    by_line: dict[str, Iterator[Any]]
+
+
+class OptionReader:
+    """Turns options into inputs of the model.
+
+    Args:
+        artefact: Artefact. `options` of its manifest are the inputs with a default.
+    """
+
+    def __init__(self, artefact: Artefact):
+        entries = artefact.manifest.get("options", [])
+        self._entries: dict[str, Any] = {entry["name"]: entry for entry in entries}
+        self._folder, self._tokenizer = artefact.folder, artefact.target_tokenizer
+
+    def read(self, options: Mapping[str, Any]) -> CallInputs:
+        """The inputs for options of a call. `None` counts as not passed.
+
+        A number or a text holds for all lines. A list has one value for each line; so has a list of
+        lists where one value is a list of texts.
+
+        Raises:
+            TypeError: a value is neither number nor text.
+            ValueError: the artefact does not take an option, or a number is out of range.
+        """
+        fixed, by_line = {}, {}
+        for name, value in options.items():
+            if value is None:
+                continue
+            if name not in self._entries:
+                raise ValueError(
+                    f"{name!r} was passed, but {self._folder} takes the options "
+                    f"{sorted(self._entries)}. Export it with options=[{name!r}] if its search has "
+                    "this option."
+                )
+            rank = len(self._entries[name]["axes"])
+            if rank and _depth(value) > max(rank - 2, 0):
+                by_line[name] = iter(value)
+            else:
+                fixed[name] = self.stack(name, [self.value(name, value)])
+        return CallInputs(fixed, by_line)
+
+    def value(self, name: str, value: Any) -> Any:
+        """The value of an option for one line: a number, or texts as tokens."""
+        rank = len(self._entries[name]["axes"])
+        if rank < 2:
+            self._check_number(name, value)
+            return value
+        return self._ids(name, value) if rank == 2 else [self._ids(name, text) for text in value]
+
+    def stack(self, name: str, values: Sequence[Any]) -> Array:
+        """The input for the values of a batch: (B,), (B, L) or (B, N, L); or a scalar.
+
+        Args:
+            name: of the option.
+            values: results of `value`, one for each line or one for all.
+        """
+        entry = self._entries[name]
+        rank, dtype = len(entry["axes"]), entry["dtype"]
+        if rank < 2:
+            return np.array(values if rank else values[0], dtype)
+        if rank == 2:
+            return pad_rows(values).astype(dtype)
+        count = max(map(len, values))
+        flat = pad_rows([ids for row in values for ids in (*row, *[[]] * (count - len(row)))])
+        return flat.reshape(len(values), count, flat.shape[1]).astype(dtype)
+
+    def _check_number(self, name: str, value: Any) -> None:
+        """Raises unless a number fits to the option."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"`{name}` must be a number, got {shorten(value)}.")
+        if self._entries[name]["dtype"] == "int32" and not isinstance(value, int):
+            raise TypeError(f"`{name}` must be an integer, got {shorten(value)}.")
+        if name in CALL_OPTIONS:
+            check_option(name, value)
+        most = self._entries[name]["default"]
+        if name in ("beam_width", "top_k") and most and not 1 <= value <= most:
+            raise ValueError(f"`{name}` must be from 1 to {most}, as exported, got {value}.")
+
+    def _ids(self, name: str, value: Any) -> list[int]:
+        """The tokens of a text."""
+        if not isinstance(value, str):
+            raise TypeError(f"`{name}` must be a text, got {shorten(value)}.")
+        return self._tokenizer.encode(value)
+
+
+def _depth(value: Any) -> int:
+    """How deep lists are nested: 0 for a number or a text. An iterator is one value a line."""
+    if isinstance(value, Iterator):
+        return sys.maxsize
+    depth = 0
+    while isinstance(value, (list, tuple, np.ndarray)):
+        depth += 1
+        value = value[0] if len(value) else None
+    return depth

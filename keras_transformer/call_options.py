@@ -1,0 +1,62 @@
+"""The options of a search call. Searches, exporters and the runtime share this table.
+
+It needs no framework, so that the runtime can check options too.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
+_ABOVE_0 = float(np.finfo("float32").tiny)
+
+
+class CallOption(NamedTuple):
+    """The form of an option.
+
+    Attributes:
+        dtype: name of the dtype.
+        rank: int. 0: one number for the whole batch. 1: one number for each sentence, or for all.
+            2: ids of each sentence, padded with 0 on the right.
+        lowest, highest: the range of its numbers.
+    """
+
+    dtype: str
+    rank: int
+    lowest: float
+    highest: float = math.inf
+
+
+CALL_OPTIONS: Mapping[str, CallOption] = {
+    "max_length": CallOption("int32", 1, 1),
+    "min_length": CallOption("int32", 1, 0),
+    "target_prefix": CallOption("int32", 2, 0),
+    "beam_width": CallOption("int32", 0, 1),
+    "length_penalty": CallOption("float32", 0, 0),
+    "temperature": CallOption("float32", 0, _ABOVE_0),
+    "top_k": CallOption("int32", 0, 0),
+    "top_p": CallOption("float32", 0, _ABOVE_0, 1),
+    "seed": CallOption("int32", 0, 0, MOST_SEED),
+}
+
+
+def check_number(
+    value: Any, name: str, kind: type, lowest: float, highest: float = math.inf
+) -> None:
+    """Raises unless `value` is a finite number of this kind, from `lowest` to `highest`."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
+        wanted = "an integer" if kind is numbers.Integral else "a number"
+        raise TypeError(f"{name} must be {wanted}, got {value!r} ({type(value).__name__}).")
+    if not lowest <= value <= highest or math.isinf(value):
+        raise ValueError(f"{name} must lie in [{lowest}, {highest}] and be finite, got {value}.")
+
+
+def check_option(name: str, value: Any) -> None:
+    """Raises `TypeError` or `ValueError` unless a number fits to the option `name`."""
+    option = CALL_OPTIONS[name]
+    kind = numbers.Integral if option.dtype == "int32" else numbers.Real
+    highest = min(option.highest, 2**31 - 1) if option.dtype == "int32" else option.highest
+    check_number(value, name, kind, option.lowest, highest)

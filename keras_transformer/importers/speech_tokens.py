@@ -1,0 +1,104 @@
+"""Whisper's tokens with our ids: the tokenizer, and the settings of a search.
+
+Shapes: V our number of ids.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keras_transformer.importers import mapping, pieces
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.types import Ids, StrPath
+
+# Tokens after this one stand for times.
+NO_TIMES = "<|notimestamps|>"
+SECONDS = 0.02  # between two of them
+
+
+@dataclass(frozen=True)
+class SpeechSettings:
+    """Settings of a Whisper folder for the search, with our ids.
+
+    Attributes:
+        languages: dict from the code of a language, such as "en", to its token; empty for models
+            of one language.
+        suppressed: tokens that Whisper's decoder never writes.
+        suppressed_first: tokens that it does not write first.
+        alignment_heads: pairs of a decoder block and a head of its cross-attention, whose weights
+            show the time of each token.
+    """
+
+    languages: dict[str, int]
+    suppressed: tuple[int, ...]
+    suppressed_first: tuple[int, ...]
+    alignment_heads: tuple[tuple[int, int], ...]
+
+
+def make_settings(
+    path: pathlib.Path,
+    order: Ids,
+    languages: Mapping[str, int],
+    suppressed: Any,
+    suppressed_first: Any,
+    alignment_heads: Any,
+) -> SpeechSettings:
+    """`SpeechSettings` from Whisper's ids, as they were read from a file. `None` stands for none.
+
+    Args:
+        path: the file, for errors.
+        order: (V,) integers, Whisper's id of each of our rows.
+        languages, suppressed, suppressed_first, alignment_heads: as in `SpeechSettings`, with
+            Whisper's ids.
+    """
+    ours = mapping.our_ids(order)
+
+    def translated(name: str, ids: Any) -> tuple[int, ...]:
+        ids = [] if ids is None else ids
+        if not isinstance(ids, list) or not all(type(id) is int and id in ours for id in ids):
+            raise ValueError(
+                f"{name} in {path} must be a list of ids of the {len(ours)} tokens. Copy it again."
+            )
+        return tuple(ours[id] for id in ids)
+
+    heads = alignment_heads or []
+    is_pairs = isinstance(heads, list) and all(
+        isinstance(pair, list) and [type(number) for number in pair] == [int, int] for pair in heads
+    )
+    if not is_pairs:
+        raise ValueError(f"alignment_heads in {path} must be a list of pairs. Copy it again.")
+    tokens = translated("languages", list(languages.values()))
+    return SpeechSettings(
+        dict(zip(languages, tokens, strict=True)),
+        translated("suppressed tokens", suppressed),
+        translated("tokens suppressed at the start", suppressed_first),
+        tuple((block, head) for block, head in heads),
+    )
+
+
+def language_code(name: str) -> str:
+    """The code of a language, such as "en", from the name of its token."""
+    return name.removeprefix("<|").removesuffix("|>")
+
+
+def make_tokenizer(folder: StrPath, order: Ids) -> JsonTokenizer:
+    """The tokenizer of `tokenizer.json` with our ids and with all tokens for times.
+
+    Args:
+        folder: str or path-like.
+        order: (V,) integers, Whisper's id of each of our rows.
+    """
+    config = pieces.read_tokenizer(pathlib.Path(folder) / "tokenizer.json")
+    added = [{**token, "special": True} for token in config.get("added_tokens") or []]
+    ids = {token["content"]: token["id"] for token in added}
+    first = ids.get(NO_TIMES, len(order)) + 1
+    for id in sorted(set(range(first, 1 + max(order.tolist()))) - set(ids.values())):
+        added.append(_special_token(f"<|{(id - first) * SECONDS:.2f}|>", id))
+    return pieces.renumbered_json({**config, "added_tokens": added}, order)
+
+
+def _special_token(content: str, id: int) -> dict[str, Any]:
+    """An entry of `added_tokens` in `tokenizer.json`."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": id, "content": content, **flags, "special": True}

@@ -1,0 +1,190 @@
+"""Constraints bias or forbid the tokens that a search may choose next.
+
+A grammar, a list of forbidden words and a penalty on repetition are constraints. A search takes
+several of them: `BeamSearch(constraints=[...])`.
+
+Shapes: B batch, W hypotheses, S source length, V vocabulary, t tokens so far.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.search.inputs import for_each_sentence, missing_methods
+from keras_transformer.search.ranking import ListedScores
+from keras_transformer.special_ids import PAD_ID
+from keras_transformer.types import Array, Tensor
+
+
+class Past(NamedTuple):
+    """The tokens before the next one.
+
+    Attributes:
+        ids: int32 (B, W), the last token of each hypothesis; first the begin token.
+        history: int32 (B, W, t), all tokens after the first one, the newest last. A prompt's tokens
+            are part of it. It may start with zeros.
+        count: int32, (B, 1) or a scalar, the number of generated tokens, the next one included. It
+            is below 1 within a prompt.
+    """
+
+    ids: Tensor
+    history: Tensor
+    count: Tensor
+
+
+class Constraint(Protocol):
+    """Biases or forbids next tokens. A subclass defines `step`, and what else it needs.
+
+    Attributes:
+        inputs: the arguments that each call of the search may pass to the constraint: dict from
+            name to default, an array of int32 or float32. A scalar holds for the whole batch. All
+            others have a first axis for the sentences, which is 1 in the default: it holds for
+            every sentence. Other axes of the default may be empty. An exported file has an input
+            with this default for each.
+
+    Example:
+
+    >>> class NoTokenTwiceInARow(Constraint):
+    ...     def step(self, logits, past, state, known):
+    ...         return forbid_tokens(logits, past.ids[..., None] == np.arange(97)), state
+    >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    >>> source_ids = np.array([[5, 11, 23], [7, 13, 0]], "int32")
+    >>> search = GreedySearch(constraints=[NoTokenTwiceInARow()])
+    >>> ids = search(model, source_ids, max_length=10).ids.numpy()
+    >>> bool((ids[:, :, 1:] == ids[:, :, :-1])[ids[:, :, 1:] > 0].any())
+    False
+    """
+
+    inputs: Mapping[str, Array] = {}
+
+    def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Any:
+        """Reads source and inputs once, before the first step.
+
+        Args:
+            source: the input of the model's encoder: ids (B, S), or a dict of tensors.
+            inputs: dict from the names in `self.inputs` to tensors: scalars, or (B, ...).
+
+        Returns:
+            A nest of scalars and tensors (B, ...) for `start` and `step`; `()` for nothing.
+        """
+        return ()
+
+    def start(self, known: Any, batch_size: Tensor, width: int) -> Any:
+        """Returns the state before the first token.
+
+        Args:
+            known: the result of `read`.
+            batch_size: B, int32 scalar.
+            width: int, W.
+
+        Returns:
+            A nest of tensors (B, W, ...) whose shapes no step changes; `()` for none.
+        """
+        return ()
+
+    def step(self, logits: Tensor, past: Past, state: Any, known: Any) -> tuple[Tensor, Any]:
+        """Changes the logits of the next tokens.
+
+        Args:
+            logits: float32 (B, W, V), of the model, or of the constraint before.
+            past: `Past`. The token `past.ids` is new to the state.
+            state: the state before `past.ids`. The search reorders it with the hypotheses.
+            known: the result of `read`.
+
+        Returns:
+            The new logits, and the state after `past.ids`. `forbid_tokens` forbids tokens.
+        """
+        raise NotImplementedError
+
+
+def forbid_tokens(logits: Tensor, forbidden: Tensor) -> Tensor:
+    """Returns logits with -inf for the forbidden tokens.
+
+    The padding token, which searches never choose, takes the share of the forbidden tokens. So the
+    log-probabilities of all other tokens stay as they are.
+
+    Args:
+        logits: float32 (B, W, V).
+        forbidden: boolean, broadcasts to (B, W, V).
+
+    Raises:
+        ValueError: if the vocabularies differ.
+    """
+    size = logits.shape[-1]
+    if forbidden.shape[-1] != size:
+        raise ValueError(
+            f"The model has a vocabulary of {size} ids, but the constraint has "
+            f"{forbidden.shape[-1]}. Make the constraint from the model's target vocabulary."
+        )
+    forbidden = tf.logical_or(forbidden, np.arange(size) == PAD_ID)
+    peak = tf.reduce_max(logits, axis=-1, keepdims=True)
+    share = tf.exp(logits - peak) * tf.cast(forbidden, tf.float32)
+    share = peak + tf.math.log(tf.reduce_sum(share, axis=-1, keepdims=True))  # (B, W, 1)
+    return tf.concat([share, tf.where(forbidden, -np.inf, logits)[..., PAD_ID + 1 :]], axis=-1)
+
+
+def start_constraints(
+    constraints: Sequence[Constraint],
+    source: Any,
+    inputs: Mapping[str, Any],
+    batch_size: Tensor,
+    width: int,
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns for each constraint what it has read, and its first state.
+
+    Args:
+        constraints: sequence of constraints.
+        source: the input of the model's encoder.
+        inputs: dict from names to tensors; missing ones have the constraints' defaults.
+        batch_size: B, int32 scalar.
+        width: int, W.
+    """
+    known, states = [], []
+    for constraint in constraints:
+        values = {
+            name: for_each_sentence(inputs.get(name, tf.constant(default)), batch_size)
+            for name, default in constraint.inputs.items()
+        }
+        known.append(constraint.read(source, values))
+        states.append(constraint.start(known[-1], batch_size, width))
+    return tuple(known), tuple(states)
+
+
+def constrain(
+    constraints: Sequence[Constraint],
+    logits: Tensor | ListedScores,
+    past: Past,
+    states: Sequence[Any],
+    known: Sequence[Any],
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """One step of all constraints, one after the other; returns the logits and their states."""
+    logits, after = tf.cast(logits, tf.float32), []
+    for constraint, state, facts in zip(constraints, states, known, strict=True):
+        logits, state = constraint.step(logits, past, state, facts)
+        after.append(state)
+    return logits, tuple(after)
+
+
+def check_constraints(constraints: Sequence[Any], options: Sequence[str]) -> None:
+    """Raises unless all constraints have the methods of a `Constraint` and inputs of other names.
+
+    Args:
+        constraints: sequence of constraints.
+        options: names that the call of the search has anyway.
+    """
+    names = list(options)
+    for constraint in constraints:
+        if missing := missing_methods(constraint, Constraint):
+            raise TypeError(
+                f"{type(constraint).__name__} has no {missing}, so it is not a constraint. Pass "
+                "objects of subclasses of keras_transformer.search.Constraint."
+            )
+        for name in constraint.inputs:
+            if name in names:
+                raise ValueError(
+                    f"{type(constraint).__name__} has the input {name!r}, which the search or "
+                    "another constraint has too. Give it another name."
+                )
+            names.append(name)

@@ -1,0 +1,163 @@
+"""Words of pieces, and word alignments in the form of Pharaoh.
+
+Words are separated by spaces, as in a text that `str.split` splits. The form of Pharaoh writes the
+alignment of a pair of sentences as `0-0 1-2`: pairs of a source word and a target word, counted
+from 0.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, Ids, StrPath
+
+# Pairs of a source word and a target word.
+Alignment: TypeAlias = tuple[tuple[int, int], ...]
+
+# SentencePiece's space.
+SPACE = "\u2581"
+# The weight of a punctuation mark in a word: it decides only if the word has no letter.
+MARK = 1e-3
+
+
+class PieceWords:
+    """The words that the pieces of a tokenizer make.
+
+    A piece with a space in front begins a word. A piece of spaces alone belongs to the word after
+    it.
+
+    Args:
+        tokenizer: `Tokenizer`.
+
+    Attributes:
+        pieces: list of V str.
+        has_letters: bool (V,), whether each piece has a letter or a digit.
+
+    Raises:
+        TypeError: the tokenizer is of another kind, whose pieces do not mark spaces.
+
+    Example:
+
+    >>> tokenizer = Tokenizer.train(["a bicycle ."], 300, model_type="char", hard_vocab_limit=False)
+    >>> PieceWords(tokenizer).numbers(tokenizer.encode("a bi")).tolist()
+    [0, 0, 1, 1, 1]
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        if not isinstance(tokenizer, Tokenizer):
+            raise TypeError(
+                "Words are found by the spaces in SentencePiece's pieces: pass a Tokenizer, not a "
+                f"{type(tokenizer).__name__}."
+            )
+        self.pieces: list[str] = tokenizer.pieces
+        self.has_letters: Array = np.array([any(map(str.isalnum, each)) for each in self.pieces])
+        self._starts = tokenizer.word_starts
+        self._blank = np.array([not piece.strip(SPACE) for piece in self.pieces])
+
+    def numbers(self, ids: Sequence[int] | Ids) -> Ids:
+        """The number of the word that each piece belongs to, from 0.
+
+        Args:
+            ids: integers (T,), without special tokens.
+        """
+        ids = np.asarray(ids, int)
+        blank = self._blank[ids]
+        starts = self._starts[ids] | np.r_[True, blank[:-1]][: len(ids)]
+        return np.cumsum(starts & ~blank) - 1 + blank
+
+
+def parse_alignment(line: str) -> Alignment:
+    """Reads one line in the form of Pharaoh, such as `0-0 1-2`.
+
+    Raises:
+        ValueError: the line holds something else.
+    """
+    pairs = [re.fullmatch(r"(\d+)-(\d+)", pair, re.ASCII) for pair in line.split()]
+    if None in pairs:
+        raise ValueError(
+            f"an alignment has pairs of source and target word such as '0-0 1-2', got {line!r:.100}"
+        )
+    return tuple((int(pair[1]), int(pair[2])) for pair in pairs)
+
+
+def read_alignments(alignments: StrPath | Iterable[str]) -> list[Alignment]:
+    """Reads a file in the form of Pharaoh, one line for each pair of sentences.
+
+    Args:
+        alignments: str or path-like, or an iterable of lines.
+
+    Raises:
+        ValueError: a line holds something else; the message has its number.
+    """
+    is_path = isinstance(alignments, str | os.PathLike)
+    lines, parsed = read_lines(alignments) if is_path else list(alignments), []
+    for number, line in enumerate(lines, 1):
+        try:
+            parsed.append(parse_alignment(line))
+        except ValueError as error:
+            where = os.fspath(alignments) if is_path else "alignments"
+            raise ValueError(f"{where}, line {number}: {error}") from error
+    return parsed
+
+
+def align_words(
+    weights: Array, source_words: Ids, target_words: Ids, has_letters: Array
+) -> Alignment:
+    """Aligns each target word with the source word that its pieces attend to most.
+
+    A punctuation mark behind a word does not count.
+
+    Args:
+        weights: (T, S), the attention of target pieces to source pieces.
+        source_words: (S,), the word of each source piece, as from `PieceWords`.
+        target_words: (T,), the word of each target piece.
+        has_letters: bool (T,), whether each target piece has a letter or a digit.
+
+    Returns:
+        One pair for each target word; none if the source has no word.
+
+    Example:
+
+    >>> align_words(np.array([[0.1, 0.6, 0.3]]), [0, 1, 1], [0], np.array([True]))
+    ((1, 0),)
+    """
+    if not weights.size:
+        return ()
+    weights = weights * np.where(has_letters, 1.0, MARK)[:, np.newaxis]
+    by_word = _sums(_sums(weights, target_words).T, source_words)  # (source words, target words)
+    return tuple((int(source), target) for target, source in enumerate(by_word.argmax(axis=0)))
+
+
+def piece_weights(pairs: Alignment, source_words: Ids, target_words: Ids) -> Array:
+    """The alignment of pieces for an alignment of words, float32 (T, S).
+
+    A target piece is aligned in equal parts with all pieces of all source words of its word. Its
+    row sums to 1, or is 0 if the word has no alignment.
+
+    Args:
+        pairs: alignment of words. Pairs with a word that the pieces do not have count for nothing.
+        source_words: (S,), the word of each source piece.
+        target_words: (T,), the word of each target piece.
+
+    Example:
+
+    >>> piece_weights([(1, 0)], source_words=[0, 1, 1], target_words=[0, 0])
+    array([[0. , 0.5, 0.5],
+           [0. , 0.5, 0.5]], dtype=float32)
+    """
+    weights = np.zeros((len(target_words), len(source_words)), np.float32)
+    for source, target in pairs:
+        weights[np.ix_(np.equal(target_words, target), np.equal(source_words, source))] = 1
+    return weights / np.maximum(weights.sum(axis=1, keepdims=True), 1)
+
+
+def _sums(values: Array, words: Ids) -> Array:
+    """Sums the rows (N, ...) of each word."""
+    sums = np.zeros((max(words) + 1, *values.shape[1:]))
+    np.add.at(sums, words, values)
+    return sums

@@ -1,0 +1,57 @@
+"""Sound files of all formats, rates and channels give samples at 16 kHz, or a clear error."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.export.runtime.sound import SAMPLE_RATE, read_windows
+
+pytest.importorskip("av")
+soundfile = pytest.importorskip("soundfile")
+SECONDS = 23
+
+
+def tone(rate):
+    return (0.5 * np.sin(2 * np.pi * 440 * np.arange(SECONDS * rate) / rate)).astype("float32")
+
+
+def read(path, size=7 * SAMPLE_RATE):
+    windows = list(read_windows(path, size))
+    assert all(len(window) == size for window in windows[:-1])
+    return np.concatenate(windows)
+
+
+@pytest.mark.parametrize(
+    "suffix, rate, channels, error",
+    [
+        ("wav", 16_000, 1, 1e-4),
+        ("wav", 8_000, 2, 1e-3),
+        ("flac", 44_100, 2, 1e-3),
+        ("ogg", 22_050, 1, 0.05),
+        ("mp3", 48_000, 2, 0.05),
+    ],
+)
+def test_formats_rates_and_channels(tmp_path, suffix, rate, channels, error):
+    path = tmp_path / f"a.{suffix}"
+    scale = np.linspace(0.5, 1.5, channels) if channels > 1 else np.ones(1)  # of mean 1
+    soundfile.write(path, tone(rate)[:, None] * scale, rate)
+    found = read(path)
+    assert abs(len(found) - SECONDS * SAMPLE_RATE) <= 2
+    inner = slice(SAMPLE_RATE, -SAMPLE_RATE)
+    size = min(len(found), SECONDS * SAMPLE_RATE)
+    gap = np.abs(found[:size] - tone(SAMPLE_RATE)[:size])[inner]
+    assert gap.max() < error
+
+
+def test_files_that_hold_no_sound_have_a_clear_error(tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="empty"):
+        read(path)
+    path.write_bytes(b"no sound at all" * 99)
+    with pytest.raises(ValueError, match="cannot be read as sound"):
+        read(path)
+    soundfile.write(path, np.zeros(0, "float32"), 16_000)
+    with pytest.raises(ValueError, match="no samples"):
+        read(path)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        read(tmp_path / "missing.wav")

@@ -1,0 +1,62 @@
+"""`Translator.alternatives` against a forward pass and Keras' own search."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import exports
+
+from keras_transformer.export.runtime import Translator
+from keras_transformer.search import BeamSearch, GreedySearch
+
+SEARCH = BeamSearch(5)
+LINE = "a man 's hat"
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator(exports.artefact(SEARCH, options=("target_prefix",)))
+
+
+@pytest.mark.parametrize("prefix", ["", "the dog", "the dog "])
+def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefix):
+    model, tokenizer = exports.shared_model(), exports.tokenizer()
+    source = np.array([[*tokenizer.encode(LINE), 3]], "int32")
+    ids = tokenizer.encode(prefix.rstrip())
+    logits = model({"source_ids": source, "target_ids": np.array([[2, *ids]])})[0, -1]
+    log_probs = tf.nn.log_softmax(logits).numpy()
+    log_probs[[0, 2]] = -np.inf
+    tokens = np.argsort(-log_probs)[:5]
+    if prefix.endswith(" "):
+        tokens = [i for i in tokens if tokenizer.word_starts[i] or i == 3]
+    found = translator.alternatives(LINE, prefix)
+    assert len(found) == len(tokens)
+    np.testing.assert_allclose([each.score for each in found], log_probs[tokens], atol=1e-5)
+    for token, each in zip(tokens, found, strict=True):
+        given = np.array([[*ids, token]], "int32")
+        best = SEARCH(model, source, exports.MAX_LENGTH, target_prefix=given)
+        assert each.text == tokenizer.decode(best.ids[0, 0].numpy())
+        assert each.text_score == pytest.approx(float(best.scores[0, 0]), abs=1e-5)
+        piece = tokenizer.decode([int(token)])
+        assert piece in each.word or "\ufffd" in piece
+        assert each.word in each.text
+    assert translator.alternatives(LINE, prefix, count=2) == found[:2]
+
+
+def test_a_word_is_whole_where_the_next_token_continues_the_prefix(translator):
+    for each in translator.alternatives(LINE, "the do"):
+        rest = each.text.removeprefix("the ").split(" ")[0]
+        assert each.word in ("", rest) or each.text.split(" ")[2] == each.word
+
+
+def test_lines_without_text_have_none_and_wrong_arguments_are_refused(translator):
+    assert translator.alternatives(" ") == []
+    with pytest.raises(ValueError, match="from 1 to 5, the beam width, got 6"):
+        translator.alternatives(LINE, count=6)
+    with pytest.raises(ValueError, match="not UTF-8"):
+        translator.alternatives(b"\xff")
+    with pytest.raises(TypeError, match="target_prefix"):
+        translator.alternatives(LINE, 7)
+    with pytest.raises(ValueError, match="target_prefix"):
+        Translator(exports.artefact()).alternatives(LINE)
+    with pytest.raises(ValueError, match="has a GreedySearch"):
+        Translator(exports.artefact(GreedySearch())).alternatives(LINE)

@@ -1,0 +1,181 @@
+"""Options of a call: Keras, one ONNX file, two files and a SavedModel give the same."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import exports
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export.runtime import Generator, Translator
+from keras_transformer.export.runtime.__main__ import main
+from keras_transformer.padding import pad_rows
+
+MAX_LENGTH = 7
+SEARCH = kt.BeamSearch(
+    3,
+    0.6,
+    constraints=[
+        kt.NoRepeatNgrams(2),
+        kt.RepetitionPenalty(1.2),
+        kt.ForbiddenWords([[7, 9]]),
+        kt.BiasedPrefix(0.5),
+    ],
+)
+ASKED = ("min_length", "target_prefix", "beam_width")
+LINES = exports.LINES
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return exports.tokenizer()
+
+
+@pytest.fixture(scope="module", params=["loop", "steps"])
+def translator(request, tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("out") / request.param
+    options = dict(layout=request.param, options=ASKED, max_length=MAX_LENGTH, verbose=False)
+    export_onnx(exports.tiny(), folder, tokenizer, SEARCH, **options)
+    return Translator(folder, threads=1)
+
+
+def ids(tokenizer, *texts):
+    return pad_rows(tokenizer.encode(list(texts)))
+
+
+def check(model, tokenizer, found, search, **options):
+    """Compares results with Keras' search of the same lines."""
+    source_ids = pad_rows([[*row, 3] for row in tokenizer.encode(LINES)])
+    expected = search(model, source_ids, **{"max_length": MAX_LENGTH, **options})
+    for result, rows, scores in zip(found, *(part.numpy() for part in expected[:2]), strict=True):
+        exists = scores > -np.inf
+        assert result.error is None
+        np.testing.assert_allclose(result.scores, scores[exists], rtol=1e-4)
+        texts = [text.replace("\0", "\ufffd") for text in tokenizer.decode(rows[exists])]
+        assert list(result.texts) == texts
+
+
+def test_every_option_gives_what_keras_gives(translator, tokenizer):
+    words = ["the dog", "red"]
+    prefixes = ["the dog", "", "red", ""]
+    cases = [
+        ({}, {}),
+        ({"max_length": 3}, {}),
+        ({"max_length": [2, 4, 3, 1]}, {"max_length": np.array([2, 4, 3, 1])}),
+        ({"min_length": [7, 6, 7, 7]}, {"min_length": np.array([7, 6, 7, 7])}),
+        ({"beam_width": 2, "length_penalty": 1.5}, {}),
+        ({"target_prefix": "the dog"}, {"target_prefix": ids(tokenizer, "the dog")}),
+        ({"target_prefix": prefixes}, {"target_prefix": ids(tokenizer, *prefixes)}),
+        ({"repetition_penalty": 2.0, "no_repeat_ngram_size": 1}, {}),
+        ({"forbidden_words": words}, {"forbidden_words": ids(tokenizer, *words)[None]}),
+        (
+            {"biased_prefix": "the dog", "prefix_bias": 0.9},
+            {"biased_prefix": ids(tokenizer, "the dog")},
+        ),
+    ]
+    model, seen = exports.tiny(), []
+    for passed, tensors in cases:
+        found = translator.n_best(LINES, **passed)
+        check(model, tokenizer, found, SEARCH, **{**passed, **tensors})
+        seen.append(found)
+    # Each option does something; texts of this model rarely end before their least length.
+    assert all(found != seen[0] for found in [*seen[1:3], *seen[4:8]])
+
+
+def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer):
+    search = kt.BeamSearch(1, 0.6, constraints=SEARCH.constraints)
+    found = translator.n_best(LINES, beam_width=1)
+    check(exports.tiny(), tokenizer, found, search)
+    assert {len(result.texts) for result in found} == {1}
+
+
+@pytest.mark.parametrize(
+    "options, error, words",
+    [
+        ({"temperature": 0.5}, ValueError, "'temperature' was passed.*takes the options"),
+        ({"max_length": 0}, ValueError, r"max_length must lie in \[1"),
+        ({"max_length": 2.5}, TypeError, "`max_length` must be an integer, got 2.5"),
+        ({"beam_width": 4}, ValueError, "`beam_width` must be from 1 to 3, as exported, got 4"),
+        ({"length_penalty": "1"}, TypeError, "`length_penalty` must be a number"),
+        ({"max_length": [5, 6]}, ValueError, "`max_length` has fewer values than there are lines"),
+        ({"target_prefix": 5}, TypeError, "`target_prefix` must be a text, got 5"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(translator, options, error, words):
+    with pytest.raises(error, match=words):
+        translator.translate(LINES, **options)
+
+
+def test_the_command_line_takes_options(translator, monkeypatch, capfdbinary, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
+    flags = ["--max-length", "5", "--target-prefix", "the dog", "--forbidden-words", "red"]
+    with open(tmp_path / "in.txt", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert main([translator._arguments["folder"], "--quiet", *flags]) == 0
+    options = dict(max_length=5, target_prefix="the dog", forbidden_words=["red"])
+    expected = translator.translate(LINES, **options)
+    assert capfdbinary.readouterr().out.decode().splitlines() == [
+        text.replace("\n", " ") for text in expected
+    ]
+
+
+def test_samples_take_all_their_options(tmp_path, tokenizer):
+    model = exports.tiny("generate")
+    options = dict(max_length=MAX_LENGTH, options=("top_k", "top_p"), verbose=False)
+    export_onnx(model, tmp_path / "onnx", tokenizer, kt.Sampling(num_samples=2), **options)
+    generator = Generator(tmp_path / "onnx", threads=1)
+    prompts = pad_rows([[2, *row] for row in tokenizer.encode(LINES)])
+    seen = set()
+    for passed in ({}, {"temperature": 0.1}, {"top_k": 3}, {"top_p": 0.3}, {"max_length": 4}):
+        arguments = {"seed": 7, **passed}
+        found = generator.n_best(LINES, **arguments)
+        expected = kt.Sampling(num_samples=2)(model, prompts, **{"max_length": 7, **arguments})
+        scores = np.array([result.scores for result in found])
+        np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+        seen.add(tuple(scores.ravel()))
+        constructed = {name: passed[name] for name in passed if name != "max_length"}
+        again = kt.Sampling(num_samples=2, seed=7, **constructed)(
+            model, prompts, passed.get("max_length", MAX_LENGTH)
+        )
+        np.testing.assert_array_equal(expected.ids, again.ids)
+    assert len(seen) == 5
+
+
+def test_a_saved_model_has_a_second_signature(tmp_path, tokenizer):
+    model, search = exports.tiny(), kt.BeamSearch(2, 0.6)
+    source_ids = exports.source()
+    options = dict(max_length=MAX_LENGTH, options=["min_length"], verbose=False)
+    export_saved_model(model, tmp_path / "saved", None, search, **options)
+    signatures = tf.saved_model.load(tmp_path / "saved").signatures
+    plain = signatures["search"](source_ids=tf.constant(source_ids))
+    np.testing.assert_array_equal(
+        plain["token_ids"], search(model, source_ids, max_length=MAX_LENGTH).ids
+    )
+    limits = np.array([5, 4, 3, 6, 2], "int32")
+    values = {"max_length": limits, "min_length": [2], "length_penalty": np.float32(1.5)}
+    found = signatures["search_with_options"](
+        source_ids=tf.constant(source_ids), **{name: tf.constant(x) for name, x in values.items()}
+    )
+    expected = search(model, source_ids, limits, min_length=2, length_penalty=1.5)
+    np.testing.assert_array_equal(found["token_ids"], expected.ids)
+    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:  # as a server runs it
+        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path / "saved"))
+        entry = graph.signature_def["search_with_options"]
+        assert set(entry.defaults) == set(values)
+        feeds = {entry.inputs["source_ids"].name: source_ids}
+        served = session.run(entry.outputs["token_ids"].name, feeds)
+    np.testing.assert_array_equal(served, plain["token_ids"])
+
+
+@pytest.mark.parametrize("search", [kt.BeamSearch(3), kt.GreedySearch()], ids=["beam", "greedy"])
+def test_options_that_cost_time_are_no_inputs_unless_asked_for(tmp_path, search):
+    model = exports.tiny(num_layers=1)
+    folder = tmp_path / "onnx"
+    manifest = export_onnx(model, folder, None, search, max_length=5, verbose=False)
+    names = [entry["name"] for entry in manifest["options"]]
+    assert names == ["max_length", *(["length_penalty"] if search.width > 1 else [])]
+    assert [value["name"] for value in manifest["inputs"]] == ["source_ids"]
+    session = exports.session(folder)
+    assert [value.name for value in session.get_overridable_initializers()] == names
+    assert [value.name for value in session.get_inputs()] == ["source_ids"]

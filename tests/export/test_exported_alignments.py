@@ -1,0 +1,160 @@
+"""Token scores and alignments of exported searches, and what `n_best` makes of them.
+
+Shapes: B batch, W beam width, S source length, T generated length, V vocabulary.
+"""
+
+import json
+
+import keras
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+from helpers import exports, runtime_process
+from helpers.forced import check
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.runtime import Translator, open_runner
+from keras_transformer.export.runtime.session import open_session
+from keras_transformer.search import BeamSearch, GreedySearch
+
+OUTPUTS = ["token_ids", "scores", "token_scores", "alignments"]
+BOTH = {"token_scores": True, "alignments": True}
+SEARCH = BeamSearch(3, 0.6, **BOTH)
+HEAD = GreedySearch(alignments=[(0, 1)])
+LINES = ["a man 's hat", "two words", "", "the dog runs red"]
+
+
+def folder(layout="loop"):
+    return exports.artefact(SEARCH, layout=layout)
+
+
+@pytest.mark.parametrize("layout", ["loop", "steps"])
+def test_they_equal_a_forward_pass_on_500_sentences(layout):
+    model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
+    for seed in range(20):
+        source = exports.source(rows=25, length=5 + seed % 7, seed=seed)
+        check(model, source, SEARCH, *session.run(OUTPUTS, {"source_ids": source}))
+        if seed < 2:
+            in_keras = SEARCH(model, source, exports.MAX_LENGTH)
+            check(model, source, SEARCH, *[part.numpy() for part in in_keras])
+
+
+def test_a_search_without_them_has_no_node_more():
+    plain, asked = (onnx.load(path / "model.onnx") for path in (exports.artefact(), folder()))
+    assert [value.name for value in plain.graph.output] == OUTPUTS[:2]
+    assert [value.name for value in asked.graph.output] == OUTPUTS
+    axes = [[d.dim_param for d in o.type.tensor_type.shape.dim] for o in asked.graph.output]
+    assert axes[3] == ["batch", "beam", "target_length", "source_length"]
+    # The weights of one layer are needed, so that its attention is not one operator.
+    operators = [exports.counts(graph.graph)["MultiHeadAttention"] for graph in (plain, asked)]
+    assert operators[0] - operators[1] == 1
+
+
+@pytest.mark.full
+def test_saved_models_have_them(tmp_path):
+    model = exports.shared_model()
+    options = {"max_length": exports.MAX_LENGTH, "verbose": False}
+    export_saved_model(model, tmp_path / "saved", exports.tokenizer(), HEAD, **options)
+    signatures = tf.saved_model.load(tmp_path / "saved").signatures
+    found = signatures["search"](source_ids=tf.constant(exports.source()))
+    assert set(found) == {"token_ids", "scores", "alignments"}
+    expected = HEAD(model, exports.source(), exports.MAX_LENGTH)
+    np.testing.assert_allclose(found["alignments"], expected.alignments, atol=1e-5)
+    texts = signatures["translate"](text=tf.constant(LINES))
+    assert set(texts) == {"texts", "scores"}
+
+
+RECURRENT = {"recurrent_decoder": True}
+LISTED = kt.Shortlist(
+    np.random.default_rng(0).integers(4, exports.VOCAB, (exports.VOCAB, 5)),
+    np.arange(exports.VOCAB) < 8,
+)
+PENALIZED = BeamSearch(3, constraints=[kt.RepetitionPenalty(1.3)], **BOTH)
+FRAMES = keras.Input((None, 5), name="frames")
+ENCODER = keras.Model(FRAMES, keras.layers.Conv1D(12, 3, strides=2, padding="same")(FRAMES))
+
+
+# The proof compares token scores and alignments with a forward pass, else the export fails.
+@pytest.mark.parametrize(
+    "model, search, options",
+    [
+        (RECURRENT, SEARCH, {}),
+        pytest.param(RECURRENT, SEARCH, {"layout": "steps"}, marks=pytest.mark.full),
+        pytest.param({}, SEARCH, {"precision": "int8"}, marks=pytest.mark.full),
+        pytest.param({}, PENALIZED, {"layout": "steps"}, marks=pytest.mark.full),
+        pytest.param({}, SEARCH, {"shortlist": LISTED}, marks=pytest.mark.full),
+        pytest.param(
+            {"kind": "generate"}, BeamSearch(3, token_scores=True), {}, marks=pytest.mark.full
+        ),
+        pytest.param({"encoder": ENCODER}, SEARCH, {}, marks=pytest.mark.full),
+    ],
+)
+def test_every_kind_of_model_and_file_has_them(tmp_path, model, search, options):
+    model = exports.tiny(**model)
+    manifest = export_onnx(
+        model, tmp_path / "out", None, search, max_length=7, verbose=False, **options
+    )
+    names = [value["name"] for value in manifest["outputs"]]
+    assert names == OUTPUTS[: 2 + search.token_scores + bool(search.alignments)]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator(folder())
+
+
+def test_n_best_has_pieces_words_and_alignments(translator):
+    tokenizer = exports.tokenizer()
+    for line, result in zip(LINES, translator.n_best(LINES), strict=True):
+        assert len(result.details) == (3 if line else 0)
+        for text, score, details in zip(result.texts, result.scores, result.details, strict=False):
+            count = len(details.pieces)
+            assert tokenizer.decode([tokenizer.pieces.index(x) for x in details.pieces]) == text
+            assert " ".join(details.words) == " ".join(text.split())
+            total = sum(details.token_scores) / SEARCH.length_divisor(count)
+            assert total == pytest.approx(score, abs=1e-4)
+            ends = details.pieces[-1] == "</s>"
+            in_words = sum(details.token_scores[: count - ends])
+            assert sum(details.word_scores) == pytest.approx(in_words, abs=1e-4)
+            source_pieces = [tokenizer.pieces[i] for i in tokenizer.encode(line)]
+            assert details.source_pieces == (*source_pieces, "</s>")
+            assert details.weights.shape == (count, len(details.source_pieces))
+            np.testing.assert_allclose(details.weights.sum(axis=1), 1, atol=1e-5)
+            sources, targets = zip(*details.alignment, strict=True)
+            assert targets == tuple(range(len(details.words)))
+            assert set(sources) <= set(range(len(line.split())))
+            assert details.pharaoh == " ".join(f"{i}-{j}" for i, j in details.alignment)
+
+
+def test_results_of_both_layouts_and_of_any_batch_agree(translator):
+    results = translator.n_best(LINES)
+    assert list(translator.n_best_stream(LINES, read_ahead=1)) != [] and len(results) == 4
+    for other in (
+        open_runner(folder("steps")).n_best(LINES),
+        list(translator.n_best_stream(LINES, read_ahead=1)),
+    ):
+        for one, two in zip(results, other, strict=True):
+            assert one.texts == two.texts
+            assert [x.alignment for x in one.details] == [x.alignment for x in two.details]
+            for mine, theirs in zip(one.details, two.details, strict=True):
+                np.testing.assert_allclose(mine.token_scores, theirs.token_scores, atol=1e-5)
+                np.testing.assert_allclose(mine.weights, theirs.weights, atol=1e-5)
+
+
+def test_the_command_writes_them(translator):
+    data, results = "\n".join(LINES).encode(), translator.n_best(LINES)
+    status, output, _ = runtime_process.translate(data, folder(), "--alignments")
+    rows = [row.split("\t") for row in output.split("\n")[:-1]]
+    expected = [[one.text, one.details[0].pharaoh if one.details else ""] for one in results]
+    assert (status, rows) == (0, expected)
+    status, output, _ = runtime_process.translate(data, folder(), "--json")
+    rows = [json.loads(row) for row in output.split("\n")[:-1]]
+    assert "details" not in rows[2]
+    for row, result in zip(rows[:2], results[:2], strict=True):
+        assert row["details"] == [details.columns() for details in result.details]
+        assert row["details"][0]["alignment"] == result.details[0].pharaoh
+    status, output, errors = runtime_process.translate(data, exports.artefact(), "--alignments")
+    assert (status, output) == (2, "") and "this artefact has none" in errors

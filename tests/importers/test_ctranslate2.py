@@ -1,0 +1,405 @@
+"""CTranslate2's folders: models that its own converter or our exporter wrote, and its engine.
+
+Shapes: B batch, S source length, T target length, U CTranslate2's vocabulary, V ours.
+"""
+
+import json
+import re
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import exports, published, whisper_folder
+from helpers.published import transformers
+
+import keras_transformer as kt
+from keras_transformer.export import export_ctranslate2
+from keras_transformer.importers import ctranslate2 as importer
+from keras_transformer.importers import whisper
+from keras_transformer.importers.__main__ import main
+from keras_transformer.importers.ctranslate2_binary import read_model
+from keras_transformer.padding import pad_rows
+
+engine = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
+converters = pytest.importorskip("ctranslate2.converters.transformers")
+
+V, D, F = exports.VOCAB, 22, 19
+SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
+TARGETS = [[2, 4, 21], [2, 14, 16, 18, 20, 22], [2, 6]]
+IDS = {"source_ids": pad_rows(SOURCES), "target_ids": pad_rows(TARGETS)}
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm, biases": {"norm_first": True, "use_bias": True, "activation": "silu"},
+    "learned positions, two vocabularies": {
+        "positions": kt.LearnedPositionEncoding(13),
+        "target_vocab_size": V + 7,
+        "activation": "gelu",
+    },
+    "two depths, norm of embeddings, own output": {
+        "num_layers": (1, 3),
+        "embedding_norm": True,
+        "output_bias": True,
+        "tie_output": False,
+        "epsilon": 1e-3,
+    },
+}
+
+
+def random_model(**options):
+    sizes = {"num_layers": 2, "d_model": D, "num_heads": 2, "d_ff": F, **options}
+    model = kt.Transformer(V, **sizes)
+    generator = np.random.default_rng(7)
+    for weight in model.weights:
+        drawn = generator.normal(scale=0.3, size=weight.shape)
+        weight.assign(drawn + (1.0 if weight.path.endswith("gamma") else 0.0))
+    return model
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_model_that_was_exported_comes_back(name, tmp_path):
+    model = random_model(**VARIANTS[name])
+    export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), verbose=False)
+    again = importer.load_model(tmp_path / "out", dropout=0.0)
+    expected, found = np.array(model(IDS)), np.array(again(IDS))
+    never = np.isin(np.arange(expected.shape[-1]), [0, 2])  # the export forbids them
+    assert published.relative(found[..., ~never], expected[..., ~never]) <= 1e-5
+    assert (found[..., never] < -50).all()
+    assert again.norm_first == model.norm_first and again.tie_output == model.tie_output
+    assert (again.target_vocab_size is None) == (model.target_vocab_size is None)
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # of PyTorch
+@pytest.mark.parametrize(
+    "precision, tolerance",
+    [("float16", 2e-3), ("bfloat16", 2e-2), ("int16", 1e-2), ("int8", 5e-2)],
+)
+def test_weights_of_few_bits_are_multiplied_out(precision, tolerance, tmp_path):
+    model = random_model()
+    options = {"precision": precision, "tolerance": 0.5, "verbose": False}
+    export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), **options)
+    found = np.array(importer.load_model(tmp_path / "out")(IDS))[..., 3:]
+    error = published.relative(found, np.array(model(IDS))[..., 3:])
+    assert 0 < error <= tolerance
+
+
+class Origin:
+    """A Marian model of `transformers` as CTranslate2's own converter writes it."""
+
+    names = ("</s>", "<unk>", *(f"piece{i}" for i in range(34)), "<pad>")
+
+    def __init__(self, folder, **options):
+        sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 24}
+        config = transformers.MarianConfig(
+            vocab_size=37,
+            d_model=16,
+            pad_token_id=36,
+            eos_token_id=0,
+            decoder_start_token_id=36,
+            activation_function="swish",
+            max_position_embeddings=29,
+            **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in sizes.items()},
+            **options,
+        )
+        self.folder, model = folder, published.drawn(transformers.MarianMTModel(config))
+        model.final_logits_bias[0, 0] += 2.0  # so that some texts end
+        spec = converters.MarianMTLoader().get_model_spec(model)
+        words = list(self.names[:-1])
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.config.unk_token, spec.config.eos_token = "<unk>", "</s>"
+        spec.config.bos_token = spec.config.decoder_start_token = "</s>"
+        spec.config.add_source_eos = True
+        spec.validate()
+        spec.optimize()
+        spec.save(str(folder))
+
+    def engine(self):
+        return engine.Translator(str(self.folder), compute_type="float32", intra_threads=1)
+
+    def named(self, rows):
+        return [[self.names[self.theirs(id)] for id in row] for row in rows]
+
+    def translated(self, rows):
+        """Our ids that the engine's greedy search writes, a list a sentence."""
+        found = self.engine().translate_batch(
+            self.named([row[:-1] for row in rows]),  # the engine adds the end token
+            beam_size=1,
+            min_decoding_length=0,
+            max_decoding_length=9,
+            return_end_token=True,
+            disable_unk=True,
+        )
+        ours = {name: self.ours(number) for number, name in enumerate(self.names)}
+        return [[ours[word] for word in one.hypotheses[0]] for one in found]
+
+    # No padding and no begin token in this vocabulary: rows of zeros at 0 and 2.
+    @staticmethod
+    def theirs(id):
+        return {1: 1, 3: 0}.get(id, id - 2)
+
+    @staticmethod
+    def ours(number):
+        return {0: 3, 1: 1}.get(number, number + 2)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["scaled", "not scaled"])
+def origin(request, tmp_path_factory):
+    return Origin(tmp_path_factory.mktemp("marian"), scale_embedding=request.param)
+
+
+def test_the_engine_scores_targets_alike_and_writes_the_same(origin):
+    """The decoder starts from a vector of zeros."""
+    source = published.ids(38, rows=100)
+    rows = [[int(id) for id in row if id > 0] for row in source]
+    model = importer.load_model(origin.folder)
+    target = published.ids(38, rows=100, seed=1)
+    scored = [[int(id) for id in row if id > 0] for row in target]
+    found = origin.engine().score_batch(
+        origin.named([row[:-1] for row in rows]), origin.named([row[:-1] for row in scored])
+    )
+    inputs = {"source_ids": source, "target_ids": pad_rows([[2, *row[:-1]] for row in scored])}
+    log_probs = np.array(tf.nn.log_softmax(model(inputs)))
+    for ours, ids, one in zip(log_probs, scored, found, strict=True):
+        np.testing.assert_allclose(ours[range(len(ids)), ids], one.log_probs, atol=2e-4)
+    written = kt.GreedySearch(allow_unknown=False)(model, source, 9).ids
+    assert published.found(written) == origin.translated(rows)
+
+
+def test_a_tokenizer_gets_our_ids(tmp_path):
+    model = random_model()
+    tokenizer = exports.tokenizer()
+    export_ctranslate2(model, tmp_path / "out", tokenizer, verbose=False)
+    again, ours = importer.load(tmp_path / "out")
+    assert ours.encode("a man 's words") == tokenizer.encode("a man 's words")
+    assert again.vocab_size == V
+    change(tmp_path / "out", add_source_bos=True)
+    with pytest.raises(ValueError, match="add_source_bos=true, but `Translator` reads sources"):
+        importer.load(tmp_path / "out")
+    (tmp_path / "out" / "tokenizer.model").unlink()
+    change(tmp_path / "out", add_source_bos=False)
+    with pytest.raises(FileNotFoundError, match="has no SentencePiece model"):
+        importer.load(tmp_path / "out")
+
+
+def test_sources_without_end_token_are_read_without_it(tmp_path):
+    """As in Argos' packages: the tokenizer lies above CTranslate2's folder."""
+    folder = tmp_path / "model"
+    tokenizer, model = exports.tokenizer(), random_model()
+    words = export_ctranslate2(model, folder, tokenizer, verbose=False)
+    change(folder, add_source_eos=False)
+    (folder / "tokenizer.model").rename(tmp_path / "sentencepiece.model")
+    translator = engine.Translator(str(folder), compute_type="float32", intra_threads=1)
+    expected = translator.translate_batch(
+        [[words[id] for id in row[:-1]] for row in SOURCES],
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=9,
+        return_end_token=True,
+        disable_unk=True,
+    )
+    ours, same = importer.load(folder)
+    assert not ours.reads_end and same.encode("two words") == tokenizer.encode("two words")
+    found = kt.GreedySearch(allow_unknown=False)(ours, pad_rows(SOURCES), 9).ids
+    written = [[words[id] for id in row] for row in published.found(found)]
+    assert written == [one.hypotheses[0] for one in expected]
+    with_end = kt.GreedySearch(allow_unknown=False)(model, pad_rows(SOURCES), 9).ids
+    assert published.found(with_end) != published.found(found)  # the end token counts
+    with pytest.raises(ValueError, match="reads_end=False"):
+        export_ctranslate2(ours, tmp_path / "again", verbose=False)
+
+
+def change(folder, **values):
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **values}), "utf-8")
+
+
+# Whisper
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory):
+    """One Whisper in Hugging Face's layout and in CTranslate2's."""
+    hub = tmp_path_factory.mktemp("hub")
+    model = whisper_folder.model()
+    whisper_folder.write(hub, model)
+    spec = converters.WhisperLoader().get_model_spec(model)
+    spec.register_vocabulary(whisper_folder.names())
+    spec.config.suppress_ids, spec.config.suppress_ids_begin = [1, 5], [0, 40]
+    spec.config.lang_ids, spec.config.alignment_heads = [42, 43], [[0, 3]]
+    spec.validate()
+    spec.optimize()
+    folder = tmp_path_factory.mktemp("ct2")
+    spec.save(str(folder))
+    whisper_folder.write_tokenizer(folder)
+    return hub, folder
+
+
+def test_whisper_equals_the_folder_that_it_was_converted_from(speech):
+    (expected, tokenizer), (found, same) = whisper.load(speech[0]), importer.load(speech[1])
+    assert [w.path for w in found.weights] == [w.path for w in expected.weights]
+    for ours, theirs in zip(found.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+    assert same == tokenizer
+    assert importer.read_settings(speech[1]) == whisper.read_settings(speech[0])
+
+
+# Bad input
+
+
+@pytest.fixture
+def copy(speech, tmp_path):
+    for file in speech[1].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def edited(folder, old, new):
+    """Replaces bytes of `model.bin`, once."""
+    data = (folder / "model.bin").read_bytes()
+    assert data.count(old)
+    (folder / "model.bin").write_bytes(data.replace(old, new, 1))
+
+
+CONV1 = b"encoder/conv1/weight\0\x03"
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        (b"\x06\0\0\0", b"\x09\0\0\0", "begins with 9, not with the version 6"),
+        (b"WhisperSpec\0\x03", b"WhisperSpec\0\x02", "holds a WhisperSpec of revision 2"),
+        (b"WhisperSpec", b"WhimperSpec", "holds a WhimperSpec"),
+        (b"WhisperSpec", b"Whi\xff\xfeerSpec", "cannot be read as a model: .*codec"),
+        (CONV1 + struct.pack("<I", 16), CONV1 + struct.pack("<I", 2**31), "has shape"),
+        (CONV1, CONV1[:-1] + b"\xff", "has 255 axes"),
+        (b"encoder/conv1/weight", b"encoder/conv9/weight", "conv1/weight is missing"),
+        (b"encoder/conv1/bias", b"encoder/conv9/bias", "conv1/bias is missing; .*left over"),
+        (b"decoder/alibi\0", b"decoder/alibj\0", r"alibj=0"),
+    ],
+)
+def test_damaged_files_are_named(copy, old, new, message):
+    edited(copy, old, new)
+    with pytest.raises(ValueError, match=message):
+        importer.load_model(copy)
+
+
+def test_a_file_that_ends_early_or_late_is_refused(copy):
+    path, data = copy / "model.bin", (copy / "model.bin").read_bytes()
+    random = np.random.default_rng(0)
+    for end in (0, 3, 10, *random.integers(20, len(data), 40).tolist()):
+        path.write_bytes(data[:end])
+        with pytest.raises(ValueError, match=r"model\.bin cannot be read as a model: it is trunc"):
+            read_model(path)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(ValueError, match="goes on after the last alias"):
+        read_model(path)
+
+
+def test_bytes_of_chance_raise_no_other_error(copy):
+    path, data = copy / "model.bin", (copy / "model.bin").read_bytes()
+    random, refused = np.random.default_rng(1), 0
+    for _ in range(150):
+        damaged = bytearray(data)
+        damaged[random.integers(0, 300)] = random.integers(256)
+        path.write_bytes(damaged)
+        try:
+            read_model(path)
+        except ValueError as error:
+            assert re.match(r".*model\.bin cannot be read as a model: ", str(error))
+            refused += 1
+    assert refused > 20
+
+
+def text(string):
+    return struct.pack("<H", len(string) + 1) + string.encode() + b"\0"
+
+
+def stored(*variables, aliases=()):
+    """The bytes of a file with these pairs of a name and an array."""
+    data = struct.pack("<I", 6) + text("AnySpec") + struct.pack("<II", 1, len(variables))
+    for name, array in variables:
+        array = np.asarray(array)
+        kind = ["float32", "int8", "int16", "int32"].index(array.dtype.name)
+        data += text(name) + struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
+        data += struct.pack("<BI", kind, array.nbytes) + array.tobytes()
+    return data + struct.pack("<I", len(aliases)) + b"".join(map(text, np.ravel(aliases)))
+
+
+WEIGHT = ("weight", np.array([[5, 7, -11], [13, 0, 2]], "int8"))
+
+
+def scale(*numbers):
+    return "weight_scale", np.array(numbers, "float32")
+
+
+def test_rows_are_divided_by_their_scales(tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(stored(WEIGHT, scale(2, 4), aliases=[("tied", "weight")]))
+    tensors = read_model(path).tensors
+    expected = [[2.5, 3.5, -5.5], [3.25, 0, 0.5]]
+    np.testing.assert_array_equal(tensors["weight"], expected)
+    assert tensors["tied"] is tensors["weight"] and len(tensors) == 2
+
+
+@pytest.mark.parametrize(
+    "variables, aliases, message",
+    [
+        ([WEIGHT], [], "'weight' holds int8 without a scale"),
+        ([WEIGHT, scale(2, 0)], [], "scale of 'weight' must be positive"),
+        ([WEIGHT, scale(2, np.nan)], [], "scale of 'weight' must be positive"),
+        ([WEIGHT, scale(2, 3, 5)], [], "must be positive, one or 2 numbers"),
+        ([WEIGHT, scale(2, 1e-40)], [], "scale of 'weight' is too small"),
+        ([WEIGHT, scale(2, 3), WEIGHT], [], "holds 'weight' twice"),
+        ([("weight", np.ones((2, 3), "int32"))], [], "holds int32, which is no number type"),
+        ([WEIGHT, scale(2, 3)], [("tied", "other")], "alias 'tied' of 'other'"),
+        ([WEIGHT, scale(2, 3)], [("weight", "weight")], "alias 'weight' of 'weight'"),
+    ],
+)
+def test_quantized_weights_have_fitting_scales(variables, aliases, message, tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(stored(*variables, aliases=aliases))
+    with pytest.raises(ValueError, match=message):
+        read_model(path)
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("vocabulary.json", "{}", "must hold a list of pieces"),
+        ("vocabulary.json", "[1]", "must hold a list of pieces"),
+        ("vocabulary.json", "[" * 100_000, "is no vocabulary"),
+        ("vocabulary.json", '["a", "a"]', "holds a piece twice"),
+        ("config.json", '{"lang_ids": [61]}', "lang_ids in .* ids of the 61 tokens"),
+        ("config.json", '{"suppress_ids": "a"}', "suppressed tokens in .* must be a list"),
+    ],
+)
+def test_other_files_are_checked(copy, file, content, message):
+    (copy / file).write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=message):
+        importer.read_settings(copy)
+
+
+def test_a_missing_vocabulary_is_named_in_the_shell(copy, capsys):
+    (copy / "vocabulary.json").unlink()
+    assert main(["ctranslate2", str(copy), str(copy / "out")]) == 1
+    assert "vocabulary.txt" in capsys.readouterr().err
+    assert not (copy / "out").exists()
+
+
+def test_a_model_with_other_attention_is_refused(tmp_path):
+    spec = engine.specs.TransformerSpec.from_config(1, 2, ffn_glu=True, rms_norm=True)
+    random = np.random.default_rng(2)
+
+    def filled(inner, name, value):
+        if value is None:
+            setattr(inner, name.rpartition("/")[2], random.normal(size=(4, 4)).astype("float32"))
+
+    spec._visit(filled)
+    spec.register_source_vocabulary(list("abcd"))
+    spec.register_target_vocabulary(list("abcd"))
+    spec.validate()
+    spec.save(str(tmp_path))
+    change(tmp_path, unk_token="a", eos_token="b", decoder_start_token="c")
+    with pytest.raises(ValueError, match="missing|left over"):
+        importer.load_model(tmp_path)

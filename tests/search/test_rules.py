@@ -1,0 +1,220 @@
+"""Rules for next tokens: equal to the processors of `transformers`, and to CTranslate2's options.
+
+Shapes: B batch, W hypotheses, V vocabulary, t tokens so far.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.published import torch, transformers
+
+import keras_transformer as kt
+from keras_transformer.export import export_ctranslate2
+from keras_transformer.padding import pad_rows
+from keras_transformer.search import Past
+
+B, W, V = 3, 2, 13
+
+
+def changed(rule, logits, history, leading=0, count=None, **inputs):
+    """The logits (B, W, V) after a rule, whose state is new; zeros may lead the history."""
+    given = {name: tf.constant(value) for name, value in {**rule.inputs, **inputs}.items()}
+    given = {
+        name: value if value.shape.rank == 0 else tf.repeat(value, B // len(value), axis=0)
+        for name, value in given.items()
+    }
+    known = rule.read(None, given)
+    padded = np.pad(history, [(0, 0), (0, 0), (leading, 0)])
+    ids = history[:, :, -1] if history.shape[2] else np.full((B, W), 2)
+    count = history.shape[2] + 1 if count is None else count
+    past = Past(*(tf.constant(array, tf.int32) for array in (ids, padded, count)))
+    return rule.step(tf.constant(logits), past, rule.start(known, B, W), known)[0].numpy()
+
+
+def processed(processor, logits, history):
+    """The same by a processor of `transformers`."""
+    rows = torch.tensor(history.reshape(B * W, -1)), torch.tensor(logits.reshape(B * W, V))
+    return processor(*rows).numpy().reshape(B, W, V)
+
+
+def drawn(seed, length):
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(B, W, V)).astype("float32")
+    return logits, random.integers(4, 9, size=(B, W, length))  # few tokens, so that they repeat
+
+
+def check(found, expected):
+    """Equal, except for the padding, which holds the share of the forbidden tokens."""
+    np.testing.assert_allclose(found[..., 1:], expected[..., 1:], rtol=1e-6)
+    assert np.isfinite(found[..., 0]).all()
+
+
+HISTORIES = [(seed, length) for seed, length in enumerate((1, 2, 5, 67))]
+
+
+@pytest.mark.parametrize("leading", [0, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_comes_twice_as_in_transformers(size, leading):
+    forbidden = 0
+    for seed, length in HISTORIES:
+        logits, history = drawn(seed, length)
+        expected = processed(transformers.NoRepeatNGramLogitsProcessor(size), logits, history)
+        found = changed(kt.NoRepeatNgrams(size), logits, history, leading)
+        check(found, expected)
+        # A call may ask for shorter n-grams than the constructor, or for none.
+        smaller = {"no_repeat_ngram_size": np.int32(size)}
+        check(changed(kt.NoRepeatNgrams(5), logits, history, leading, **smaller), expected)
+        none = {"no_repeat_ngram_size": np.int32(0)}
+        check(changed(kt.NoRepeatNgrams(size), logits, history, leading, **none), logits)
+        forbidden += np.isinf(expected).sum()
+    assert forbidden > 5
+    logits, history = drawn(7, 0)
+    check(changed(kt.NoRepeatNgrams(size), logits, history, leading), logits)
+
+
+@pytest.mark.parametrize("leading", [0, 3])
+def test_repetition_is_penalized_as_in_transformers(leading):
+    for seed, length in HISTORIES:
+        logits, history = drawn(seed, length)
+        expected = processed(transformers.RepetitionPenaltyLogitsProcessor(1.7), logits, history)
+        found = changed(kt.RepetitionPenalty(1.7), logits, history, leading)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        given = {"repetition_penalty": np.float32(1.7)}
+        found = changed(kt.RepetitionPenalty(1.1), logits, history, leading, **given)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("leading", [0, 3])
+def test_words_are_forbidden_as_in_transformers(leading):
+    words = [[7], [5, 6], [4, 4, 8], [6, 5, 4, 7]]
+    forbidden = 0
+    for seed, length in [*HISTORIES, (5, 211)]:
+        logits, history = drawn(seed, length)
+        processor = transformers.NoBadWordsLogitsProcessor(words, eos_token_id=3)
+        expected = processed(processor, logits, history)
+        check(changed(kt.ForbiddenWords(words), logits, history, leading), expected)
+        for rule, rest in ((kt.ForbiddenWords(), words), (kt.ForbiddenWords(words[:2]), words[2:])):
+            given = {"forbidden_words": pad_rows(rest)[None]}
+            check(changed(rule, logits, history, leading, **given), expected)
+        forbidden += np.isinf(expected).sum()
+    assert forbidden > 5 * B * W
+
+
+def test_words_may_differ_by_sentence():
+    logits, history = drawn(1, 3)
+    words = np.array([[[7, 0]], [[8, 0]], [[0, 0]]], np.int32)
+    found = changed(kt.ForbiddenWords(), logits, history, forbidden_words=words)
+    assert [np.flatnonzero(np.isinf(row[0])).tolist() for row in found] == [[7], [8], []]
+
+
+def test_a_prefix_takes_its_share_until_a_hypothesis_leaves_it():
+    logits, _ = drawn(1, 0)
+    own = tf.nn.softmax(logits).numpy()
+    prefix = {"biased_prefix": np.array([[5, 6], [7, 0], [0, 0]], np.int32)}
+    found = tf.nn.softmax(
+        changed(kt.BiasedPrefix(0.25), logits, np.zeros((B, W, 0), int), **prefix)
+    )
+    first = [0.75 * own[b] + 0.25 * (np.arange(V) == token) for b, token in enumerate((5, 7))]
+    np.testing.assert_allclose(found, [*first, own[2]], rtol=1e-5)
+    history = np.array([[[5], [6]], [[7], [8]], [[4], [4]]])
+    found = tf.nn.softmax(changed(kt.BiasedPrefix(0.25), logits, history, **prefix)).numpy()
+    expected = own.copy()
+    expected[0, 0] = 0.75 * own[0, 0] + 0.25 * (np.arange(V) == 6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: kt.NoRepeatNgrams(0), ValueError, "size"),
+        (lambda: kt.NoRepeatNgrams(2.0), TypeError, "size"),
+        (lambda: kt.RepetitionPenalty(0), ValueError, "penalty"),
+        (lambda: kt.ForbiddenWords([[7], []]), ValueError, "at least one token"),
+        (lambda: kt.BiasedPrefix(1), ValueError, "strength"),
+        (
+            lambda: kt.GreedySearch(constraints=[kt.NoRepeatNgrams(2), kt.NoRepeatNgrams(3)]),
+            ValueError,
+            "NoRepeatNgrams has the input 'no_repeat_ngram_size', which the search or another",
+        ),
+    ],
+)
+def test_wrong_rules_are_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    """A function from the bias of the end token to a model, its words and CTranslate2's engine.
+
+    Padding and begin are as unlikely as in trained models.
+    """
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="the other engine is missing")
+    model = kt.Transformer(
+        23, num_layers=2, d_model=22, num_heads=2, d_ff=19, tie_output=False, output_bias=True
+    )
+    random = np.random.default_rng(8)
+    for weight in model.weights:
+        scale = 1.0 if weight.path.endswith("gamma") else 0.0
+        weight.assign(random.normal(scale=0.4, size=weight.shape) + scale)
+    (bias,) = [weight for weight in model.weights if weight.path.endswith("output_bias")]
+
+    def engine(end):
+        bias.assign(np.where(np.isin(np.arange(23), [0, 2]), -50.0, end * (np.arange(23) == 3)))
+        folder = tmp_path_factory.mktemp("ctranslate2") / "out"
+        words = export_ctranslate2(model, folder, verbose=False)
+        return model, words, ctranslate2.Translator(str(folder), compute_type="float32")
+
+    return engine
+
+
+@pytest.mark.parametrize(
+    "width, rule, call, theirs",
+    [
+        (1, kt.NoRepeatNgrams(2), {}, {"no_repeat_ngram_size": 2}),
+        (1, kt.ForbiddenWords([[15], [11, 11]]), {}, {"suppress_sequences": [[15], [11, 11]]}),
+        (1, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
+        (3, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
+        (1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs is without the end
+        (1, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
+        (3, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
+        (
+            1,
+            kt.BiasedPrefix(0.3),
+            {"biased_prefix": [4, 8, 5]},
+            {"target_prefix": [4, 8, 5], "prefix_bias_beta": 0.3},
+        ),
+    ],
+)
+def test_searches_are_those_of_ctranslate2(engines, width, rule, call, theirs):
+    # No text of the beams ends, because both engines stop and rank finished texts differently.
+    model, words, engine = engines(2.5 if width == 1 else -9.0)
+    call = {
+        name: np.tile([value], (3, 1)) if isinstance(value, list) else value
+        for name, value in call.items()
+    }
+    search = kt.BeamSearch(width, 0.0, constraints=[rule] if rule else [])
+    ours = search(model, pad_rows(SOURCES), max_length=11, **call).ids[:, 0].numpy()
+    free = kt.BeamSearch(width, 0.0)(model, pad_rows(SOURCES), max_length=11).ids[:, 0].numpy()
+    named = dict(theirs)
+    if "suppress_sequences" in named:
+        named["suppress_sequences"] = [
+            [words[i] for i in row] for row in theirs["suppress_sequences"]
+        ]
+    if "target_prefix" in named:
+        named["target_prefix"] = [[words[i] for i in theirs["target_prefix"]]] * 3
+    found = engine.translate_batch(
+        [[words[i] for i in row[:-1]] for row in SOURCES],
+        beam_size=width,
+        num_hypotheses=width,
+        length_penalty=0,
+        return_end_token=True,
+        **{"max_decoding_length": 11, "min_decoding_length": 0, **named},
+    )
+    found = [[words.index(word) for word in result.hypotheses[0]] for result in found]
+    ours, free = ([row[row > 0].tolist() for row in rows] for rows in (ours, free))
+    assert ours == found
+    assert ours != free

@@ -1,0 +1,114 @@
+"""Token scores and alignments of searches, against a forward pass.
+
+Shapes: B batch, W beam width, S source length, T generated length, V vocabulary.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import exports
+from helpers.forced import check
+
+import keras_transformer as kt
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
+
+V = 97
+BOTH = {"token_scores": True, "alignments": True}
+HEADS = {"token_scores": True, "alignments": [(0, 1), (-1, 0)]}
+SEARCHES = [GreedySearch(**BOTH), BeamSearch(3, **BOTH), Sampling(seed=7, num_samples=2, **HEADS)]
+SOURCE = exports.source(rows=5, length=7, vocab_size=V)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return exports.tiny(vocab_size=V)
+
+
+def numpy(result):
+    return [np.asarray(part) for part in result]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
+@pytest.mark.parametrize("prefix", [None, np.array([[8, 9], [5, 0], [0, 0], [7, 11], [6, 0]])])
+def test_they_equal_a_forward_pass(model, search, prefix):
+    limit = np.array([9, 13, 0, 1, 7])  # sentences leave the batch at different steps
+    result = numpy(search(model, SOURCE, limit, target_prefix=prefix))
+    check(model, SOURCE, search, *result)
+    assert result[3].shape == (*result[0].shape, 7)
+    np.testing.assert_allclose(result[3].sum(axis=3), result[0] != 0, atol=1e-5)
+    assert not result[3][1][..., 5:].any()  # padding of the source
+    config = {**search.get_config(), "token_scores": False, "alignments": False}
+    plain = type(search)(**config)(model, SOURCE, limit, target_prefix=prefix)
+    np.testing.assert_array_equal(plain.ids, result[0])
+    assert plain.token_scores == plain.alignments == ()
+
+
+def test_recurrent_decoders_and_long_beams_have_them_too():
+    model = exports.tiny(vocab_size=V, recurrent_decoder=True)
+    search = BeamSearch(5, 1.0, early_stop=False, **HEADS)
+    check(model, SOURCE, search, *numpy(search(model, SOURCE, 11)))
+
+
+def test_language_models_have_token_scores_of_what_follows_the_prompt():
+    model = exports.tiny("generate", vocab_size=V)
+    prompts = np.array([[2, 5, 7], [2, 11, 0]], "int32")
+    ids, scores, token_scores, _ = BeamSearch(3, token_scores=True)(model, prompts, 7)
+    for row, prompt in enumerate([[2, 5, 7], [2, 11]]):
+        for beam in range(3):
+            tokens = ids[row, beam].numpy()
+            fed = np.array([[*prompt, *tokens[tokens > 0]]])
+            log_probs = tf.nn.log_softmax(model(fed))[0].numpy()
+            places = np.arange(len(prompt), fed.shape[1])
+            expected = log_probs[places - 1, fed[0, places]]
+            found = token_scores[row, beam].numpy()
+            np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-5)
+            assert not found[len(expected) :].any()
+
+
+def test_shortlists_pass_them_on(model):
+    search = BeamSearch(3, **BOTH)
+    everything = kt.Shortlist(np.full((V, 1), 3), np.ones(V, bool))
+    expected = numpy(search(model, SOURCE, 9))
+    found = numpy(search(kt.Shortlisted(model, everything), SOURCE, 9))
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_allclose(found[2], expected[2], atol=1e-5)
+    np.testing.assert_allclose(found[3], expected[3], atol=1e-5)
+
+
+def test_constraints_do_not_change_them(model):
+    search = BeamSearch(3, constraints=[kt.NoRepeatNgrams(1)], **BOTH)
+    result = numpy(search(model, SOURCE, 9))
+    check(model, SOURCE, search, *result)
+    for row in result[0].reshape(-1, result[0].shape[2]):
+        assert len(set(row[row > 3])) == np.count_nonzero(row > 3)
+
+
+def test_hypotheses_that_do_not_exist_have_zeros():
+    model = exports.tiny(vocab_size=5)  # only the end token and id 4 may be written
+    search = BeamSearch(7, allow_unknown=False, **BOTH)
+    source = np.array([[4, 4, 3]], "int32")
+    result = numpy(search(model, source, 2))
+    assert np.isinf(result[1]).any()
+    check(model, source, search, *result)
+
+
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: BeamSearch(alignments=3), TypeError, "pairs of layer and head.*got 3"),
+        (lambda: BeamSearch(alignments=[(0,)]), TypeError, "pairs of layer and head"),
+        (lambda: BeamSearch(alignments=[]), ValueError, "no pair of layer and head"),
+        (lambda: BeamSearch(token_scores=1), TypeError, "token_scores must be True or False"),
+    ],
+)
+def test_wrong_options_are_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+def test_models_that_cannot_align_are_refused(model):
+    with pytest.raises(ValueError, match="head 2 of layer 1, but the decoder has 2 layers of 2"):
+        GreedySearch(alignments=[(1, 2)])(model, SOURCE)
+    prompts = np.array([[2, 5]], "int32")
+    with pytest.raises(ValueError, match="CausalTransformer has no decoder that attends"):
+        GreedySearch(alignments=True)(exports.tiny("generate", vocab_size=V), prompts)
