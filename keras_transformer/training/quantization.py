@@ -27,8 +27,8 @@ def quantization_aware(model: keras.Model) -> keras.Model:
 
     Rounded are the products of `Dense` layers (projections of attention, feed-forward networks,
     heads) and the product of the logits, and the vectors that `Embedding`, `TokenEmbedding` and
-    `SegmentEmbedding` look up. Scores of attention, norms, biases and positions are not. The rules
-    are those of ONNX Runtime's `DynamicQuantizeMatMul` and `GatherBlockQuantized`:
+    `SegmentEmbedding` look up. Scores of attention, norms, biases and positions are not. The file
+    has ONNX Runtime's `DynamicQuantizeMatMul` and `GatherBlockQuantized`, which round as follows:
 
     - A column of a weight (K, N) has the scale s = max |w| / 127 and integers round(w / s).
     - An input has one scale s = (max - min) / 255 for the whole tensor, where 0 counts as an entry,
