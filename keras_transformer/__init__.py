@@ -75,6 +75,7 @@ __all__ = [
     "causal_mask",
     "classification_batches",
     "combine_masks",
+    "distil",
     "feature_batches",
     "importers",
     "language_model_batches",
@@ -143,7 +144,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.quantization import quantization_aware
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
-    from keras_transformer.translation import translate
+    from keras_transformer.translation import distil, translate
 
 with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.batches import Batches
