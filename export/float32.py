@@ -6,12 +6,13 @@ import keras
 import numpy as np
 
 from keras_transformer.export.staging import ExportError
+from keras_transformer.training.quantization import is_quantization_aware
 
 REDUCED = ("bfloat16", "float16")
 
 
 def as_float32(model: keras.Model) -> keras.Model:
-    """The model itself if no layer has a reduced dtype policy, else a copy in float32.
+    """The model itself if it computes in float32, else a plain copy that does.
 
     Lower precisions are made from float32 weights, and two programs that round to bfloat16 at
     different places differ too much for a proof. Explicit casts of the model stay.
@@ -27,7 +28,7 @@ def as_float32(model: keras.Model) -> keras.Model:
     """
     policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
     reduced = sorted(filter(_is_reduced, policies))
-    if not reduced:
+    if not reduced and not is_quantization_aware(model):
         return model
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")  # for inner layers that follow the global policy
@@ -42,8 +43,8 @@ def as_float32(model: keras.Model) -> keras.Model:
         )
     except Exception as error:  # the user's layers run here
         raise ExportError(
-            f"The model has the dtype policy {', '.join(reduced)}. An export computes in "
-            "float32, so the model is rebuilt from its configuration, and that failed: "
+            f"The model has the dtype policy {', '.join(reduced or policies)}. An export computes "
+            "in float32, so the model is rebuilt from its configuration, and that failed: "
             f"{type(error).__name__}: {error!s:.500} Decorate the model's layers and functions "
             "with keras.saving.register_keras_serializable() and give layers a get_config; or "
             "build the model under the float32 policy, load the weights, and export that."

@@ -32,6 +32,7 @@ __all__ = [
     "ClassToken",
     "Constraint",
     "DecoderBlock",
+    "Distillation",
     "EncoderBlock",
     "FeedForward",
     "ForbiddenWords",
@@ -46,6 +47,7 @@ __all__ = [
     "PatchEmbedding",
     "Perplexity",
     "PositionEncoding",
+    "RDrop",
     "RecurrentDecoderBlock",
     "RepetitionPenalty",
     "RotaryPositionEncoding",
@@ -73,11 +75,13 @@ __all__ = [
     "causal_mask",
     "classification_batches",
     "combine_masks",
+    "distil",
     "feature_batches",
     "importers",
     "language_model_batches",
     "padding_mask",
     "pair_batches",
+    "quantization_aware",
     "read_lines",
     "scaled_dot_product_attention",
     "tagging_batches",
@@ -136,9 +140,11 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+    from keras_transformer.training.model_losses import Distillation, RDrop
+    from keras_transformer.training.quantization import quantization_aware
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
-    from keras_transformer.translation import translate
+    from keras_transformer.translation import distil, translate
 
 with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.batches import Batches

@@ -1,12 +1,15 @@
-"""Translation of lines of text with a Keras model and a search."""
+"""Translation of lines of text: with a Keras model and a search, and as text for a student."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_transformer.files import checked_path
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
+from keras_transformer.text.corpora import read_lines
+from keras_transformer.types import StrPath
 
 if TYPE_CHECKING:  # it needs SentencePiece
     from keras_transformer.text.json_tokenizer import AnyTokenizer
@@ -64,3 +67,69 @@ def translate(
         for i, text in zip(batch, decode(best), strict=True):
             translations[i] = text
     return translations
+
+
+def distil(
+    translate: Callable[[list[str]], Iterable[str]],
+    source: StrPath | Sequence[str],
+    path: StrPath,
+    lines_per_call: int = 1000,
+) -> int:
+    """Writes a teacher's translation of each source line, as training text for a student.
+
+    Sequence-level distillation, section 3.2 of Kim and Rush 2016 (arXiv 1606.07947): the student
+    learns the teacher's best hypothesis of a beam search instead of the reference. A small student
+    trained with `translation_batches(source, path, tokenizer)` often needs no beam search itself.
+
+    The teacher is any function from lines to lines: `Translator("folder").translate` of an exported
+    model (the fastest), or `functools.partial(translate, search, model, tokenizer)` of a Keras
+    model, which may be an `Ensemble`.
+
+    If a run is interrupted, the same call continues after the last call of `translate` that was
+    written completely.
+
+    Args:
+        translate: function that returns as many lines as it is passed.
+        source: file of N lines, plain or gzip, or list of N strings.
+        path: file to write, one line for each source line.
+        lines_per_call: lines passed to `translate` at once. Defaults to 1000.
+
+    Returns:
+        Number of lines that this call wrote; 0 if the file was complete.
+
+    Raises:
+        ValueError: `path` has more lines than `source`, or `translate` returns another number of
+            lines than it was passed.
+
+    Example:
+
+    >>> teacher = Translator("teacher")  # doctest: +SKIP
+    >>> kt.distil(teacher.translate, "train.en", "train.distilled.de")  # doctest: +SKIP
+    29000
+    """
+    lines = source if isinstance(source, Sequence) and not isinstance(source, str) else None
+    lines = read_lines(source) if lines is None else lines
+    path = checked_path(path)
+    with open(path, "a+b") as file:
+        file.seek(0)
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        first = whole.count(b"\n")
+        if first > len(lines):
+            raise ValueError(
+                f"{path} has {first} lines, but there are {len(lines)} source lines. It belongs to "
+                "another source: pass another path, or delete it."
+            )
+        file.truncate(len(whole))  # a line that was cut off
+        for start in range(first, len(lines), lines_per_call):
+            part = list(lines[start : start + lines_per_call])
+            texts = list(translate(part))
+            if len(texts) != len(part):
+                raise ValueError(
+                    f"translate must return one line for each of {len(part)} lines, but it "
+                    f"returned {len(texts)}."
+                )
+            rows = [" ".join(text.split("\n")) + "\n" for text in texts]
+            file.write("".join(rows).encode())
+            file.flush()
+    return len(lines) - first

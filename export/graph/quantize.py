@@ -137,9 +137,36 @@ def _replace(
     substitute(output, node.outputs[0])
 
 
+def _known_steps(matrix: Array, most: int) -> Array:
+    """The step of each column (K, N) whose entries are up to `most` times a step; 0 elsewhere.
+
+    Such weights were integers before, as Firefox's are. With this step as scale they stay exact.
+    """
+    sizes = np.abs(matrix)
+    least = np.where(sizes > 0, sizes, np.inf).min(axis=0)  # (N,)
+    least = np.where(np.isfinite(least), least, 1.0)  # a column of zeros
+
+    def fit(columns: Array, step: Array) -> Array:
+        counts = sizes[:4, columns] / step[columns]
+        near = np.abs(counts - np.rint(counts)).max(axis=0) < 1e-3
+        columns = columns[near]  # others need no look at all of their rows
+        counts = sizes[:, columns] / step[columns]
+        near = np.abs(counts - np.rint(counts)).max(axis=0) < 1e-3
+        largest = counts.max(axis=0)
+        return columns[near & (largest > 0.5) & (largest < most + 0.5)]
+
+    steps = np.zeros(len(least), np.float32)
+    # The smallest entry is one step, or few: of all columns, if they share a step, or of this one.
+    for step in (np.full_like(least, least.min()), least, least / 2, least / 3):
+        columns = fit(np.flatnonzero(steps == 0), step)
+        steps[columns] = step[columns]
+    return steps
+
+
 def quantize_columns(matrix: Array) -> tuple[Array, Array]:
     """int8 (K, N) and a float32 scale for each of the N columns: `matrix` is about q * scale."""
-    scale = np.abs(matrix).max(axis=0) / 127.0
+    steps = _known_steps(matrix, 127)
+    scale = np.where(steps > 0, steps, np.abs(matrix).max(axis=0) / 127.0)
     scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
     return np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8), scale
 
@@ -174,7 +201,9 @@ def quantize_blocks(matrix: Array, bits: int) -> tuple[Array, Array]:
     middle = 2 ** (bits - 1)
     # The largest entry in size maps to -middle, the only integer without a positive counterpart.
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)
-    scale = np.where(largest != 0, largest / -middle, 1.0).astype(np.float32)
+    scale = np.where(largest != 0, largest / -middle, 1.0)
+    steps = _known_steps(blocks.reshape(-1, BLOCK).T, middle - 1).reshape(scale.shape)
+    scale = np.where(steps > 0, steps, scale).astype(np.float32)
     integers = np.clip(np.rint(blocks / scale) + middle, 0, 2 * middle - 1).astype(np.uint8)
     return integers, scale[..., 0]
 

@@ -57,6 +57,9 @@ class TokenEmbedding(BaseLayer):
     ((1, 3, 4), (1, 3, 11))
     """
 
+    # `quantization_aware` replaces them.
+    product, look_up = staticmethod(ops.matmul), staticmethod(ops.take)
+
     def __init__(
         self,
         vocab_size: int,
@@ -92,10 +95,10 @@ class TokenEmbedding(BaseLayer):
             kernel = ops.transpose(self.embeddings) if self.tie_output else self.kernel
             # In bfloat16, 3 to 4 % of rows would have two equal largest logits.
             inputs, kernel = ops.cast(inputs, "float32"), ops.cast(kernel, "float32")
-            products = ops.matmul(inputs, kernel)  # (B, T, V)
+            products = self.product(inputs, kernel)  # (B, T, V)
             return products + self.bias if self.output_bias else products
         check_ids(inputs, "pass `logits=True` to project vectors")
-        vectors = ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
+        vectors = ops.cast(self.look_up(self.embeddings, inputs, axis=0), self.compute_dtype)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)  # (B, T, D)
 
     def logits(self, vectors: Tensor) -> Tensor:
@@ -150,6 +153,8 @@ class SegmentEmbedding(BaseLayer):
     (1, 4, 8)
     """
 
+    look_up = staticmethod(ops.take)  # `quantization_aware` replaces it
+
     def __init__(self, num_segments: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive(num_segments=num_segments)
@@ -164,7 +169,7 @@ class SegmentEmbedding(BaseLayer):
 
     def call(self, inputs: Tensor, segment_ids: Tensor) -> Tensor:
         check_ids(segment_ids, "pass the vectors first, then the segment ids")
-        vectors = ops.take(self.embeddings, segment_ids, axis=0)  # (B, S, D)
+        vectors = self.look_up(self.embeddings, segment_ids, axis=0)  # (B, S, D)
         return inputs + ops.cast(vectors, inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.training.model_losses import ModelLoss
 from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 
 
@@ -59,6 +60,20 @@ class DistributedModel(keras.Model):
         if self.test_function is None or force:
             self.test_function = _steps().make_test_function(self)
         return self.test_function
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """Computes the loss of a batch, with the terms of a `ModelLoss`."""
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if isinstance(self.loss, ModelLoss):
+            loss = loss + self.loss.more(self, x, y, y_pred, sample_weight, training)
+        return loss
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras has no public method around the average that could be overridden instead.

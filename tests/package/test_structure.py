@@ -46,6 +46,7 @@ FLOORS = (
         "training.distribution",
         "training.losses",
         "training.metrics",
+        "training.model_losses",
         "training.optimizers",
         "training.replicas",
         "training.schedules",

@@ -72,20 +72,37 @@ def with_weight(weight, inputs, *nodes):
 
 
 def test_columns_have_scales_of_their_own():
-    matrix = np.array([[127.0, 1.0, 0.0], [-63.5, -0.5, 0.0]], np.float32)
+    matrix = np.array([[127.0, 1.0, 0.0], [-63.3, -0.7, 0.0]], np.float32)
     quantized, scale = quantize_columns(matrix)
-    assert quantized.tolist() == [[127, 127, 0], [-64, -64, 0]]
+    assert quantized.tolist() == [[127, 127, 0], [-63, -89, 0]]
     np.testing.assert_allclose(scale, [1.0, 1 / 127, 1.0], rtol=1e-6)
 
 
 def test_blocks_hold_their_largest_entry_exactly():
     matrix = np.zeros((37, 1), np.float32)
-    matrix[3], matrix[5], matrix[36] = 4.0, -1.0, 7.0
+    matrix[3], matrix[5], matrix[35], matrix[36] = 4.0, -1.2, 0.15, 7.0
     integers, scale = quantize_blocks(matrix, 4)
     assert integers.shape == (1, 2, 32)
     assert scale.tolist() == [[-0.5, -0.875]]
     assert integers[0, 0, 3] == 0 and integers[0, 0, 5] == 10  # 8 + value / scale
     assert integers[0, 1, 4] == 0 and integers[0, 1, 5] == 8
+
+
+def test_weights_that_were_integers_stay_exact():
+    random = np.random.default_rng(5)
+    integers = random.integers(-100, 101, (67, 11))
+    integers[:, 3] = 5 * random.integers(-20, 21, 67)  # few of the possible integers
+    steps = np.repeat([0.0371, 0.00293], [5, 6]).astype(np.float32)  # two matrices side by side
+    matrix = (integers * steps).astype(np.float32)
+    quantized, scale = quantize_columns(matrix)
+    np.testing.assert_allclose(quantized * scale, matrix, rtol=1e-5)
+    blocks, scale = quantize_blocks(matrix[:, 5:], 8)
+    values = (blocks.astype(np.float32) - 128) * scale[..., None]
+    np.testing.assert_allclose(values.reshape(6, -1)[:, :67].T, matrix[:, 5:], rtol=1e-5)
+    matrix[7, 2] += 0.3 * steps[2]  # no integer
+    quantized, scale = quantize_columns(matrix)
+    assert np.abs(quantized[:, 2]).max() == 127
+    np.testing.assert_allclose((quantized * scale)[:, 4], matrix[:, 4], rtol=1e-5)
 
 
 def rounded(matrix, bits):

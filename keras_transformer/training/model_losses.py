@@ -1,0 +1,237 @@
+"""Losses that call a model again: R-Drop and distillation.
+
+`DistributedModel.compute_loss` passes model and inputs to them. So plain `compile` and `fit` train
+with them, on any number of replicas and with accumulated gradients.
+
+Shapes: B batch, T target length, N = B T tokens, V vocabulary.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.training.losses import (
+    ReplicaLoss,
+    SequenceCrossentropy,
+    flat_tokens,
+    weighted_sum,
+)
+from keras_transformer.training.replicas import mean_over_replicas
+from keras_transformer.types import Tensor
+
+
+class ModelLoss(ReplicaLoss):
+    """Base of losses that need the model and its inputs, too.
+
+    The loss of a batch is the result of the call plus `more`.
+
+    Args:
+        loss: `SequenceCrossentropy` of the labels.
+        name: name of the loss.
+    """
+
+    def __init__(self, loss: SequenceCrossentropy, name: str) -> None:
+        super().__init__(name=name, dtype="float32")
+        if not isinstance(loss, SequenceCrossentropy):
+            raise TypeError(f"loss must be a SequenceCrossentropy, but {loss!r} was passed.")
+        self.loss: SequenceCrossentropy = loss
+
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        return self.loss(y_true, y_pred, sample_weight)
+
+    def more(
+        self,
+        model: keras.Model,
+        x: Any,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor = None,
+        training: bool = True,
+    ) -> Tensor | float:
+        """Returns the terms of the loss that need the model: a scalar.
+
+        Args:
+            model: the model that is trained.
+            x: its inputs.
+            y_true, y_pred, sample_weight: as in the call.
+            training: whether this is a step of `fit`, not of `evaluate`.
+        """
+        raise NotImplementedError
+
+    def batch_weight(self, y_true: Tensor, sample_weight: Tensor = None) -> Tensor:
+        """Returns the divisor of this batch's mean: its number (or weight) of target tokens."""
+        return self.loss.batch_weight(y_true, sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"loss": keras.saving.serialize_keras_object(self.loss), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ModelLoss":
+        loss = keras.saving.deserialize_keras_object(config["loss"])
+        return cls(**{**config, "loss": loss})
+
+    def _mean(self, losses: Tensor, weights: Tensor) -> Tensor:
+        return mean_over_replicas(weighted_sum(losses, weights), ops.sum(weights))
+
+    def _tokens(
+        self, y_true: Tensor, logits: list[Tensor], sample_weight: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """Flat logits (N, V), 0 for padding, and weights (N,)."""
+        flat = [flat_tokens(y_true, z, sample_weight, self.loss.pad_id)[1:] for z in logits]
+        weights = flat[0][1]
+        # Whatever the logits of padding are, neither loss nor gradient may become NaN.
+        return [ops.where(weights[:, None] != 0, z, 0.0) for z, _ in flat], weights
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class RDrop(ModelLoss):
+    """Regularised dropout: two passes with different dropout must agree (Liang et al. 2021).
+
+    L = L_1 + L_2 + α / 2 (KL(P_1 || P_2) + KL(P_2 || P_1)) for each target token: section 2.1,
+    equation 4, of "R-Drop" (arXiv 2106.14448). L_i is the cross-entropy of pass i and P_i its
+    distribution. The mean is over all target tokens of the global batch. The paper uses α = 5 for
+    translation.
+
+    A step of `fit` calls the model twice and takes about twice as long; the reported loss has two
+    cross-entropies. `evaluate` computes the cross-entropy alone. Metrics read the first pass.
+
+    The model must be of this package, or a `DistributedModel`, and have dropout.
+
+    Args:
+        loss: `SequenceCrossentropy`. Defaults to one without label smoothing.
+        alpha: α, weight of the divergences. Defaults to 5.
+        name: defaults to "r_drop".
+
+    Call arguments:
+        y_true: integer labels (B, T), or (B,) for one label a row.
+        y_pred: logits (B, T, V) or (B, V).
+        sample_weight: (B,) or (B, T), or `None`.
+
+    Returns:
+        Float32 scalar, the cross-entropy of one pass.
+
+    Raises:
+        TypeError: `loss` is no `SequenceCrossentropy`.
+        ValueError: `alpha` is negative.
+
+    Example:
+
+    >>> model = kt.CausalTransformer(vocab_size=23, num_layers=1, d_model=16, num_heads=2, d_ff=32)
+    >>> model.compile("adam", loss=kt.RDrop(kt.SequenceCrossentropy(0.1), alpha=5.0))
+    """
+
+    def __init__(
+        self,
+        loss: SequenceCrossentropy | None = None,
+        alpha: float = 5.0,
+        name: str = "r_drop",
+    ) -> None:
+        super().__init__(loss or SequenceCrossentropy(), name)
+        if alpha < 0:
+            raise ValueError(f"alpha must not be negative, but it is {alpha}. The paper uses 5.")
+        self.alpha: float = alpha
+
+    def more(
+        self,
+        model: keras.Model,
+        x: Any,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor = None,
+        training: bool = True,
+    ) -> Tensor | float:
+        """Returns cross-entropy of a second pass and divergences; 0 in `evaluate`."""
+        if not training:
+            return 0.0
+        second = model(x, training=True)
+        (one, other), weights = self._tokens(y_true, [y_pred, second], sample_weight)
+        # Both divergences together: the normalisers of the two distributions cancel.
+        both = ops.sum((ops.softmax(one) - ops.softmax(other)) * (one - other), axis=-1)  # (N,)
+        return self.loss(y_true, second, sample_weight) + self._mean(
+            both * (self.alpha / 2), weights
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "alpha": self.alpha}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Distillation(ModelLoss):
+    """A teacher's distribution of each token as the target (Kim and Rush 2016, section 3.1).
+
+    L = (1 - w) L_CE + w KL(Q || P) for each target token, where P is the distribution of the model,
+    Q of the teacher, and L_CE the cross-entropy of the labels. The gradient of KL(Q || P) is the
+    gradient of the word-level loss -Σ Q log P of "Sequence-Level Knowledge Distillation" (arXiv
+    1606.07947). KL is 0 if the model agrees. For its sequence-level loss, train on the texts that
+    `distil` writes.
+
+    The teacher reads the same inputs, without dropout, and is neither trained nor saved. After
+    loading a model, compile it again with a teacher.
+
+    Args:
+        teacher: Keras model with the inputs and the vocabulary of the trained model.
+        loss: `SequenceCrossentropy` of the labels. Defaults to one without label smoothing.
+        weight: w in [0, 1]. Defaults to 1: the teacher alone; labels only mark padding.
+        name: defaults to "distillation".
+
+    Call arguments:
+        y_true: integer labels (B, T), or (B,) for one label a row.
+        y_pred: logits (B, T, V) or (B, V).
+        sample_weight: (B,) or (B, T), or `None`.
+
+    Returns:
+        Float32 scalar, the cross-entropy times 1 - w.
+
+    Raises:
+        TypeError: `loss` is no `SequenceCrossentropy`.
+        ValueError: `weight` is outside [0, 1], or the teacher is missing in training.
+
+    Example:
+
+    >>> sizes = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32}
+    >>> teacher, student = (kt.CausalTransformer(vocab_size=23, **sizes) for _ in range(2))
+    >>> student.compile("adam", loss=kt.Distillation(teacher, weight=0.5))
+    """
+
+    def __init__(
+        self,
+        teacher: keras.Model | None = None,
+        loss: SequenceCrossentropy | None = None,
+        weight: float = 1.0,
+        name: str = "distillation",
+    ) -> None:
+        super().__init__(loss or SequenceCrossentropy(), name)
+        if not 0.0 <= weight <= 1.0:
+            raise ValueError(f"weight must be in [0, 1], but it is {weight}.")
+        self.teacher: keras.Model | None = teacher
+        self.weight: float = weight
+
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        if self.weight == 1.0:
+            return ops.zeros((), "float32")
+        return (1.0 - self.weight) * self.loss(y_true, y_pred, sample_weight)
+
+    def more(
+        self,
+        model: keras.Model,
+        x: Any,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor = None,
+        training: bool = True,
+    ) -> Tensor | float:
+        """Returns the weighted divergence from the teacher."""
+        if self.teacher is None:
+            raise ValueError(
+                "Distillation has no teacher: a saved model does not contain it. Compile the model "
+                "again with loss=Distillation(teacher)."
+            )
+        wanted = ops.stop_gradient(self.teacher(x, training=False))
+        (student, teacher), weights = self._tokens(y_true, [y_pred, wanted], sample_weight)
+        log_p, log_q = ops.log_softmax(student), ops.log_softmax(teacher)
+        divergence = ops.sum(ops.exp(log_q) * (log_q - log_p), axis=-1)  # (N,)
+        return self._mean(divergence * self.weight, weights)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "weight": self.weight}

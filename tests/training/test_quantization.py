@@ -1,0 +1,77 @@
+"""Training for int8: the copy computes the integers of ONNX Runtime's kernels.
+
+Exact on processors whose 8-bit products do not saturate, such as those with VNNI.
+"""
+
+import numpy as np
+import pytest
+from helpers import exports
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.export import onnx_model, tasks
+from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.staging import Progress
+from keras_transformer.training import quantization
+
+
+def int8_graph(model):
+    task, progress = tasks.ForwardTask(as_float32(model)), Progress(verbose=False)
+    return onnx_model._make_graph(task, "int8", True, (), progress)[0]
+
+
+def inputs_of(model, seed=0):
+    ids = exports.source(seed=seed)
+    # ids of segments are 0 to 2
+    return {x.name: ids % 3 if x.name == "segment_ids" else ids for x in model.inputs}
+
+
+def products(graph):
+    """Each integer product's input, output, integers, scales and bias, by its weight's name."""
+    nodes = [node for node in graph.graph if node.op_type == "DynamicQuantizeMatMul"]
+    return {node.inputs[1].name.removesuffix("/int8"): node for node in nodes}
+
+
+def run_all(graph, nodes, inputs):
+    """Inputs and outputs of nodes in one run."""
+    shown = {value.name: value for node in nodes for value in (node.inputs[0], node.outputs[0])}
+    graph.graph.outputs.extend(v for v in shown.values() if v not in graph.graph.outputs)
+    names = [value.name for value in graph.graph.outputs]
+    return dict(zip(names, exports.run(graph, **inputs), strict=True))
+
+
+SIZES = {"num_layers": 2, "d_model": 38, "d_ff": 67}
+MODELS = {
+    "post-norm": ("translate", {"use_bias": True}),
+    "recurrent": ("translate", {"recurrent_decoder": True, "output_bias": True}),
+    "two vocabularies": ("translate", {"target_vocab_size": exports.VOCAB, "tie_output": False}),
+    "causal": ("generate", {"norm_first": True, "positions": "rotary", "key_dim": 18}),
+    "encoder": ("encode", {"num_segments": 2}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_product_has_the_integers_of_the_file(name):
+    kind, arguments = MODELS[name]
+    model = exports.tiny(kind, **SIZES, **arguments)
+    aware = kt.quantization_aware(model)
+    graph = int8_graph(aware)
+    nodes, inputs = products(graph), inputs_of(model)
+    values = run_all(graph, nodes.values(), inputs)
+    for node in nodes.values():
+        x, weight, scale, _, *bias = [
+            values[v.name] if v.const_value is None else v.const_value.numpy() for v in node.inputs
+        ]
+        kernel = ops.convert_to_tensor(weight * scale)
+        found = np.asarray(quantization.integer_product(x, kernel)) + (bias[0] if bias else 0)
+        np.testing.assert_array_equal(found, values[node.outputs[0].name])
+    print(name, len(nodes), list(nodes))
+    print(values.keys())
+    expected = np.asarray(aware(inputs if len(inputs) > 1 else next(iter(inputs.values()))))
+    out = values[graph.graph.outputs[0].name]
+    print(
+        np.abs(out - expected).max(),
+        np.abs(
+            np.asarray(model(inputs if len(inputs) > 1 else next(iter(inputs.values())))) - out
+        ).max(),
+    )
