@@ -182,12 +182,13 @@ def table(rows):
     ]
     for row in rows:
         bleu = f"{row['bleu']:.2f}" if "bleu" in row else ""
+        opened = f"{row['opened_mb']:.0f}" if "opened_mb" in row else ""
         share = f"{row['share_of_rate']:.0%}" if "share_of_rate" in row else ""
         lines.append(
             f"| {row['case']} | {row['search']} | {row['precision']} | {row['engine']} "
             f"| {row['p50_ms']:.1f} | {row['p95_ms']:.1f} | {row['tokens_per_second']:.0f} "
             f"| {row['latency_times_ctranslate2']:.2f} | {row['throughput_times_ctranslate2']:.2f} "
-            f"| {row['memory_times_ctranslate2']:.2f} | {share} | {row['opened_mb']:.0f} "
+            f"| {row['memory_times_ctranslate2']:.2f} | {share} | {opened} "
             f"| {row['peak_mb']:.0f} | {row['first_translation_s']:.2f} | {bleu} |"
         )
     return "\n".join(lines)
