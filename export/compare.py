@@ -80,7 +80,7 @@ def compare_with_keras(
     Tokenizer and search come from the artefact. Both sides get the same batches of lines of similar
     length. Float32 artefacts give Keras' tokens, except for sentences with two hypotheses of nearly
     equal scores; other precisions round. Keras searches without a shortlist. A constraint must be
-    saved by `keras.saving`, as those of this package are, except for `BracketGrammar`.
+    serializable by `keras.saving`. All constraints of this package except `BracketGrammar` are.
 
     Args:
         model: the Keras model that was exported.

@@ -9,7 +9,7 @@ from keras_transformer.export.documents.translation import DocumentTranslator
 from keras_transformer.files import whole_file
 from keras_transformer.types import StrPath
 
-# What the name of a file ends with -> the format.
+# The suffix of a file and its format.
 SUFFIXES = {
     ".txt": "text",
     ".html": "html",

@@ -29,14 +29,14 @@ _TASKS = {
 _OPTIONS = {
     "--max-length": (int, "most tokens of an output"),
     "--min-length": (int, "fewest tokens of an output"),
-    "--beam-width": (int, "hypotheses of a beam search, at most those of the export"),
+    "--beam-width": (int, "hypotheses of a beam search, at most the exported number"),
     "--length-penalty": (float, "of a beam search; larger numbers favour longer outputs"),
     "--target-prefix": (str, "the first words of each output"),
     "--temperature": (float, "of sampling; below 1 sharpens"),
     "--top-k": (int, "of sampling: only the K most likely tokens"),
     "--top-p": (float, "of sampling: only the most likely tokens, with this share"),
     "--repetition-penalty": (float, "above 1 makes repetition less likely"),
-    "--no-repeat-ngram-size": (int, "no so many tokens come twice, at most those of the export"),
+    "--no-repeat-ngram-size": (int, "length of token sequences that may not repeat, at most the exported one"),
     "--biased-prefix": (str, "first words that become more likely"),
     "--prefix-bias": (float, "how much, from 0 to 1"),
 }
@@ -92,7 +92,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "0-0 1-2; the artefact's search must have alignments",
     )
     group = parser.add_argument_group(
-        "search", "Options that the artefact takes; each defaults to that of the exported search."
+        "search", "Options that the artefact takes; each defaults to the value of the exported search."
     )
     for flag, (kind, meaning) in _OPTIONS.items():
         group.add_argument(flag, type=kind, help=meaning, metavar=_METAVARS[kind])

@@ -69,7 +69,7 @@ class Model:
         return batch
 
     def checked_options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options of a request, `seed` and those of the search, checked.
+        """Returns the checked options of a request: `seed` and the options of the search.
 
         Numbers may be written as text. The runtime checks their range.
 

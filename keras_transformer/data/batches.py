@@ -213,7 +213,7 @@ class Batches(keras.utils.PyDataset):
 
         example = self._plan.examples.batch(np.zeros(1, int), 1, None)
         inputs, *labels = tf.nest.map_structure(_spec, example)
-        # The labels of a token may be as many as the source is long.
+        # A token may have one label for each source token.
         free = [tf.nest.map_structure(_with_free_axes, part) for part in labels]
         signature = (inputs, *free)
         dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)

@@ -123,7 +123,7 @@ def _alignments(alignments: StrPath | Iterable[str], *sides: list[str]) -> Array
         counts = [len(line.split()) for line in lines]
         if (rows[number] >= counts).any():
             raise ValueError(
-                f"alignments, line {number + 1}: the words of a pair are out of range, for the "
+                f"alignments, line {number + 1}: the words of a pair are out of range: the "
                 f"source has {counts[0]} words and the target {counts[1]}. Words are separated by "
                 "spaces and counted from 0."
             )
