@@ -36,7 +36,7 @@ _OPTIONS = {
     "--top-k": (int, "of sampling: only the K most likely tokens"),
     "--top-p": (float, "of sampling: only the most likely tokens, with this share"),
     "--repetition-penalty": (float, "above 1 makes repetition less likely"),
-    "--no-repeat-ngram-size": (int, "length of token sequences that may not repeat, at most the exported one"),
+    "--no-repeat-ngram-size": (int, "length of sequences that may not repeat, at most as exported"),
     "--biased-prefix": (str, "first words that become more likely"),
     "--prefix-bias": (float, "how much, from 0 to 1"),
 }
@@ -92,7 +92,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "0-0 1-2; the artefact's search must have alignments",
     )
     group = parser.add_argument_group(
-        "search", "Options that the artefact takes; each defaults to the value of the exported search."
+        "search", "Options that the artefact takes. Their defaults are the exported values."
     )
     for flag, (kind, meaning) in _OPTIONS.items():
         group.add_argument(flag, type=kind, help=meaning, metavar=_METAVARS[kind])
