@@ -200,6 +200,9 @@ TABLES = {
     "service": lambda: measured("service", service_rows.tables),
     "service-shortlist": lambda: measured("service_shortlist", service_rows.tables),
     "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
+    "serving-random": lambda: measured(
+        "serving_random", lambda report: serving.table(report["rows"])
+    ),
     "training": lambda: measured("training", training_table),
     "web": lambda: measured("web", browser.table),
 }

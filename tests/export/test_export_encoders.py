@@ -98,7 +98,8 @@ def test_saved_model_gives_ids_and_strings_for_frames(listener, tmp_path):
         listener, tmp_path / "saved", tokenizer, search, max_length=MAX_LENGTH, verbose=False
     )
     signatures = tf.saved_model.load(str(tmp_path / "saved")).signatures
-    assert sorted(signatures) == ["logits", "search", "transcribe"]
+    texts_and_ids = ["search", "search_with_options", "transcribe", "transcribe_with_options"]
+    assert sorted(signatures) == ["logits", *texts_and_ids]
     frames = encoders.frames(4, 9)
     expected = search(listener, frames, MAX_LENGTH).ids.numpy()
     found = signatures["search"](frames=tf.constant(frames))["token_ids"]

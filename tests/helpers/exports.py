@@ -140,12 +140,14 @@ def numbers(*shape):
 
 
 def run(model, **inputs):
-    """What ONNX Runtime gives for an `onnx_ir.Model`."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    """What ONNX Runtime gives for an `onnx_ir.Model`. Missing options come from `BEAM`."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
     made = ir.to_proto(model).SerializeToString()
-    opened = onnxruntime.InferenceSession(made, options, providers=["CPUExecutionProvider"])
-    return opened.run(None, inputs)
+    opened = onnxruntime.InferenceSession(made, settings, providers=["CPUExecutionProvider"])
+    options = {**BEAM.call_inputs, "max_length": np.array([MAX_LENGTH], np.int32)}
+    missing = {value.name for value in opened.get_inputs()} & options.keys() - inputs.keys()
+    return opened.run(None, inputs | {name: options[name] for name in missing})
 
 
 # Made once for all tests that ask. Nothing may change them.

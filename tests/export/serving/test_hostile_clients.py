@@ -331,9 +331,9 @@ def test_a_batch_that_hangs_is_given_up(small, monkeypatch):
     """The service has one worker: it is ready again when the batch ends."""
     go, results = threading.Event(), Translator.results
 
-    def hang(runner, items, *arguments):
+    def hang(runner, items, **options):
         assert list(items) != [b"hang"] or go.wait(60)
-        return results(runner, items, *arguments)
+        return results(runner, items, **options)
 
     monkeypatch.setattr(Translator, "results", hang)
     assert small.request("GET", "/ready")[0] == 200
