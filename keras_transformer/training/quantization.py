@@ -30,7 +30,7 @@ def quantization_aware(model: keras.Model) -> keras.Model:
     `SegmentEmbedding` look up. Scores of attention, norms, biases and positions are not. The file
     has ONNX Runtime's `DynamicQuantizeMatMul` and `GatherBlockQuantized`, which round as follows:
 
-    - A column of a weight (K, N) has the scale s = max |w| / 127 and integers round(w / s).
+    - A column w of a weight (K, N) has the scale s = max(abs(w)) / 127 and integers round(w / s).
     - An input has one scale s = (max - min) / 255 for the whole tensor, where 0 counts as an entry,
       the zero point z = round(-min / s), and integers round(x / s) in [-z, 255 - z].
     - Sums of products of integers are exact in float32 below 2^24, and then meet both scales.
