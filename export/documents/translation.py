@@ -80,8 +80,8 @@ class DocumentTranslator:
 
     Args:
         translate: `Translator`, or any other `SentenceTranslator`.
-        language: str, the source language as an ISO 639-1 code, for the splitting into sentences.
-            Defaults to "en".
+        language: str, the source language as an ISO 639-1 code. It decides where sentences
+            end. Defaults to "en".
 
     Example:
 

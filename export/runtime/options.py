@@ -1,4 +1,4 @@
-"""The options of a call as inputs of the model: numbers and texts, for all lines or for each.
+"""Converts the options of a call to inputs of the model.
 
 Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
 """

@@ -31,6 +31,7 @@ from keras_transformer.training.model_losses import ModelLoss
 from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class DistributedModel(keras.Model):
     """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
 
@@ -70,10 +71,11 @@ class DistributedModel(keras.Model):
         training: bool = True,
     ) -> Any:
         """Computes the loss of a batch, with the terms of a `ModelLoss`."""
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if isinstance(self.loss, ModelLoss):
-            loss = loss + self.loss.more(self, x, y, y_pred, sample_weight, training)
-        return loss
+        if not isinstance(self.loss, ModelLoss):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        with self.loss.called_by_model():
+            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + self.loss.more(self, x, y, y_pred, sample_weight, training)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras has no public method around the average that could be overridden instead.

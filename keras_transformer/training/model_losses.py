@@ -6,6 +6,9 @@ with them, on any number of replicas and with accumulated gradients.
 Shapes: B batch, T target length, N = B T tokens, V vocabulary.
 """
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -20,11 +23,15 @@ from keras_transformer.training.losses import (
 from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Tensor
 
+# Whether `DistributedModel.compute_loss` is running. Each replica's thread has its own.
+_MODEL_CALLS = contextvars.ContextVar("model_calls", default=False)
+
 
 class ModelLoss(ReplicaLoss):
     """Base of losses that need the model and its inputs, too.
 
-    The loss of a batch is the result of the call plus `more`.
+    The loss of a batch is the result of `labels_loss` plus `more`. Only the models of this package
+    add `more`. Other models would train with a part of the loss, so they are refused.
 
     Args:
         loss: `SequenceCrossentropy` of the labels.
@@ -38,6 +45,26 @@ class ModelLoss(ReplicaLoss):
         self.loss: SequenceCrossentropy = loss
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        if not _MODEL_CALLS.get():
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} needs a model of this package, such as Transformer, TransformerEncoder or "
+                f"CausalTransformer, and must be its only loss: model.compile(..., loss={name}()). "
+                "Another model, or a list or dict of losses, would train with a part of it."
+            )
+        return self.labels_loss(y_true, y_pred, sample_weight)
+
+    @contextlib.contextmanager
+    def called_by_model(self) -> Iterator[None]:
+        """A context in which a model calls the loss and adds `more`."""
+        token = _MODEL_CALLS.set(True)
+        try:
+            yield
+        finally:
+            _MODEL_CALLS.reset(token)
+
+    def labels_loss(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        """Returns the term of the loss that needs no model: a scalar."""
         return self.loss(y_true, y_pred, sample_weight)
 
     def more(
@@ -96,7 +123,7 @@ class RDrop(ModelLoss):
     A step of `fit` calls the model twice and takes about twice as long; the reported loss has two
     cross-entropies. `evaluate` computes the cross-entropy alone. Metrics read the first pass.
 
-    The model must be of this package, or a `DistributedModel`, and have dropout.
+    The model must be of this package and have dropout.
 
     Args:
         loss: `SequenceCrossentropy`. Defaults to one without label smoothing.
@@ -113,7 +140,7 @@ class RDrop(ModelLoss):
 
     Raises:
         TypeError: `loss` is no `SequenceCrossentropy`.
-        ValueError: `alpha` is negative.
+        ValueError: `alpha` is negative, or the model is not of this package.
 
     Example:
 
@@ -185,7 +212,8 @@ class Distillation(ModelLoss):
 
     Raises:
         TypeError: `loss` is no `SequenceCrossentropy`.
-        ValueError: `weight` is outside [0, 1], or the teacher is missing in training.
+        ValueError: `weight` is outside [0, 1], the teacher is missing in training, or the model is
+            not of this package.
 
     Example:
 
@@ -207,7 +235,8 @@ class Distillation(ModelLoss):
         self.teacher: keras.Model | None = teacher
         self.weight: float = weight
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+    def labels_loss(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
+        """Returns the cross-entropy of the labels times 1 - w."""
         if self.weight == 1.0:
             return ops.zeros((), "float32")
         return (1.0 - self.weight) * self.loss(y_true, y_pred, sample_weight)

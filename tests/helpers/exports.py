@@ -140,7 +140,7 @@ def numbers(*shape):
 
 
 def run(model, **inputs):
-    """What ONNX Runtime gives for an `onnx_ir.Model`. Missing options come from `BEAM`."""
+    """Runs an `onnx_ir.Model` in ONNX Runtime. Missing options come from `BEAM`."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
     made = ir.to_proto(model).SerializeToString()

@@ -1,4 +1,4 @@
-"""Log-mel features equal those of transformers' Whisper, on sound, silence and loud tones."""
+"""The log-mel features equal transformers' Whisper features on sound, silence and loud tones."""
 
 import keras
 import numpy as np

@@ -60,7 +60,7 @@ def value_and_gradients(loss, one, other):
         loss.teacher = call
     with tf.GradientTape() as tape:
         tape.watch([one, other])
-        value = loss(LABELS, one, WEIGHTS) + loss.more(call, None, LABELS, one, WEIGHTS)
+        value = loss.labels_loss(LABELS, one, WEIGHTS) + loss.more(call, None, LABELS, one, WEIGHTS)
     return float(value), tape.gradient(value, [one, other])
 
 
@@ -110,6 +110,19 @@ def test_fit_adds_the_second_pass_and_evaluate_does_not(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.loss.alpha == 2.0
     assert loaded.evaluate(ids, ids, verbose=0) == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("losses", [kt.RDrop(), [kt.RDrop()], kt.Distillation(exports.tiny)])
+def test_a_model_that_would_train_with_a_part_of_the_loss_is_refused(losses):
+    ids = exports.source(rows=6)
+    theirs = keras.Sequential([keras.Input((None,)), keras.layers.Embedding(11, 11)])
+    model = exports.tiny("generate") if isinstance(losses, list) else theirs
+    model.compile("sgd", losses)
+    with pytest.raises(ValueError, match="needs a model of this package"):
+        model.fit(ids, ids, verbose=0)
+    prepared = kt.training.prepare(model)
+    with pytest.raises(ValueError, match="must be its only loss"):
+        prepared.fit(ids, ids, verbose=0)
 
 
 def test_a_student_learns_what_its_teacher_answers(tmp_path):

@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from helpers import ports, processes, tiers
 LENGTHS = (5, 2, 3, 1, 4, 0, 3, 5, 2, 2, 1, 5, 4, 3)
 LARGE = ((0, 6), (6, 13), (13, 14))
 SMALL = ((0, 5), (5, 6), (6, 8), (8, 13), (13, 14))
+HALVES = ((0, 3), (3, 6), (6, 10), (10, 13), (13, 14))  # what two replicas get of LARGE
 SIZES = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 7, "dropout": 0.0}
 # Of each case the kind of its model. The last one uses TensorFlow's collectives; see `main`.
 CASES = {
@@ -37,6 +39,9 @@ CASES = {
     "tags": "tagger",
     "ignored": "tagger",
     "aligned": "aligned",  # two outputs, a loss each
+    "aware": "rounded",  # rounds each tensor of a replica by its own range
+    "distilled": "words",
+    "dropped": "changing",
     "filled": "filled",  # not a model of ours, and not prepared
     "transformer": "transformer",
 }
@@ -46,9 +51,11 @@ RUNS = [
     *((case, 2, 2) for case in ("clipped", "averaged", "float16")),
     *((case, 2, 1) for case in ("global", "again", "norm", "scaled", "mask", "rows", "tags")),
     *(("aligned", r, k) for r, k in ((1, 2), (2, 1), (2, 2))),
+    *((case, 2, k) for case in ("distilled", "dropped") for k in (1, 2)),
+    ("aware", 2, 1),
     *(("again", 4, 1), ("ignored", 2, 1), ("filled", 2, 1), ("transformer", 2, 2)),
 ]
-QUICK = [("plain", 1, 2), ("plain", 2, 1), ("norm", 2, 1), ("aligned", 2, 2)]
+QUICK = [("plain", 1, 2), ("plain", 2, 1), ("norm", 2, 1), ("aligned", 2, 2), ("dropped", 2, 2)]
 QUICK.append(("transformer", 2, 2))
 
 
@@ -65,6 +72,8 @@ def dataset(kind, cuts=LARGE, weighted=False):
     for begin, end in cuts:
         ids = sentences()[begin:end]
         inputs = ids = labels = ids[:, : max(1, np.count_nonzero(ids, axis=1).max())]
+        if kind == "rounded":  # equally wide, because padding counts for the range
+            inputs = labels = sentences()[begin:end]
         if kind == "transformer":
             inputs = {"source_ids": ids, "target_ids": ids}
         if kind == "aligned":  # each token is aligned with the token before it
@@ -107,6 +116,20 @@ def make_model(case):
         scores -= 1e9 * keras.ops.cast(ids[:, None] == 0, "float32")
         outputs = {"logits": embedding.logits(x), "alignments": keras.ops.softmax(scores)}
         return DistributedModel(ids, outputs)
+    if kind == "changing":  # two passes of a step differ, in the same way on every replica
+        calls = threading.local()
+
+        class Changing(keras.layers.Layer):
+            def call(self, x, training=False):
+                calls.number = getattr(calls, "number", 0) + bool(training)
+                return x * (0.5 if calls.number % 2 else 1.0)
+
+        embedding = kt.TokenEmbedding(11, 6)
+        return DistributedModel(ids, embedding.logits(Changing()(embedding(ids))))
+    if kind == "rounded":
+        x = keras.layers.Dense(6, "relu")(kt.TokenEmbedding(11, 6)(ids))
+        model = DistributedModel(ids, keras.layers.Dense(11)(x))
+        return kt.quantization_aware(model)
     if kind == "words":  # of our models' class, without what takes TensorFlow long to trace
         embedding = kt.TokenEmbedding(11, 6, name="token_embedding")
         return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
@@ -156,6 +179,13 @@ def compile_model(model, case):
         loss = kt.SequenceCrossentropy(pad_id=-1)
         loss = theirs(from_logits=True, ignore_class=-1) if case == "ignored" else loss
         metrics = [kt.TokenAccuracy(pad_id=-1)]
+    elif case == "dropped":
+        loss, metrics = kt.RDrop(kt.SequenceCrossentropy(0.1)), [kt.TokenAccuracy()]
+    elif case == "distilled":
+        teacher = make_model(case)
+        teacher.set_weights([2 * weight for weight in teacher.get_weights()])
+        loss = kt.Distillation(teacher, kt.SequenceCrossentropy(0.1), weight=0.5)
+        metrics = [kt.TokenAccuracy()]
     else:
         loss, metrics = kt.SequenceCrossentropy(0.1), [kt.TokenAccuracy(), kt.Perplexity()]
     steps = {"steps_per_execution": 2} if case == "norm" else {}
@@ -171,6 +201,9 @@ def train(strategy, case, accumulate=1, callbacks=()):
     import keras_transformer as kt
 
     kind, replicas = CASES[case], strategy.num_replicas_in_sync
+    cuts = SMALL if accumulate > 1 else LARGE
+    if case == "aware" and replicas == 1:  # two batches of an update, as two replicas have them
+        accumulate, cuts = 2, HALVES
     with strategy.scope():
         model = make_model(case)
         if case == "scaled":
@@ -179,7 +212,7 @@ def train(strategy, case, accumulate=1, callbacks=()):
     unlike_keras = (case, replicas, accumulate) != ("plain", 1, 1)
     if accumulate > 1 or unlike_keras and kind in ("functional", "classifier", "tagger"):
         kt.training.prepare(model, accumulate)
-    data = dataset(kind, SMALL if accumulate > 1 else LARGE)
+    data = dataset(kind, cuts)
     validation = dataset(kind) if case in ("plain", "clipped", "global", "again", "mask") else None
     options = {"epochs": 2, "verbose": 0, "callbacks": [*callbacks]}
     history = model.fit(data, validation_data=validation, **options).history
