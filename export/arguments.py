@@ -27,6 +27,7 @@ from keras_transformer.export.tasks.forward import ForwardTask
 from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, vocab_sizes
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
+from keras_transformer.search.speech import SpeechSearch
 from keras_transformer.text.tokenizer import Tokenizer
 
 # The longest source that an artefact promises to serve, for a model without a limit.
@@ -157,6 +158,11 @@ def _check_layout(
         raise ValueError(
             "layout='steps' takes the loop of a search out of the graph: pass a search, or leave "
             "it out."
+        )
+    if isinstance(search, SpeechSearch):
+        raise ValueError(
+            "layout='steps' feeds start tokens one by one, but SpeechSearch reads them at once. "
+            "Leave layout out."
         )
     if text:
         raise ValueError(

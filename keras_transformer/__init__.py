@@ -60,6 +60,7 @@ __all__ = [
     "Shortlist",
     "Shortlisted",
     "SinusoidalPositionEncoding",
+    "SpeechSearch",
     "StopOnNonFinite",
     "Throughput",
     "TimestampRules",
@@ -170,6 +171,7 @@ with _where_installed():  # TensorFlow
         Shortlist,
         Shortlisted,
     )
+    from keras_transformer.search.speech import SpeechSearch
     from keras_transformer.search.timestamps import TimestampRules
 
 

@@ -254,12 +254,15 @@ class CachedDecoding:
     def decode_vectors(
         self,
         ids: Tensor,
-        position: Tensor,
+        position: Tensor | None,
         memory: ProjectedMemory | tuple[()],
         cache: Cache,
         alignments: Alignments = False,
     ) -> tuple[Any, ...]:
-        """As `decode_step`, but returns the vectors (B, W, D) before the logits."""
+        """As `decode_step`, but returns the vectors (B, W, D) before the logits.
+
+        If `position` is `None`, the W tokens stand at 0 to W - 1.
+        """
         heads = self.aligned_heads(alignments)
         attention_bias = None
         if self.recurrent:
@@ -288,6 +291,36 @@ class CachedDecoding:
         else:
             cache = Cache(slots._replace(blocks=after), past_bias)
         return vectors, cache, *([mean_of_heads(weights, heads)] if weights else [])
+
+    def prefill(
+        self, ids: Tensor, memory: ProjectedMemory | tuple[()], beam_width: int = 1
+    ) -> tuple[Tensor, Cache]:
+        """Computes the tokens before the first generated one in a single pass.
+
+        Args:
+            ids: int32 (B, P), padded on the right.
+            memory: the result of `encode`.
+            beam_width: int, W.
+
+        Returns:
+            The vectors (B, P, D) before the logits, and the `Cache` of the P tokens, padding
+            included.
+
+        Raises:
+            ValueError: the blocks of the decoder keep a state.
+        """
+        if self.recurrent:
+            raise ValueError("A recurrent decoder reads its start tokens one by one: use steps.")
+        batch_size, length = ops.shape(ids)
+        slots, past_bias = self.initial_cache(batch_size, beam_width)
+        # The tokens take the place of the hypotheses, and each attends to those before it.
+        later = FORBIDDEN * (1.0 - ops.tril(ops.ones((length, length))))
+        later = ops.broadcast_to(later, (batch_size, length, length))
+        start = Cache(slots._replace(step_bias=later), ops.zeros((batch_size, length, 0)))
+        vectors, filled = self.decode_vectors(ids, None, memory, start)
+        if beam_width > 1:
+            past_bias = ops.zeros((batch_size, beam_width, length))
+        return vectors, Cache(slots._replace(blocks=filled.by_sentence.blocks), past_bias)
 
     def aligned_heads(self, alignments: Alignments) -> dict[int, list[int]]:
         """The heads that align target to source, by the index of their layer.

@@ -17,13 +17,15 @@ TOKEN_IDS = "token_ids"  # (B, W, T) int32, output; best hypothesis first
 SCORES = "scores"  # (B, W) float32, output
 TOKEN_SCORES = "token_scores"  # (B, W, T) float32, output where the search was asked for it
 ALIGNMENTS = "alignments"  # (B, W, T, S) float32, output where the search was asked for it
+START_IDS = "start_ids"  # (B, P) int32, input: the tokens before the first generated one
+START_SCORES = "start_scores"  # (B, K) float32, output of a `SpeechSearch`
 LOGITS = "logits"  # (B, T, V) float32, output where the forward pass itself is exported
 TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
 ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
 
 # Outputs of a search; it always has the first two.
-SEARCH_OUTPUTS = (TOKEN_IDS, SCORES, TOKEN_SCORES, ALIGNMENTS)
+SEARCH_OUTPUTS = (TOKEN_IDS, SCORES, TOKEN_SCORES, ALIGNMENTS, START_SCORES)
 
 # Inputs and outputs of a step, for a loop outside of the graph.
 NEXT = "next."  # before the name of an input: its value for the next step
@@ -44,6 +46,7 @@ AXES: dict[str, tuple[str, ...]] = {
     SCORES: ("batch", "beam"),
     TOKEN_SCORES: ("batch", "beam", "target_length"),
     ALIGNMENTS: ("batch", "beam", "target_length", "source_length"),
+    START_SCORES: ("batch", "start_tokens"),
     LOGITS: ("batch", "target_length", "vocabulary"),
     TEXT: ("batch",),
     TEXTS: ("batch", "beam"),

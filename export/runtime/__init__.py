@@ -3,21 +3,24 @@
     Translator("out/onnx").translate(["A man rides a bicycle."])
     Generator("out/story").generate(["Once upon a time"], seed=7)
     Predictor("out/sentiment").predict(["What a film!"])
+    for segment in Transcriber("out/whisper").transcribe("a.wav"): print(segment.text)
     python -m keras_transformer.export.runtime out/onnx < in.txt > out.txt
     python -m keras_transformer.export.runtime --check out/onnx
+    python -m keras_transformer.export.runtime out/whisper a.wav --format srt
 
 Contents, from the bottom up:
 
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
 - `lines`: which lines are refused, and how results are written;
 - `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
-- `sound`: sound files as samples, with the extra `audio`;
+- `sound` and `features`: sound files as samples and log-mel features, with the extra `audio`;
+- `speech_tokens` and `transcription`: sound files as segments of text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
   `open_runner`, which finds the class by the task;
 - `installation`, `trials` and `check`: what is wrong with serving on this machine;
-- `console` and `__main__`: the command line.
+- `console`, `sound_command` and `__main__`: the command line.
 
 Imports: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
 what that imports. A new task with a search is a class in `searches`; a new task without one is a
@@ -36,9 +39,11 @@ from keras_transformer.export.artefact.results import (
     Translation,
     Vector,
 )
+from keras_transformer.export.artefact.transcripts import Segment, Word
 from keras_transformer.export.runtime.predictor import Predictor, open_runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
+from keras_transformer.export.runtime.transcription import SpeechOptions, Transcription
 
 __all__ = [
     "Alternative",
@@ -51,11 +56,15 @@ __all__ = [
     "Outputs",
     "Predictor",
     "ProviderError",
+    "Segment",
+    "SpeechOptions",
     "Tags",
     "Transcriber",
+    "Transcription",
     "Translation",
     "Translator",
     "Vector",
+    "Word",
     "open_runner",
     "open_text_model",
 ]

@@ -1,5 +1,7 @@
 """The command line: `python -m keras_transformer.export.runtime FOLDER < in.txt > out.txt`.
 
+With a Whisper model it transcribes a sound file instead: `... FOLDER a.wav --format srt`.
+
 It uses argparse, because a library for command lines would be one more package to install on
 servers.
 """
@@ -17,6 +19,7 @@ from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
 from keras_transformer.export.runtime.lines import Format, format_result, iter_lines
 from keras_transformer.export.runtime.predictor import open_runner
+from keras_transformer.export.runtime.sound_command import add_options, given_options, transcribe
 
 # Options that only some tasks have. With other tasks they are an error.
 _TASKS = {
@@ -46,7 +49,7 @@ _DESCRIPTION = (
     "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
     "probability; words their tags, as word/tag; question TAB passage an answer; other models "
     "JSON. Two texts have a TAB between them. Models that read arrays read JSON: an array, or an "
-    "object of texts and arrays by input name."
+    "object of texts and arrays by input name. Whisper models transcribe a sound file."
 )
 _EPILOG = (
     "A line that cannot be answered gives an empty line (none with --n-best), and "
@@ -65,6 +68,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("folder", nargs="?", help="what export_onnx wrote; --check can do without it")
+    add("sound", nargs="?", help="a sound file, for Whisper models; instead of standard input")
     add(
         "--check",
         action="store_true",
@@ -99,6 +103,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--forbidden-words", action="append", metavar="TEXT", help="may be repeated", default=None
     )
+    add_options(parser)
     add("--with-prompt", action="store_true", help="write the prompt before its continuation")
     add(
         "--tokens-per-batch",
@@ -142,6 +147,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     given = [*_given(options), *_search_options(options)]
     if options.check and given:
         parser.error(f"--check answers no lines: leave out {', '.join(given)}")
+    lines = [*given, *(["--json"] if options.json else [])]
+    if options.sound is not None and (options.check or lines):
+        flags = ["--check"] if options.check else lines
+        parser.error(f"{', '.join(flags)}: not with a sound file")
+    if options.sound is None and (given := given_options(options)):
+        parser.error(f"{', '.join(given)}: only with a sound file")
     if options.n_best is not None and options.n_best < 1:
         parser.error(f"--n-best must be at least 1, got {options.n_best}")
     if options.n_best is not None and options.json:
@@ -164,21 +175,22 @@ def _search_options(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status."""
     options = _parse(arguments)
-    streams = (
-        {"output": sys.stdout} if options.check else {"input": sys.stdin, "output": sys.stdout}
-    )
+    from_files = options.check or options.sound is not None
+    streams = {"output": sys.stdout} if from_files else {"input": sys.stdin, "output": sys.stdout}
     for name, stream in streams.items():
         if stream is None:
             tell(f"error: standard {name} is closed\n")
             return 3
     shown = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
-    size = 0 if options.check else os.fstat(sys.stdin.fileno()).st_size
+    size = 0 if from_files else os.fstat(sys.stdin.fileno()).st_size
     progress = LineProgress(size, shown)
     try:
         if options.check:
             return check(
                 options.folder, options.provider, threads=options.threads, as_json=options.json
             )
+        if options.sound is not None:
+            return transcribe(options, sys.stdout.buffer, shown)
         return _serve_lines(options, sys.stdin.buffer, sys.stdout.buffer, progress)
     except OSError as error:
         abandon(sys.stdout)

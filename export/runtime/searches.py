@@ -7,8 +7,9 @@ for each step.
 Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
 
+import os
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
@@ -26,10 +27,11 @@ from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.text_readers import LineReader
+from keras_transformer.export.runtime.transcription import SpeechOptions, Transcription
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array
+from keras_transformer.types import Array, StrPath
 
 
 class TranslationMaker:
@@ -407,9 +409,10 @@ class Generator(SearchRunner):
 class Transcriber(SearchRunner):
     """Serves a search over an encoder that reads no ids: sound to text, pictures to text.
 
-    An input is an array without batch axis, or a dict of arrays by input name; a string is JSON for
-    either. Only arrays of equal shapes share a batch, so no result depends on the other inputs of a
-    call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
+    `transcribe` also takes the path of a sound file of any length, if the model is a Whisper.
+    Otherwise an input is an array without batch axis, or a dict of arrays by input name; a string
+    is JSON for either. Only arrays of equal shapes share a batch, so no result depends on the other
+    inputs of a call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
     size that is longer than the artefact's `limits["source_length"]`. Seeds are as in `Generator`;
     threads, providers, streams and errors as in `Translator`.
 
@@ -423,6 +426,8 @@ class Transcriber(SearchRunner):
     >>> transcriber = Transcriber("out/listener")  # doctest: +SKIP
     >>> transcriber.transcribe([frames])  # doctest: +SKIP
     ['one two three']
+    >>> for segment in Transcriber("out/whisper").transcribe("a.wav"):  # doctest: +SKIP
+    ...     print(segment.start, segment.end, segment.text)
     """
 
     task = "transcribe"
@@ -434,25 +439,52 @@ class Transcriber(SearchRunner):
         reader = ArrayReader(self._inputs, artefact.manifest["limits"]["source_length"])
         return reader, TranslationMaker(artefact)
 
+    @overload
+    def transcribe(self, inputs: StrPath, **options: Any) -> Transcription: ...
+
+    @overload
     def transcribe(
         self,
         inputs: Iterable[Any],
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         **options: Any,
-    ) -> list[str]:
-        """The best text of each input.
+    ) -> list[str]: ...
+
+    def transcribe(
+        self,
+        inputs: StrPath | Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        **options: Any,
+    ) -> Transcription | list[str]:
+        """The segments of a sound file, or the best text of each input.
+
+        With the path of a sound file, the artefact must be a Whisper model with a `SpeechSearch`.
+        The result is a `Transcription`, an iterator of `Segment`, and `options` are the arguments
+        of `SpeechOptions`, such as `language="de"` or `task="translate"`.
 
         Args:
-            inputs: iterable of arrays or of dicts of arrays; or one array with batch axis.
+            inputs: str or path-like, a sound file; or an iterable of arrays or of dicts of arrays;
+                or one array with batch axis.
             seed: as in `Generator`.
             tokens_per_batch: int, maximum size of a batch; the first axis of an input counts.
             **options: as in `Translator.translate`.
 
         Returns:
             List of str, in the order of `inputs`; an empty one, and a warning, for an input that
-            is refused or fails.
+            is refused or fails; or a `Transcription`.
+
+        Raises:
+            ArtefactError: a path is passed, and the artefact has another search.
+            FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
+            ValueError: the file is no sound, or the model does not know the language.
         """
+        if isinstance(inputs, (str, os.PathLike)):
+            if seed is not None:
+                options["seed"] = seed
+            tokenizer, chosen = self.target_tokenizer, SpeechOptions(**options)
+            return Transcription(self.session, self.manifest, tokenizer, inputs, chosen)
         return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL, **options)))
 
     def n_best(

@@ -1,6 +1,7 @@
 """Reads sound files as samples at 16 kHz, block by block, in constant memory.
 
-PyAV decodes WAV, FLAC, OGG, MP3 and other formats of FFmpeg, mixes channels and resamples.
+PyAV decodes WAV, FLAC, OGG, MP3 and other formats of FFmpeg. FFmpeg mixes the channels, resamples
+and rounds to 16 bits, as in OpenAI's Whisper.
 """
 
 import itertools
@@ -10,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.types import Array, StrPath
-
-SAMPLE_RATE = 16_000  # samples per second
 
 
 def read_windows(path: StrPath, size: int) -> Iterator[Array]:
@@ -52,11 +52,11 @@ def read_blocks(path: StrPath) -> Iterator[Array]:
         raise ValueError(f"{name!r} is empty: 0 bytes. Copy the recording again.")
     try:
         with av.open(name) as file:
-            resampler = av.AudioResampler(format="fltp", rate=SAMPLE_RATE)
+            resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
             frames = file.decode(audio=0) if file.streams.audio else ()
             for frame in itertools.chain(frames, [None] if frames else []):
                 for part in resampler.resample(frame):
-                    samples = part.to_ndarray().mean(axis=0)  # (channels, samples)
+                    samples = part.to_ndarray()[0].astype(np.float32) / 2**15
                     count += len(samples)
                     yield samples
     except av.FFmpegError as error:

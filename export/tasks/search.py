@@ -30,6 +30,7 @@ from keras_transformer.search.constraints import constrain, start_constraints
 from keras_transformer.search.inputs import model_source, source_specs
 from keras_transformer.search.ranking import NOT_LISTED
 from keras_transformer.search.shortlist import Shortlisted
+from keras_transformer.search.speech import SpeechSearch
 from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
 
@@ -65,12 +66,20 @@ def _options(
         chosen.update(constraint.inputs)
     if search.min_length > 1:
         chosen.add("min_length")
+    if isinstance(search, SpeechSearch):
+        chosen.add("seed")
     if isinstance(search, Sampling):
         chosen |= {"top_k"} if search.top_k else set()
         chosen |= {"top_p"} if search.top_p < 1 else set()
     if max_length is not None:
         inputs["max_length"] = np.array([max_length], np.int32)
     return {name: default for name, default in inputs.items() if name in chosen}
+
+
+def _log_softmax(logits: Array) -> Array:
+    """Log-probabilities of logits (..., V)."""
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 def reads_ids(model: keras.Model) -> bool:
@@ -89,12 +98,15 @@ class ForcedPass(NamedTuple):
         token_scores: (B, W, T), the log-probability of each token.
         alignments: (B, W, T, S), the attention of each token to the source; `None` if the search
             has none.
+        start_scores: (B, K), the log-probabilities after the begin token; `None` unless the search
+            is a `SpeechSearch`.
     """
 
     scores: Array
     spread: Array
     token_scores: Array
     alignments: Array | None
+    start_scores: Array | None
 
 
 class SearchTask:
@@ -162,7 +174,8 @@ class SearchTask:
         self.options: dict[str, Array] = _options(search, max_length, options)
         for name, default in self.options.items():
             self.specs[name] = tf.TensorSpec([None] * default.ndim, default.dtype, name)
-        chosen = (True, True, search.token_scores, search.alignments)
+        speech = isinstance(search, SpeechSearch)
+        chosen = (True, True, search.token_scores, search.alignments, speech)
         self.outputs: list[str] = [
             name for name, asked in zip(signature.SEARCH_OUTPUTS, chosen, strict=True) if asked
         ]
@@ -190,6 +203,8 @@ class SearchTask:
 
     def limits(self, max_source_length: int) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
+        if isinstance(self.search, SpeechSearch):  # a speech model reads windows of this length
+            max_source_length = self.longest or max_source_length
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
             "target_length": self.max_length or self.model.max_length,
@@ -350,10 +365,15 @@ class SearchTask:
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
             logits += np.repeat(np.where(allowed, 0.0, NOT_LISTED), width, axis=0)[:, None]
+        start_scores = None
+        if isinstance(self.search, SpeechSearch):
+            start = targets[::width] == signature.SPECIAL_IDS["begin"]
+            after_begin = logits[np.arange(0, len(targets), width), start.argmax(axis=1)]
+            start_scores = _log_softmax(after_begin)[:, list(self.search.start_tokens)]
+            start_scores = start_scores.astype(np.float32)
         if self.search.constraints:
             logits = self._constrained(source, targets, lengths, logits)
-        peak = logits.max(axis=-1, keepdims=True)
-        logits -= peak + np.log(np.exp(logits - peak).sum(axis=-1, keepdims=True))
+        logits = _log_softmax(logits)
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
         # A token that a bias forbids would dominate the spread.
         spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
@@ -373,7 +393,7 @@ class SearchTask:
             return tokens
 
         alignments = None if attention is None else of_tokens(attention)
-        return ForcedPass(score, size, of_tokens(chosen), alignments)
+        return ForcedPass(score, size, of_tokens(chosen), alignments, start_scores)
 
     def _constrained(self, source: Case, targets: Ids, lengths: Ids, logits: Array) -> Array:
         """The logits after the constraints of the search, step by step.

@@ -24,7 +24,7 @@ from keras_transformer.importers import (
     whisper,
 )
 from keras_transformer.importers.mapping import assign_weights
-from keras_transformer.importers.speech_tokens import SpeechSettings
+from keras_transformer.importers.speech_tokens import SpeechSettings, speech_search
 
 __all__ = [
     "SpeechSettings",
@@ -37,6 +37,7 @@ __all__ = [
     "keras_hub",
     "marian",
     "opennmt",
+    "speech_search",
     "torch_transformer",
     "whisper",
 ]

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
             for name, tokenizer in zip((TOKENIZER, TARGET_TOKENIZER), tokenizers, strict=False):
                 tokenizer.save(folder / name)
         return
-    from keras_transformer import export
+    from keras_transformer import export, importers
     from keras_transformer.search import BeamSearch, GreedySearch
 
     options = {name: getattr(arguments, name) for name in EXPORT if name in arguments}
@@ -89,6 +89,9 @@ def run(arguments: argparse.Namespace) -> None:
         search = GreedySearch(allow_unknown=False)
         if arguments.beam_width > 1:
             search = BeamSearch(arguments.beam_width, allow_unknown=False)
+    if getattr(model, "reads_start", False):
+        settings = getattr(importers, arguments.origin).read_settings(arguments.folder)
+        search = importers.speech_search(settings, tokenizers[0], arguments.beam_width)
     if "shortlist" in options:
         from keras_transformer.importers import bergamot
 

@@ -12,6 +12,7 @@ from keras_transformer.importers import mapping, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.types import Ids, StrPath
 
+NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # newer and older tokenizers
 # Tokens after this one stand for times.
 NO_TIMES = "<|notimestamps|>"
 SECONDS = 0.02  # between two of them
@@ -74,6 +75,45 @@ def make_settings(
         translated("suppressed tokens", suppressed),
         translated("tokens suppressed at the start", suppressed_first),
         tuple((block, head) for block, head in heads),
+    )
+
+
+def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width: int = 5) -> Any:
+    """The `SpeechSearch` of a model, with the rules for times and the suppressed tokens.
+
+    Args:
+        settings: `SpeechSettings` of the model.
+        tokenizer: its tokenizer.
+        beam_width: int, 1 for greedy search. Defaults to 5.
+
+    Raises:
+        ValueError: the tokenizer lacks a token of Whisper.
+
+    Example:
+
+    >>> model, tokenizer = whisper.load("whisper-base")  # doctest: +SKIP
+    >>> settings = whisper.read_settings("whisper-base")  # doctest: +SKIP
+    >>> search = speech_search(settings, tokenizer)  # doctest: +SKIP
+    """
+    from keras_transformer.search.speech import SpeechSearch  # needs TensorFlow
+    from keras_transformer.search.timestamps import TimestampRules
+
+    ids = tokenizer.added_ids
+    found = [ids[name] for name in NO_SPEECH if name in ids]
+    if not found or NO_TIMES not in ids:
+        raise ValueError(
+            f"The tokenizer lacks {NO_TIMES} or {' and '.join(NO_SPEECH)}, so it is not Whisper's. "
+            "Pass the tokenizer of the model's folder."
+        )
+    rules = TimestampRules(
+        ids[NO_TIMES] + 1, ids[NO_TIMES], settings.suppressed, settings.suppressed_first
+    )
+    return SpeechSearch(
+        beam_width,
+        no_speech=found[0],
+        languages=tuple(settings.languages.values()),
+        allow_unknown=False,
+        constraints=[rules],
     )
 
 

@@ -11,11 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers.checks import check_positive
+from keras_transformer.mel import HOP, WINDOW, hann_window, mel_filters
 from keras_transformer.types import Array, Shape, Tensor
-
-SAMPLE_RATE = 16_000  # samples per second
-WINDOW = 400  # samples, 25 ms
-HOP = 160  # samples between two frames, 10 ms
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -73,24 +70,6 @@ class LogMel(keras.Layer):
 def _waves() -> Array:
     """Cosines and sines of all frequencies under a Hann window, float32 (400, 1, 2 F)."""
     time = np.arange(WINDOW)
-    window = np.hanning(WINDOW + 1)[:-1].astype("float32")
     angles = 2 * np.pi / WINDOW * (time[:, None] * np.arange(WINDOW // 2 + 1) % WINDOW)
     waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-    return (window[:, None] * waves).astype("float32")[:, None]
-
-
-def mel_filters(mels: int) -> Array:
-    """Triangular filters on Slaney's mel scale, each of unit area: float32 (F, M).
-
-    Args:
-        mels: int, M.
-    """
-    top = 15 + 27 / math.log(6.4) * math.log(SAMPLE_RATE / 2 / 1000)  # 8 kHz in mels
-    scale = np.linspace(0, top, mels + 2)
-    # The scale is linear up to 1 kHz, which is 15 mels, then logarithmic.
-    hertz = np.where(scale < 15, scale * 200 / 3, 1000 * 6.4 ** ((scale - 15) / 27))
-    frequencies = np.linspace(0, SAMPLE_RATE / 2, WINDOW // 2 + 1)
-    rise = (frequencies[:, None] - hertz[:-2]) / (hertz[1:-1] - hertz[:-2])
-    fall = (hertz[2:] - frequencies[:, None]) / (hertz[2:] - hertz[1:-1])
-    filters = np.maximum(0, np.minimum(rise, fall)) * 2 / (hertz[2:] - hertz[:-2])
-    return filters.astype("float32")
+    return (hann_window()[:, None] * waves).astype("float32")[:, None]

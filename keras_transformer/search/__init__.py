@@ -2,8 +2,9 @@
 
 `base` holds the base class of the searches, and `inputs` checks their arguments. `loop` adds tokens
 step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
-searches. `shortlist` restricts the tokens whose logits a model computes. `constraints` has the
-protocol of rules that bias or forbid next tokens; `rules` and `bracket_grammar` are such rules.
+searches, and `speech` is the one of Whisper. `shortlist` restricts the tokens whose logits a model
+computes. `constraints` has the protocol of rules that bias or forbid next tokens; `rules`,
+`timestamps` and `bracket_grammar` are such rules.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and

@@ -52,12 +52,15 @@ class SearchResult(NamedTuple):
             sum over the length penalty is the score. `()` unless the search has `token_scores`.
         alignments: float32 (B, W, T, S), the attention of the step that generated each token to
             each position of the source; 0 after the end. `()` unless the search has `alignments`.
+        start_scores: float32 (B, K), log-probabilities after the begin token. `()` unless the
+            search is a `SpeechSearch`.
     """
 
     ids: Tensor
     scores: Tensor
     token_scores: Tensor | tuple[()] = ()
     alignments: Tensor | tuple[()] = ()
+    start_scores: Tensor | tuple[()] = ()
 
 
 @dataclass(frozen=True)

@@ -152,8 +152,7 @@ class BeamSearch(Search):
             `token_scores` also the log-probability of the token, else `None`.
         """
         width = self.beam_width
-        forbidden = self._forbidden(position, loop_inputs)
-        values, ids = top_candidates(log_probs, width + 1, forbidden)
+        values, ids = self._candidates(position, log_probs, loop_inputs)
         size = ids.shape[-1]  # C
         if loop_inputs.given:
             given, given_log_probs = given_at(position, log_probs, loop_inputs)
@@ -170,6 +169,13 @@ class BeamSearch(Search):
         if self.token_scores:
             log_prob = tf.gather(tf.reshape(values, [-1, width * size]), index, batch_dims=1)
         return index // size, token, total, log_prob
+
+    def _candidates(
+        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and ids of the best next tokens of each hypothesis, (B, W, C)."""
+        forbidden = self._forbidden(position, loop_inputs)
+        return top_candidates(log_probs, self.beam_width + 1, forbidden)
 
     def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Whether the search of each sentence has finished, (B, 1)."""

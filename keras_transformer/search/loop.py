@@ -190,6 +190,8 @@ def run(
     loop_inputs: LoopInputs,
     hypotheses: Hypotheses,
     batch_size: Tensor,
+    position: Tensor | None = None,
+    cache: Cache | None = None,
 ) -> Hypotheses:
     """Adds tokens until every sentence has finished.
 
@@ -200,6 +202,9 @@ def run(
         loop_inputs: `LoopInputs`.
         hypotheses: `Hypotheses` before the first step.
         batch_size: B, int32 scalar.
+        position: int32 scalar, the position of the last tokens of `hypotheses`. Defaults to `None`:
+            0.
+        cache: the `Cache` of the tokens before them. Defaults to `None`: the model's first one.
 
     Returns:
         The final `Hypotheses`.
@@ -207,7 +212,8 @@ def run(
     Raises:
         TypeError: if `initial_cache` of the model does not return a `Cache`.
     """
-    cache = model.initial_cache(batch_size, search.width)
+    position = tf.zeros([], tf.int32) if position is None else position
+    cache = model.initial_cache(batch_size, search.width) if cache is None else cache
     if not isinstance(cache, Cache):
         raise TypeError(
             f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
@@ -262,7 +268,7 @@ def run(
     _, _, hypotheses, _ = tf.while_loop(
         unfinished,
         phase,
-        [tf.zeros([], tf.int32), tf.range(batch_size), hypotheses, cache],
+        [position, tf.range(batch_size), hypotheses, cache],
         shape_invariants=[shapes[0], tf.TensorShape([None]), *shapes[1:]],
     )
     return hypotheses

@@ -30,7 +30,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 # a module or for a whole folder, and the longest that fits counts. The package's own page is
 # called as the package is.
 FLOORS = (
-    {"call_options", "special_ids", "padding", "files", "startup", "types"},
+    {"call_options", "special_ids", "padding", "files", "mel", "startup", "types"},
     {
         "text",
         "data.examples",

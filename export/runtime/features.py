@@ -1,0 +1,105 @@
+"""Log-mel features of sound files, as Whisper reads them, in constant memory.
+
+Shapes: N samples, S frames, M mel bands.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from keras_transformer.export.runtime.sound import read_windows
+from keras_transformer.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
+from keras_transformer.types import Array, StrPath
+
+BLOCK = 30 * SAMPLE_RATE  # samples that are transformed together
+FRAMES_PER_SECOND = SAMPLE_RATE // HOP
+RANGE = 8.0  # features are clamped at this distance below the loudest one, in powers of 10
+
+
+class FeatureReader:
+    """Windows of the features of a file.
+
+    The file is read twice. The first pass, in the constructor, finds the length and the loudest
+    feature, because OpenAI's Whisper clamps all windows at 8 below the loudest feature of the file.
+    The second pass follows `window`.
+
+    Args:
+        path: str or path-like, a sound file.
+        mels: int, M.
+
+    Attributes:
+        frames: int, number of whole frames of 10 ms in the file.
+        duration: float, their length in seconds.
+
+    Raises:
+        FileNotFoundError, ImportError, ValueError: as in `sound.read_windows`.
+
+    Example:
+
+    >>> FeatureReader("a.wav", 80).window(0, 3000).shape  # doctest: +SKIP
+    (3000, 80)
+    """
+
+    def __init__(self, path: StrPath, mels: int):
+        self._filters, self._path = mel_filters(mels), path
+        loudest, self.frames = -np.inf, 0
+        for block in log_mel_blocks(path, self._filters):
+            loudest = max(loudest, block.max(initial=-np.inf))
+            self.frames += len(block)
+        self.duration: float = self.frames / FRAMES_PER_SECOND
+        self._lowest = np.float32(loudest - RANGE)
+        self._blocks = log_mel_blocks(path, self._filters)
+        self._first, self._kept = 0, np.zeros((0, mels), np.float32)
+
+    def window(self, start: int, length: int) -> Array:
+        """The features of some frames, float32 (length, M), with zeros after the end of the file.
+
+        Args:
+            start: int, the first frame. No call may ask for earlier frames than the last one.
+            length: int, number of frames.
+        """
+        while self._first + len(self._kept) < min(start + length, self.frames):
+            self._kept = np.concatenate([self._kept, next(self._blocks)])
+            self._drop(start)
+        self._drop(start)
+        found = self._kept[:length]
+        features = np.zeros((length, found.shape[1]), np.float32)
+        features[: len(found)] = (np.maximum(found, self._lowest) + 4.0) / 4.0
+        return features
+
+    def _drop(self, start: int) -> None:
+        """Forgets the frames before `start`."""
+        count = min(start - self._first, len(self._kept))
+        self._first, self._kept = self._first + count, self._kept[count:]
+
+
+def log_mel_blocks(path: StrPath, filters: Array) -> Iterator[Array]:
+    """Blocks (S, M) of the logarithms to base 10 of the mel bands, float32, before clamping.
+
+    Frame i is centred at sample 160 i. The file is reflected at its start and has zeros after its
+    end.
+
+    Args:
+        path: str or path-like, a sound file.
+        filters: (F, M), from `mel_filters`.
+    """
+    window, rest, total, done = hann_window(), None, 0, 0
+    for samples in read_windows(path, BLOCK):
+        total += len(samples)
+        if rest is None:
+            rest = np.pad(samples, (WINDOW // 2, 0), mode="reflect")
+        else:
+            rest = np.concatenate([rest, samples])
+        count = max(0, (len(rest) - WINDOW) // HOP + 1)
+        yield _log_mel(rest, count, window, filters)
+        rest, done = rest[count * HOP :], done + count
+    yield _log_mel(np.pad(rest, (0, WINDOW)), total // HOP - done, window, filters)
+
+
+def _log_mel(samples: Array, count: int, window: Array, filters: Array) -> Array:
+    """Logarithms of the mel bands (count, M) of the first frames of samples (N,)."""
+    if count == 0:
+        return np.zeros((0, filters.shape[1]), np.float32)
+    frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]
+    power = np.abs(np.fft.rfft(frames * window).astype(np.complex64)) ** 2
+    return np.log10(np.maximum(power @ filters, np.float32(1e-10)))

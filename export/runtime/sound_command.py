@@ -1,0 +1,78 @@
+"""The part of the command line that transcribes a sound file."""
+
+import argparse
+import contextlib
+import sys
+import time
+from typing import Any, BinaryIO
+
+from keras_transformer.export.artefact.transcripts import FORMATS
+from keras_transformer.export.runtime.console import tell
+from keras_transformer.export.runtime.searches import Transcriber
+from keras_transformer.export.runtime.speech_tokens import TASKS
+from keras_transformer.export.runtime.transcription import Transcription
+
+# Options of a transcription, by their names in `SpeechOptions`.
+_OPTIONS = ("language", "task", "initial_prompt", "condition_on_previous_text")
+_FLAGS = {"condition_on_previous_text": "--no-previous-text"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a transcription. One that is not given is `None`."""
+    group = parser.add_argument_group("sound", "Options for a sound file.")
+    add = group.add_argument
+    add("--format", choices=FORMATS, help="of the transcript (default txt); json has all values")
+    add("--language", metavar="CODE", help="spoken language, such as de (default: detected)")
+    add("--task", choices=TASKS, help="translate writes English (default transcribe)")
+    add("--initial-prompt", metavar="TEXT", help="text before the sound, such as names to expect")
+    add(
+        _FLAGS["condition_on_previous_text"],
+        dest="condition_on_previous_text",
+        action="store_const",
+        const=False,
+        help="decode each window of 30 s alone, not as the continuation of the text before",
+    )
+
+
+def given_options(options: argparse.Namespace) -> list[str]:
+    """The options of a transcription that were passed."""
+    given = [name for name in ("format", *_OPTIONS) if getattr(options, name) is not None]
+    return [_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given]
+
+
+def transcribe(options: argparse.Namespace, target: BinaryIO, shown: bool) -> int:
+    """Writes the transcript of `options.sound`; returns the exit status.
+
+    Args:
+        options: the parsed command line.
+        target: binary file.
+        shown: whether the progress is drawn on standard error.
+    """
+    with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints missing libraries
+        transcriber = Transcriber(options.folder, options.provider, threads=options.threads)
+    if not options.quiet:
+        tell(f"running on {transcriber.provider}\n")
+    values: dict[str, Any] = {name: getattr(options, name) for name in _OPTIONS}
+    given = {name: value for name, value in values.items() if value is not None}
+    try:
+        segments, start = transcriber.transcribe(options.sound, **given), time.monotonic()
+    except (FileNotFoundError, ImportError) as error:
+        raise ValueError(str(error)) from error
+    for part in FORMATS[options.format or "txt"](segments):
+        target.write(part.encode("utf-8", "replace"))
+        target.flush()
+        if shown:
+            tell(f"\r\033[K{_progress(segments, time.monotonic() - start)}")
+    if shown:
+        tell("\n")
+    if not options.quiet and segments.language_probability is not None:
+        tell(f"language {segments.language}, probability {segments.language_probability:.2f}\n")
+    return 0
+
+
+def _progress(segments: Transcription, seconds: float) -> str:
+    """The share of the file that is done, and the speed."""
+    share = segments.position / max(segments.duration, 1e-9)
+    return (
+        f"{share:4.0%} of {segments.duration:.0f} s, {segments.position / seconds:.1f} x real time"
+    )

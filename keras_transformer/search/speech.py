@@ -1,0 +1,208 @@
+"""The search of OpenAI's decoder for Whisper.
+
+Shapes: B batch, W hypotheses, P start tokens, V vocabulary, C candidates, K start scores.
+"""
+
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.call_options import check_number
+from keras_transformer.decoding import Cache, SearchModel
+from keras_transformer.search import loop
+from keras_transformer.search.base import SearchResult
+from keras_transformer.search.beam import BeamSearch
+from keras_transformer.search.inputs import START_IDS, batch_size_of
+from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs
+from keras_transformer.search.ranking import ListedScores, forbid, log_softmax, select
+from keras_transformer.search.sampling import uniform_noise
+from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
+from keras_transformer.types import Tensor
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclass(frozen=True)
+class SpeechSearch(BeamSearch):
+    """Beam search, greedy search and sampling of a Whisper model, as OpenAI's decoder does them.
+
+    It differs from `BeamSearch` in these points:
+
+    - The start tokens pass through the decoder at once, not one by one.
+    - The unknown token 1 among the start tokens, after the begin token, stands for the language.
+      The search replaces it by the most likely one of `languages`.
+    - The result has `start_scores`, the log-probabilities after the begin token: of `no_speech`,
+      then of each language.
+    - A call with `temperature` above 0 samples W hypotheses instead.
+    - The score of a hypothesis of n tokens, without its end token, is its sum of log-probabilities
+      over n^alpha.
+    - At most half of the model's positions are generated: the other half is for the text before.
+
+    The model must read `start_ids`, see `Transformer(reads_start=True)`.
+
+    Args:
+        beam_width: int, W. 1 is greedy search. Defaults to 5.
+        length_penalty: number, alpha. Defaults to 1.0, the mean.
+        no_speech: int, the token that stands for sound without speech.
+        languages: sequence of ids, the tokens of the languages. Defaults to none.
+        early_stop, min_length, allow_unknown, constraints, token_scores, alignments: as in
+            `BeamSearch`.
+
+    Call arguments: as in `BeamSearch`, and `temperature` and `seed`. Equal seeds and start tokens
+        draw equal random numbers.
+
+    Returns:
+        `SearchResult` with `start_scores` (B, K).
+
+    Raises:
+        ValueError: the model does not read `start_ids`, or an id is none of its vocabulary.
+
+    Example:
+
+    >>> SpeechSearch(1, no_speech=50, languages=[44, 45]).start_tokens
+    (50, 44, 45)
+    """
+
+    options: ClassVar[tuple[str, ...]] = (*BeamSearch.options, "temperature", "seed")
+    temperature: ClassVar[float] = 0.0
+
+    beam_width: int = 5
+    length_penalty: float = 1.0
+    no_speech: int = field(kw_only=True)
+    languages: Sequence[int] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "languages", tuple(map(int, self.languages)))
+        for id in self.start_tokens:
+            check_number(id, "a token of no_speech or languages", numbers.Integral, END_ID + 1)
+
+    @property
+    def start_tokens(self) -> tuple[int, ...]:
+        """The tokens of `start_scores`: `no_speech`, then the languages."""
+        return (self.no_speech, *self.languages)
+
+    def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
+        """n^alpha, without the end token; at least 1."""
+        penalty = self.length_penalty if length_penalty is None else length_penalty
+        lowest = tf.maximum if tf.is_tensor(count) else np.maximum
+        return lowest(count - 1.0, 1.0) ** penalty
+
+    def begin(
+        self, model: SearchModel, inputs: dict[str, Any]
+    ) -> tuple[Any, LoopInputs, Hypotheses]:
+        """As in `Search`. With a temperature above 0 all hypotheses run, with random numbers."""
+        if START_IDS not in inputs["source"]:
+            raise ValueError(
+                f"SpeechSearch needs the source input {START_IDS!r}, which this model does not "
+                "read. Build the model with reads_start=True."
+            )
+        memory, loop_inputs, hypotheses = super().begin(model, inputs)
+        if model.max_length is not None:
+            limit = tf.minimum(loop_inputs.limit, model.max_length // 2)
+            loop_inputs = loop_inputs._replace(limit=limit)
+        start = inputs["source"][START_IDS]
+        if not loop_inputs.given:
+            given = GivenTokens(tf.ones_like(start), tf.pad(start, [[0, 0], [0, 1]]))
+            loop_inputs = loop_inputs._replace(given=given)
+        if "temperature" in inputs:
+            length = tf.reshape(loop_inputs.limit + loop_inputs.given.prompt_length, [-1])
+            longest = tf.reduce_max(tf.concat([length, [1]], axis=0))
+            seed = inputs.get("seed", tf.zeros([], tf.int32))
+            noise = uniform_noise(start, seed, self.width, longest)
+            none = tf.where(loop_inputs.limit > 0, np.zeros(self.width, "float32"), -np.inf)
+            running = select(inputs["temperature"] > 0, none, hypotheses.running)
+            loop_inputs = loop_inputs._replace(noise=noise)
+            hypotheses = hypotheses._replace(running=running)
+        return memory, loop_inputs, hypotheses
+
+    def _traced(self, model: Any, inputs: dict[str, Any]) -> SearchResult:
+        memory, loop_inputs, hypotheses = self.begin(model, inputs)
+        start, given = inputs["source"][START_IDS], loop_inputs.given
+        vectors, cache = model.prefill(start, memory, self.width)
+        after_begin = tf.argmax(start == BEGIN_ID, axis=1)[:, tf.newaxis]
+        vectors = tf.gather(vectors, after_begin, batch_dims=1)  # (B, 1, D)
+        log_probs = log_softmax(model.decoder_stack.embedding.logits(vectors))[:, 0]
+        start_scores = self._start_scores(log_probs)
+
+        first_unknown = given.prompt_length[:, 0]
+        tokens = given.tokens
+        if self.languages:
+            language = tf.argmax(start_scores[:, 1:], axis=1)[:, tf.newaxis]
+            language = tf.gather(np.array(self.languages, "int32"), language)
+            is_unknown = tokens == UNKNOWN_ID
+            tokens = tf.where(is_unknown, language, tokens)
+            column = tf.range(tf.shape(tokens)[1])
+            column = tf.where(is_unknown, column, tf.shape(tokens)[1])
+            first_unknown = tf.minimum(first_unknown, tf.reduce_min(column, axis=1))
+        # The prefilled tokens that the cache keeps: all but the last one, up to the language.
+        kept = tf.minimum(given.prompt_length[:, 0] - 1, first_unknown)
+        kept = tf.maximum(tf.reduce_min(kept), 0)
+        hypotheses = self._after(tokens, kept, hypotheses)
+        loop_inputs = loop_inputs._replace(given=given._replace(tokens=tokens))
+        hypotheses = loop.run(
+            self,
+            model,
+            memory,
+            loop_inputs,
+            hypotheses,
+            batch_size_of(inputs["source"]),
+            kept,
+            _first_slots(cache, kept),
+        )
+        return self._result(hypotheses, loop_inputs)._replace(start_scores=start_scores)
+
+    def _start_scores(self, log_probs: Tensor) -> Tensor:
+        """The log-probabilities (B, K) of the start tokens among those of all (B, V)."""
+        size = log_probs.shape[-1]
+        if max(self.start_tokens) >= size:
+            raise ValueError(
+                f"no_speech and languages hold {max(self.start_tokens)}, but the model has {size} "
+                "ids. Take them from the model's tokenizer."
+            )
+        return tf.gather(log_probs, np.array(self.start_tokens, "int32"), axis=1)
+
+    def _after(self, tokens: Tensor, count: Tensor, hypotheses: Hypotheses) -> Hypotheses:
+        """The hypotheses after `count` start tokens, whose records are 0."""
+        rows = self.history_rows
+        history = tf.tile(tokens[:, tf.newaxis, 1 : count + 1], [1, rows, 1])
+        records = {
+            name: tf.pad(x, [[0, 0], [0, 0], [0, count], [0, 0]][: x.shape.rank])
+            for name, x in hypotheses.records.items()
+        }
+        last = tf.tile(tokens[:, count : count + 1], [1, self.width])
+        return hypotheses._replace(**{**records, "history": history, "ids": last})
+
+    def _candidates(
+        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+    ) -> tuple[Tensor, Tensor]:
+        """The best next tokens; with a temperature above 0 one random token."""
+        values, ids = super()._candidates(position, log_probs, loop_inputs)  # (B, W, C)
+        if "temperature" not in loop_inputs.options:
+            return values, ids
+        temperature = loop_inputs.options["temperature"]
+        every = np.arange(log_probs.shape[-1])
+        log_probs = forbid(log_probs, every, self._forbidden(position, loop_inputs))
+        peak = tf.maximum(tf.reduce_max(log_probs, axis=-1, keepdims=True), np.float32(-1e30))
+        weights = tf.exp((log_probs - peak) / tf.maximum(temperature, np.float32(1e-3)))
+        cumulative = tf.cumsum(weights, axis=-1)
+        drawn = tf.gather(loop_inputs.noise, position)[..., tf.newaxis] * cumulative[..., -1:]
+        drawn = tf.reduce_sum(tf.cast(cumulative <= drawn, ids.dtype), axis=-1, keepdims=True)
+        drawn = tf.minimum(drawn, every[-1])  # (B, W, 1)
+        is_first = np.arange(values.shape[-1]) < 1
+        only = tf.where(is_first, tf.gather(log_probs, drawn, batch_dims=2), -np.inf)
+        samples = temperature > 0
+        return select(samples, only, values), tf.where(samples, drawn, ids)
+
+
+def _first_slots(cache: Cache, count: Tensor) -> Cache:
+    """The cache of the first `count` tokens."""
+    slots, past_bias = cache
+    blocks = tf.nest.map_structure(lambda x: x[:, :, :count], slots.blocks)
+    if tf.is_tensor(past_bias):
+        past_bias = past_bias[:, :, :count]
+    return Cache(slots._replace(blocks=blocks), past_bias)

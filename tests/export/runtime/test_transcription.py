@@ -1,0 +1,318 @@
+"""Transcription of sound files: windows, times, prompts, fallback and formats."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import shared, whisper_folder
+
+from keras_transformer.export.artefact.reader import ArtefactError
+from keras_transformer.export.artefact.transcripts import FORMATS, Segment, clock
+from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export.runtime.__main__ import main
+from keras_transformer.export.runtime.features import FeatureReader
+from keras_transformer.export.runtime.transcription import SpeechOptions, Transcription, split
+
+pytest.importorskip("av")
+soundfile = pytest.importorskip("soundfile")
+
+EN, DE, TRANSLATE, TRANSCRIBE, PREVIOUS, FIRST = 44, 45, 46, 47, 49, 52
+FRAMES = 10  # of a window: 0.1 s, times up to 0.1 s
+
+
+def noise(seconds, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.1, int(16_000 * seconds)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sound") / "a.wav"
+    soundfile.write(path, noise(0.25), 16_000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    from keras_transformer.importers import mapping, speech_tokens
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    whisper_folder.write_tokenizer(folder)
+    order = mapping.row_order(whisper_folder.SIZES["vocab_size"], None, None, 41, 40)
+    return speech_tokens.make_tokenizer(folder, order)
+
+
+def manifest(languages=(EN, DE)):
+    config = {"languages": list(languages), "length_penalty": 1.0}
+    return {
+        "search": {"class_name": "SpeechSearch", "config": config},
+        "limits": {"target_length": 18, "source_length": FRAMES},
+        "inputs": [{"name": "features", "axes": ["batch", "features_length", 5]}],
+        "outputs": [{"name": name} for name in ("token_ids", "scores", "start_scores")],
+    }
+
+
+class Session:
+    """A session that gives results in turn: ids, mean log-probability, probability of no speech."""
+
+    def __init__(self, *results):
+        self.results, self.calls = iter(results), []
+
+    def run(self, names, inputs):
+        self.calls.append(inputs)
+        ids, score, no_speech = next(self.results)
+        scores = np.log(np.array([[no_speech, 0.1, 0.3]]))
+        return [np.array([[[*ids, 3, 0]]]), np.array([[score]]), scores]
+
+    @property
+    def starts(self):
+        return [call["start_ids"][0].tolist() for call in self.calls]
+
+
+def transcribed(tokenizer, path, *results, languages=(EN, DE), **options):
+    session = Session(*results)
+    transcription = Transcription(
+        session, manifest(languages), tokenizer, path, SpeechOptions(**options)
+    )
+    return transcription, list(transcription), session
+
+
+def times(segments):
+    return [(round(segment.start, 3), round(segment.end, 3)) for segment in segments]
+
+
+def word(text):
+    return [5 + ord(letter) - ord("a") for letter in text]
+
+
+PLAIN = [FIRST, *word("ab"), FIRST + 5]  # until the end of the window
+PAIR = [FIRST, *word("ab"), FIRST + 3, FIRST + 3, *word("cd")]  # the second segment is open
+
+
+def test_a_closed_window_is_followed_by_the_next_one(tokenizer, sound):
+    transcription, segments, session = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)
+    assert times(segments) == [(0, 0.1), (0.1, 0.2), (0.2, 0.3)]
+    assert [segment.text for segment in segments] == ["ab"] * 3
+    assert transcription.position == transcription.duration == 0.25
+    last = session.calls[-1]["features"][0]
+    assert last.shape == (FRAMES, 5) and (last[5:] == 0).all() and (last[:5] != 0).any()
+
+
+def test_a_pair_of_times_moves_the_next_window(tokenizer, sound):
+    results = [(PAIR, -0.2, 0.1), (PLAIN, -0.2, 0.1), (PLAIN, -0.2, 0.1)]
+    _, segments, session = transcribed(tokenizer, sound, *results)
+    assert times(segments) == [(0, 0.06), (0.06, 0.16), (0.16, 0.26)]
+    assert segments[0].token_ids == tuple(PAIR[:4])
+    first, second = (call["features"][0] for call in session.calls[:2])
+    np.testing.assert_array_equal(first[6:], second[:4])
+
+
+def test_the_text_before_is_the_prompt(tokenizer, sound):
+    results = [(PLAIN, -0.2, 0.1)] * 3
+    _, _, session = transcribed(tokenizer, sound, *results)
+    start = [2, DE, TRANSCRIBE]
+    assert session.starts[0] == [2, 1, TRANSCRIBE]  # 1: the language is not known yet
+    assert session.starts[1] == [PREVIOUS, *PLAIN, *start]
+    assert session.starts[2] == [PREVIOUS, *PLAIN, *PLAIN, *start]
+    _, _, session = transcribed(tokenizer, sound, *results, initial_prompt="z" * 99)
+    assert session.starts[0] == [PREVIOUS, *word("z" * 8), 2, 1, TRANSCRIBE]
+    _, _, session = transcribed(tokenizer, sound, *results, condition_on_previous_text=False)
+    assert session.starts[1:] == [start, start]
+
+
+def test_language_and_task_are_start_tokens(tokenizer, sound):
+    results = [(PLAIN, -0.2, 0.1)] * 3
+    found, _, _ = transcribed(tokenizer, sound, *results)
+    assert found.language == "de" and found.language_probability == pytest.approx(0.75)
+    options = {"language": "en", "task": "translate"}
+    found, _, session = transcribed(tokenizer, sound, *results, **options)
+    assert session.starts[0] == [2, EN, TRANSLATE] and found.language == "en"
+    found, _, session = transcribed(tokenizer, sound, *results, languages=())
+    assert session.starts[0] == [2] and found.language == "en"
+    with pytest.raises(ValueError, match="'fr'. It knows de, en"):
+        transcribed(tokenizer, sound, language="fr")
+    with pytest.raises(ValueError, match="cannot translate"):
+        transcribed(tokenizer, sound, languages=(), task="translate")
+    with pytest.raises(ValueError, match="`task` must be one of"):
+        SpeechOptions(task="sing")
+    with pytest.raises(ValueError, match="`temperatures`"):
+        SpeechOptions(temperatures=())
+
+
+def test_failed_texts_are_decoded_at_the_next_temperature(tokenizer, sound):
+    repeated = [FIRST, *word("ab" * 40), FIRST + 5]
+    results = [(PLAIN, -1.5, 0.1), (repeated, -0.1, 0.1), (PLAIN, -0.3, 0.1)]
+    _, segments, session = transcribed(tokenizer, sound, *results, *[(PLAIN, -0.2, 0.1)] * 2)
+    heat = [float(call.get("temperature", 0)) for call in session.calls]
+    assert heat == pytest.approx([0, 0.2, 0.4, 0, 0])
+    assert [segment.temperature for segment in segments] == [0.4, 0, 0]
+    assert segments[0].average_log_probability == pytest.approx(-0.3 * 4 / 5)
+    seeds = [int(call["seed"]) for call in session.calls[1:3]]
+    assert seeds[0] != seeds[1]
+
+
+def test_if_all_fail_the_most_likely_text_is_taken_and_is_no_prompt(tokenizer, sound):
+    other = [FIRST, *word("xy"), FIRST + 5]
+    failed = [(PLAIN, -1.9, 0.1), (other, -1.5, 0.1), *[(PLAIN, -1.8, 0.1)] * 4]
+    results = [*failed, *[(PLAIN, -0.2, 0.1)] * 2]
+    _, segments, session = transcribed(tokenizer, sound, *results)
+    assert [segment.text for segment in segments] == ["xy", "ab", "ab"]
+    assert session.starts[6] == [2, DE, TRANSCRIBE]
+
+
+def test_windows_without_speech_are_skipped(tokenizer, sound):
+    results = [(PLAIN, -1.5, 0.9), (PLAIN, -0.2, 0.9), (PLAIN, -0.2, 0.1)]
+    found, segments, session = transcribed(tokenizer, sound, *results)
+    assert times(segments) == [(0.1, 0.2), (0.2, 0.3)]
+    assert segments[0].no_speech_probability == pytest.approx(0.9)
+    assert len(session.calls) == 3 and found.position == found.duration
+
+
+def test_segments_come_before_the_next_window_is_decoded(tokenizer, sound):
+    session = Session(*[(PLAIN, -0.2, 0.1)] * 3)
+    found = Transcription(session, manifest(), tokenizer, sound, SpeechOptions())
+    assert not session.calls and next(found).text == "ab" and len(session.calls) == 1
+
+
+def test_texts_are_divided_at_pairs_of_times(tokenizer, sound):
+    tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
+    assert split(word("ab"), 10, tokens) == ([(0.0, 0.1, word("ab"))], 10)
+    open_end = [FIRST + 1, *word("ab")]
+    assert split(open_end, 10, tokens)[0][0][:2] == (0.0, 0.02)
+    two = [FIRST, 5, FIRST + 2, FIRST + 2, 6, FIRST + 4]
+    parts, advance = split(two, 10, tokens)
+    assert [part[2] for part in parts] == [two[:3], two[3:]] and advance == 10
+    assert split([FIRST, FIRST], 10, tokens)[1] == 10  # never 0
+    assert split([FIRST, 5, FIRST + 2, FIRST + 2], 10, tokens)[1] == 4
+
+
+def test_features_of_a_file_are_those_of_the_layer(sound):
+    import keras_transformer as kt
+
+    samples = soundfile.read(sound, dtype="float32")[0]
+    expected = np.asarray(kt.LogMel(5)(np.pad(samples, (0, 16_000))[None]))[0, :25]
+    reader = FeatureReader(sound, 5)
+    assert reader.frames == 25
+    np.testing.assert_allclose(reader.window(0, 10), expected[:10], atol=1e-4)
+    np.testing.assert_allclose(reader.window(7, 20)[:18], expected[7:], atol=1e-4)
+
+
+def test_a_long_file_is_read_in_windows_of_constant_size(tmp_path):
+    path = tmp_path / "long.wav"
+    samples = np.tile(noise(10), 9)
+    soundfile.write(path, samples, 16_000)
+    reader = FeatureReader(path, 5)
+    assert reader.duration == 90
+    for start in range(0, reader.frames, 1700):
+        assert reader.window(start, 3000).shape == (3000, 5)
+        assert len(reader._kept) <= 6000
+    whole = FeatureReader(path, 5).window(0, 9000)
+    np.testing.assert_array_equal(reader.window(8900, 100), whole[8900:])
+
+
+@pytest.mark.parametrize("rate, channels", [(8_000, 1), (44_100, 2)])
+def test_other_rates_and_channels(tokenizer, tmp_path, rate, channels):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.zeros((rate // 4, channels), "float32"), rate)
+    _, segments, _ = transcribed(tokenizer, path, *[(PLAIN, -0.2, 0.1)] * 3)
+    assert times(segments)[0] == (0, 0.1)
+
+
+def test_bad_files_have_a_clear_error(tokenizer, tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is empty"):
+        transcribed(tokenizer, path)
+    path.write_bytes(b"no sound" * 999)
+    with pytest.raises(ValueError, match="cannot be read as sound"):
+        transcribed(tokenizer, path)
+    soundfile.write(path, np.zeros(100, "float32"), 16_000)  # less than a frame
+    assert transcribed(tokenizer, path)[1] == []
+
+
+# Formats
+
+SEGMENTS = [
+    Segment(0.0, 1.5, " Hello  <b> & you.", (52, 5), -0.2, 0.1, 1.1, 0.0),
+    Segment(3723.5, 3725.25, " a --> b", (6,), -0.3, 0.2, 1.2, 0.4),
+]
+
+
+def written(name):
+    return "".join(FORMATS[name](SEGMENTS))
+
+
+def test_formats():
+    assert written("txt") == "Hello <b> & you.\na --> b\n"
+    first = "1\n00:00:00,000 --> 00:00:01,500\nHello <b> & you.\n\n"
+    assert written("srt") == f"{first}2\n01:02:03,500 --> 01:02:05,250\na -> b\n\n"
+    assert written("vtt").startswith(
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello &lt;b&gt; &amp"
+    )
+    lines = [json.loads(line) for line in written("json").splitlines()]
+    assert lines[1]["start"] == 3723.5 and lines[0]["text"] == SEGMENTS[0].text
+    assert clock(59.9996) == "00:01:00.000" and clock(-1.0) == "00:00:00.000"
+
+
+# A model
+
+
+@pytest.fixture(scope="module")
+def artefact(tmp_path_factory):
+    from keras_transformer.importers.__main__ import main as import_model
+
+    def write(path):
+        folder = tmp_path_factory.mktemp("whisper")
+        whisper_folder.write(folder, whisper_folder.model())
+        command = ["whisper", str(folder), str(path), "--export", "onnx", "--quiet"]
+        assert import_model([*command, "--beam-width", "2"]) == 0
+
+    return shared.once("whisper_of_beam_2", write)
+
+
+@pytest.mark.full
+def test_the_import_command_writes_a_transcriber(artefact, sound, capfdbinary):
+    transcriber = Transcriber(artefact, threads=1)
+    search = transcriber.manifest["search"]
+    assert search["class_name"] == "SpeechSearch" and search["config"]["languages"] == [EN, DE]
+    options = {"temperatures": [0.0], "no_speech_threshold": None}
+    found = transcriber.transcribe(sound, **options)
+    segments = list(found)
+    assert found.language in ("en", "de") and found.duration == 0.25
+    # The first window, by the session alone.
+    reader = FeatureReader(sound, 5)
+    inputs = {"features": reader.window(0, whisper_folder.FRAMES)[None]}
+    inputs["start_ids"] = np.array([[2, 1, TRANSCRIBE]], "int32")
+    ids = transcriber.session.run(["token_ids"], inputs)[0][0, 0]
+    window = [i for segment in segments for i in segment.token_ids if segment.start < 0.14]
+    assert window[:2] == ids[:2].tolist()
+    warm = list(
+        transcriber.transcribe(sound, seed=3, temperatures=[0.9], log_probability_threshold=None)
+    )
+    again = list(
+        transcriber.transcribe(sound, seed=3, temperatures=[0.9], log_probability_threshold=None)
+    )
+    assert warm == again
+
+    capfdbinary.readouterr()
+    assert main([str(artefact), str(sound), "--format", "json", "--quiet"]) == 0
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [
+        segment.text for segment in transcriber.transcribe(sound)
+    ]
+    assert main([str(artefact), str(sound.with_name("no.wav")), "--quiet"]) == 2
+    assert b"There is no file" in capfdbinary.readouterr().err
+
+
+def test_options_of_sound_files_need_one(capsys):
+    with pytest.raises(SystemExit):
+        main(["out", "--language", "de"])
+    assert "--language: only with a sound file" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["out", "a.wav", "--n-best", "3"])
+    assert "--n-best: not with a sound file" in capsys.readouterr().err
+
+
+def test_other_artefacts_do_not_transcribe_files(tokenizer, sound):
+    other = {**manifest(), "search": {"class_name": "GreedySearch", "config": {}}}
+    with pytest.raises(ArtefactError, match="SpeechSearch"):
+        Transcription(Session(), other, tokenizer, sound, SpeechOptions())

@@ -1,0 +1,133 @@
+"""`SpeechSearch` equals the other searches, finds the language, and samples reproducibly."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.search.inputs import START_IDS
+
+V, FIRST, NO_TIMES, NO_SPEECH, LANGUAGES = 97, 61, 60, 59, (43, 47, 53)
+RULES = kt.TimestampRules(FIRST, NO_TIMES, suppressed=(7,), suppressed_first=(13, 3))
+# Starts of different lengths, with text before the begin token, and a plain one.
+START = [[41, 17, FIRST, 23, 2, 43, 57], [2, 47, 57, 0, 0, 0, 0], [41, 31, 2, 53, 57, 0, 0]]
+
+
+def model(**options):
+    import keras
+
+    keras.utils.set_random_seed(5)
+    features = keras.Input((None, 7), name="features")
+    encoder = keras.Model(features, keras.layers.Dense(16)(features))
+    settings = {"encoder": encoder, "reads_start": True, "positions": "learned", **options}
+    made = kt.Transformer(V, 2, 16, 2, 32, **settings)
+    random = np.random.default_rng(3)
+    for weight in made.trainable_variables:
+        weight.assign(weight + 0.3 * random.normal(size=weight.shape))
+    return made
+
+
+MODEL = model()
+
+
+def search(width=3, **options):
+    options = {"constraints": [RULES], "languages": LANGUAGES, **options}
+    return kt.SpeechSearch(width, no_speech=NO_SPEECH, **options)
+
+
+def source(start=START):
+    random = np.random.default_rng(7)
+    features = random.normal(size=(3, 11, 7)).astype("float32")
+    return {"features": features[: len(start)], START_IDS: np.array(start, "int32")}
+
+
+@pytest.mark.parametrize(
+    "width, positions",
+    [
+        (3, "learned"),
+        pytest.param(1, "learned", marks=pytest.mark.full),
+        pytest.param(3, "rotary", marks=pytest.mark.full),
+    ],
+)
+def test_start_tokens_at_once_and_one_by_one_give_the_same_tokens(width, positions):
+    made = model(positions=positions)
+    plain = kt.BeamSearch(width, 0.0, constraints=[RULES], token_scores=True)
+    expected = plain(made, source(), max_length=11)
+    found = search(width, token_scores=True)(made, source(), max_length=11, length_penalty=0.0)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+    np.testing.assert_allclose(found.token_scores, expected.token_scores, atol=1e-4)
+
+
+def test_scores_are_divided_by_the_number_of_tokens_without_the_end():
+    assert search().length_divisor(8) == 7
+    assert search(length_penalty=2.0).length_divisor(5) == 16
+    assert search().length_divisor(1) == 1
+
+
+def test_start_scores_are_those_of_the_forward_pass():
+    inputs = source()
+    found = search(1)(MODEL, inputs, max_length=3).start_scores.numpy()
+    logits = MODEL({"features": inputs["features"], "target_ids": inputs[START_IDS]})
+    log_probs = tf.nn.log_softmax(logits).numpy()
+    after_begin = log_probs[np.arange(3), [4, 0, 2]]
+    np.testing.assert_allclose(found, after_begin[:, [NO_SPEECH, *LANGUAGES]], atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [1, 3])
+def test_token_1_stands_for_the_most_likely_language(width):
+    unknown = [[2, 1, 57, 0], [41, 17, 2, 1], [2, 47, 57, 0]]
+    found = search(width)(MODEL, source(unknown), max_length=11)
+    best = np.array(LANGUAGES)[found.start_scores.numpy()[:, 1:].argmax(axis=1)]
+    known = np.where(np.array(unknown) == 1, best[:, None], unknown)
+    expected = search(width)(MODEL, source(known), max_length=11)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+
+
+@pytest.mark.full
+def test_samples_depend_on_the_seed_only_and_follow_the_rules():
+    call = {"max_length": 11, "temperature": 1.3}
+    first, again = (search(5)(MODEL, source(), seed=3, **call) for _ in range(2))
+    other = search(5)(MODEL, source(), seed=4, **call).ids.numpy()
+    np.testing.assert_array_equal(first.ids, again.ids)
+    assert (first.ids.numpy()[:, :, :3] != other[:, :, :3]).any()
+    starts = first.ids.numpy()[:, :, 0]
+    assert ((starts >= FIRST) & (starts <= FIRST + 50)).all()
+    assert len(np.unique(first.ids.numpy()[0], axis=0)) > 1
+    assert (np.diff(first.scores.numpy(), axis=1) <= 0).all()
+    cold = search(5)(MODEL, source(), seed=3, max_length=11, temperature=0.01).ids.numpy()
+    greedy = search(1)(MODEL, source(), max_length=11).ids.numpy()[:, 0]
+    np.testing.assert_array_equal(cold[:, 0, : greedy.shape[1]], greedy)
+
+
+@pytest.mark.full
+def test_scores_of_samples_are_the_models_own():
+    found = search(3, token_scores=True)(MODEL, source(), seed=3, max_length=7, temperature=2.0)
+    ids = found.ids.numpy()
+    sums = found.token_scores.numpy().sum(axis=2)
+    lengths = np.maximum((ids != 0).sum(axis=2) - 1, 1)
+    np.testing.assert_allclose(found.scores, sums / lengths, rtol=1e-5)
+
+
+@pytest.mark.full
+def test_half_of_the_positions_are_generated():
+    made = model(positions=kt.LearnedPositionEncoding(22))
+    found = kt.SpeechSearch(1, no_speech=NO_SPEECH)(made, source(), max_length=99)
+    assert found.ids.shape[2] <= 11
+
+
+def test_unfit_models_and_ids_are_refused():
+    plain = kt.Transformer(V, 1, 16, 2, 32)
+    with pytest.raises(ValueError, match="reads_start"):
+        kt.SpeechSearch(1, no_speech=NO_SPEECH)(plain, np.array([[5, 3]]), max_length=3)
+    with pytest.raises(ValueError, match="the model has 97"):
+        kt.SpeechSearch(1, no_speech=V)(MODEL, source(), max_length=3)
+    with pytest.raises(ValueError, match="no_speech or languages"):
+        kt.SpeechSearch(1, no_speech=2)
+
+
+def test_a_search_is_saved_with_its_tokens():
+    config = search(3).get_config()
+    assert kt.SpeechSearch.from_config(config) == search(3)
