@@ -39,6 +39,7 @@ CALL_OPTIONS: Mapping[str, CallOption] = {
     "temperature": CallOption("float32", 0, _ABOVE_0),
     "top_k": CallOption("int32", 0, 0),
     "top_p": CallOption("float32", 0, _ABOVE_0, 1),
+    "word_times": CallOption("int32", 0, 0, 1),
     "seed": CallOption("int32", 0, 0, MOST_SEED),
 }
 

@@ -258,10 +258,12 @@ class CachedDecoding:
         memory: ProjectedMemory | tuple[()],
         cache: Cache,
         alignments: Alignments = False,
+        each_head: bool = False,
     ) -> tuple[Any, ...]:
         """As `decode_step`, but returns the vectors (B, W, D) before the logits.
 
-        If `position` is `None`, the W tokens stand at 0 to W - 1.
+        If `position` is `None`, the W tokens stand at 0 to W - 1. With `each_head`, the third
+        result has the weights of each aligned head, (B, A, W, S), instead of their mean.
         """
         heads = self.aligned_heads(alignments)
         attention_bias = None
@@ -290,21 +292,27 @@ class CachedDecoding:
             cache = Cache(by_hypothesis=States(after))
         else:
             cache = Cache(slots._replace(blocks=after), past_bias)
-        return vectors, cache, *([mean_of_heads(weights, heads)] if weights else [])
+        chosen = joined_heads if each_head else mean_of_heads
+        return vectors, cache, *([chosen(weights, heads)] if weights else [])
 
     def prefill(
-        self, ids: Tensor, memory: ProjectedMemory | tuple[()], beam_width: int = 1
-    ) -> tuple[Tensor, Cache]:
+        self,
+        ids: Tensor,
+        memory: ProjectedMemory | tuple[()],
+        beam_width: int = 1,
+        alignments: Alignments = False,
+    ) -> tuple[Any, ...]:
         """Computes the tokens before the first generated one in a single pass.
 
         Args:
             ids: int32 (B, P), padded on the right.
             memory: the result of `encode`.
             beam_width: int, W.
+            alignments: as in a search. Defaults to `False`.
 
         Returns:
             The vectors (B, P, D) before the logits, and the `Cache` of the P tokens, padding
-            included.
+            included; with `alignments` also the weights of A heads (B, A, P, S).
 
         Raises:
             ValueError: the blocks of the decoder keep a state.
@@ -317,10 +325,13 @@ class CachedDecoding:
         later = FORBIDDEN * (1.0 - ops.tril(ops.ones((length, length))))
         later = ops.broadcast_to(later, (batch_size, length, length))
         start = Cache(slots._replace(step_bias=later), ops.zeros((batch_size, length, 0)))
-        vectors, filled = self.decode_vectors(ids, None, memory, start)
+        vectors, filled, *weights = self.decode_vectors(
+            ids, None, memory, start, alignments, each_head=True
+        )
         if beam_width > 1:
             past_bias = ops.zeros((batch_size, beam_width, length))
-        return vectors, Cache(slots._replace(blocks=filled.by_sentence.blocks), past_bias)
+        cache = Cache(slots._replace(blocks=filled.by_sentence.blocks), past_bias)
+        return vectors, cache, *weights
 
     def aligned_heads(self, alignments: Alignments) -> dict[int, list[int]]:
         """The heads that align target to source, by the index of their layer.
@@ -350,7 +361,12 @@ class CachedDecoding:
 
 
 def mean_of_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Tensor:
-    """The mean of attention weights, float32 (B, T, S).
+    """The mean of attention weights, float32 (B, T, S). Arguments as in `joined_heads`."""
+    return ops.mean(joined_heads(weights, heads), axis=1)
+
+
+def joined_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Tensor:
+    """The attention weights of the A chosen heads, float32 (B, A, T, S).
 
     Args:
         weights: the weights (B, H, T, S) of each layer in `heads`, in ascending order.
@@ -361,4 +377,4 @@ def mean_of_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Ten
         for each, numbers in zip(weights, heads.values(), strict=True)
     ]
     joined = chosen[0] if len(chosen) == 1 else ops.concatenate(chosen, axis=1)
-    return ops.mean(ops.cast(joined, "float32"), axis=1)
+    return ops.cast(joined, "float32")

@@ -19,13 +19,20 @@ TOKEN_SCORES = "token_scores"  # (B, W, T) float32, output where the search was 
 ALIGNMENTS = "alignments"  # (B, W, T, S) float32, output where the search was asked for it
 START_IDS = "start_ids"  # (B, P) int32, input: the tokens before the first generated one
 START_SCORES = "start_scores"  # (B, K) float32, output of a `SpeechSearch`
+# Outputs of a `SpeechSearch` with `word_heads`; 0 or 1 asks for them in a call.
+WORD_ATTENTION = "word_attention"  # (B, A, T, S) float32
+WORD_SCORES = "word_scores"  # (B, T) float32
+WORD_TIMES = "word_times"  # () int32, input
 LOGITS = "logits"  # (B, T, V) float32, output where the forward pass itself is exported
 TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
 ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
 
 # Outputs of a search; it always has the first two.
-SEARCH_OUTPUTS = (TOKEN_IDS, SCORES, TOKEN_SCORES, ALIGNMENTS, START_SCORES)
+SEARCH_OUTPUTS = (
+    *(TOKEN_IDS, SCORES, TOKEN_SCORES, ALIGNMENTS),
+    *(START_SCORES, WORD_ATTENTION, WORD_SCORES),
+)
 
 # Inputs and outputs of a step, for a loop outside of the graph.
 NEXT = "next."  # before the name of an input: its value for the next step
@@ -47,6 +54,8 @@ AXES: dict[str, tuple[str, ...]] = {
     TOKEN_SCORES: ("batch", "beam", "target_length"),
     ALIGNMENTS: ("batch", "beam", "target_length", "source_length"),
     START_SCORES: ("batch", "start_tokens"),
+    WORD_ATTENTION: ("batch", "heads", "text_length", "memory_length"),
+    WORD_SCORES: ("batch", "text_length_1"),
     LOGITS: ("batch", "target_length", "vocabulary"),
     TEXT: ("batch",),
     TEXTS: ("batch", "beam"),

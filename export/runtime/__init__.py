@@ -14,7 +14,8 @@ Contents, from the bottom up:
 - `lines`: which lines are refused, and how results are written;
 - `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
 - `sound` and `features`: sound files as samples and log-mel features, with the extra `audio`;
-- `speech_tokens` and `transcription`: sound files as segments of text, with a Whisper model;
+- `speech_options`, `speech_tokens`, `word_times` and `transcription`: sound files as segments of
+  text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
@@ -43,7 +44,8 @@ from keras_transformer.export.artefact.transcripts import Segment, Word
 from keras_transformer.export.runtime.predictor import Predictor, open_runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
-from keras_transformer.export.runtime.transcription import SpeechOptions, Transcription
+from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.transcription import Transcription
 
 __all__ = [
     "Alternative",

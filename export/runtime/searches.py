@@ -26,8 +26,9 @@ from keras_transformer.export.runtime.alternatives import find_alternatives
 from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
+from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.text_readers import LineReader
-from keras_transformer.export.runtime.transcription import SpeechOptions, Transcription
+from keras_transformer.export.runtime.transcription import Transcription
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.tokenizer import Tokenizer
@@ -412,9 +413,9 @@ class Transcriber(SearchRunner):
     `transcribe` also takes the path of a sound file of any length, if the model is a Whisper.
     Otherwise an input is an array without batch axis, or a dict of arrays by input name; a string
     is JSON for either. Only arrays of equal shapes share a batch, so no result depends on the other
-    inputs of a call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
-    size that is longer than the artefact's `limits["source_length"]`. Seeds are as in `Generator`;
-    threads, providers, streams and errors as in `Translator`.
+    inputs of a call. Arrays that the model does not take have an `error`; so have arrays with an
+    axis of free size that is longer than the artefact's `limits["source_length"]`. Seeds are as in
+    `Generator`; threads, providers, streams and errors as in `Translator`.
 
     Arguments are the same as in `Translator`.
 

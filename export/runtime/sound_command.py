@@ -9,11 +9,11 @@ from typing import Any, BinaryIO
 from keras_transformer.export.artefact.transcripts import FORMATS
 from keras_transformer.export.runtime.console import tell
 from keras_transformer.export.runtime.searches import Transcriber
-from keras_transformer.export.runtime.speech_tokens import TASKS
+from keras_transformer.export.runtime.speech_options import TASKS
 from keras_transformer.export.runtime.transcription import Transcription
 
 # Options of a transcription, by their names in `SpeechOptions`.
-_OPTIONS = ("language", "task", "initial_prompt", "condition_on_previous_text")
+_OPTIONS = ("language", "task", "initial_prompt", "condition_on_previous_text", "word_timestamps")
 _FLAGS = {"condition_on_previous_text": "--no-previous-text"}
 
 
@@ -25,6 +25,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--language", metavar="CODE", help="spoken language, such as de (default: detected)")
     add("--task", choices=TASKS, help="translate writes English (default transcribe)")
     add("--initial-prompt", metavar="TEXT", help="text before the sound, such as names to expect")
+    add(
+        "--word-timestamps",
+        action="store_const",
+        const=True,
+        help="times of words, in the format json",
+    )
     add(
         _FLAGS["condition_on_previous_text"],
         dest="condition_on_previous_text",

@@ -9,7 +9,6 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 
 SECONDS = 0.02  # between two tokens of times
-TASKS = ("transcribe", "translate")
 
 
 class SpeechTokens:

@@ -12,16 +12,18 @@ Shapes: P start tokens, T generated tokens.
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime.features import FRAMES_PER_SECOND, FeatureReader
-from keras_transformer.export.runtime.speech_tokens import SECONDS, TASKS, SpeechTokens
+from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
+from keras_transformer.export.runtime.word_times import TimedPart, place_words, time_words
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, StrPath
 
@@ -29,60 +31,15 @@ FEATURES = "features"
 FRAMES_PER_TIME = round(SECONDS * FRAMES_PER_SECOND)  # features between two tokens of times
 
 
-@dataclass(frozen=True)
-class SpeechOptions:
-    """Options of a transcription, with OpenAI's defaults.
-
-    Args:
-        language: code of the spoken language, such as "de". Defaults to `None`: detected in the
-            first window.
-        task: "transcribe", or "translate" to English. Defaults to "transcribe".
-        initial_prompt: text before the first window, such as names to expect. Defaults to none.
-        condition_on_previous_text: whether each window is decoded as the continuation of the text
-            before. `False` is less likely to repeat errors. Defaults to `True`.
-        temperatures: the first one decodes each window; the others, in turn, decode windows whose
-            text fails a threshold. 0 is the search of the artefact, more is sampling.
-        compression_ratio_threshold: texts with a larger ratio fail: they repeat themselves.
-            Defaults to 2.4; `None` for no limit.
-        log_probability_threshold: texts with a smaller average log-probability fail. Defaults to
-            -1; `None` for no limit.
-        no_speech_threshold: a window with a larger probability of no speech, whose text fails the
-            threshold above, is skipped. Defaults to 0.6; `None` to skip none.
-        prompt_reset_on_temperature: text of a larger temperature is no prompt. Defaults to 0.5.
-        seed: int, of sampling. Defaults to 0.
-
-    Raises:
-        ValueError: a task that there is not, or no temperatures.
-    """
-
-    language: str | None = None
-    task: str = "transcribe"
-    initial_prompt: str = ""
-    condition_on_previous_text: bool = True
-    temperatures: Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    compression_ratio_threshold: float | None = 2.4
-    log_probability_threshold: float | None = -1.0
-    no_speech_threshold: float | None = 0.6
-    prompt_reset_on_temperature: float = 0.5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"`task` must be one of {TASKS}, got {self.task!r}.")
-        if not self.temperatures or min(self.temperatures) < 0:
-            raise ValueError(
-                f"`temperatures` must be numbers of at least 0, got {self.temperatures!r}."
-            )
-
-
 class Decoded(NamedTuple):
-    """The text of a window. The other attributes are as in `Segment`."""
+    """The text of a window, as in `Segment`, and the outputs of the search."""
 
     token_ids: list[int]
     average_log_probability: float
     no_speech_probability: float
     compression_ratio: float
     temperature: float
+    outputs: Mapping[str, Array]
 
 
 class Transcription(Iterator[Segment]):
@@ -127,6 +84,11 @@ class Transcription(Iterator[Segment]):
         if options.task == "translate" and not languages:
             raise ValueError("The model knows English only, so it cannot translate.")
         self._outputs = [value["name"] for value in manifest["outputs"]]
+        if options.word_timestamps and signature.WORD_ATTENTION not in self._outputs:
+            raise ArtefactError(
+                "This artefact has no heads for the times of words. Export it with a SpeechSearch "
+                "that has word_heads."
+            )
         self._length_penalty = manifest["search"]["config"]["length_penalty"]
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
         self._size = manifest["limits"]["source_length"]  # frames of a window
@@ -146,7 +108,7 @@ class Transcription(Iterator[Segment]):
         return next(self._segments)
 
     def _transcribed(self) -> Iterator[Segment]:
-        start, total, options = 0, self._reader.frames, self._options
+        start, total, options, last_word = 0, self._reader.frames, self._options, 0.0
         before = self._tokens.encode(f" {text}") if (text := options.initial_prompt.strip()) else []
         while start < total:
             size = min(self._size, total - start)
@@ -155,20 +117,48 @@ class Transcription(Iterator[Segment]):
             decoded = self._decode(features, before, start)
             advance = size
             if not self._is_silent(decoded):
-                parts, advance = split(decoded.token_ids, size, self._tokens)
-                for first, last, tokens in parts:
-                    text = self._tokens.text(tokens)
-                    if first == last or not text.strip():
+                parts, advance, closed = split(decoded.token_ids, start, size, self._tokens)
+                if options.word_timestamps:
+                    parts = self._with_words(parts, decoded, start, size, last_word)
+                    ends = [part.words[-1].end for part in parts if part.words]
+                    last_word = ends[-1] if ends else last_word
+                    if ends and not closed and ends[-1] > start / FRAMES_PER_SECOND:
+                        advance = round(ends[-1] * FRAMES_PER_SECOND) - start
+                for part in parts:
+                    text = self._tokens.text(part.token_ids)
+                    if part.start == part.end or not text.strip():
                         continue
-                    before += tokens
-                    times = (start / FRAMES_PER_SECOND + time for time in (first, last))
-                    yield Segment(*times, text, tuple(tokens), *decoded[1:])
+                    before += part.token_ids
+                    times, ids = (part.start, part.end), tuple(part.token_ids)
+                    yield Segment(*times, text, ids, *decoded[1:-1], part.words)
                 reset = decoded.temperature > options.prompt_reset_on_temperature
                 if reset or not options.condition_on_previous_text:
                     before = []
             start += advance
             self.position = min(start, total) / FRAMES_PER_SECOND
         self.position = self.duration
+
+    def _with_words(
+        self,
+        parts: list[TimedPart],
+        decoded: Decoded,
+        start: int,
+        size: int,
+        last_word: float,
+    ) -> list[TimedPart]:
+        """The segments of a window with their words."""
+        ids = [id for part in parts for id in part.token_ids if self._tokens.is_text(id)]
+        words = time_words(
+            ids,
+            decoded.outputs[signature.WORD_ATTENTION][0],
+            decoded.outputs[signature.WORD_SCORES][0],
+            len(self._tokens.start(self.language, self._options.task, ())),
+            size // FRAMES_PER_TIME,
+            self._tokens,
+            self.language,
+        )
+        offset = start / FRAMES_PER_SECOND
+        return place_words(parts, words, offset, last_word, self._tokens)
 
     def _decode(self, features: Array, before: Sequence[int], start: int) -> Decoded:
         """The text of a window: the first one that passes the thresholds."""
@@ -188,6 +178,8 @@ class Transcription(Iterator[Segment]):
         """The text of one search."""
         start_ids = self._tokens.start(self.language, self._options.task, before)
         inputs = {FEATURES: features[None], signature.START_IDS: np.array([start_ids], np.int32)}
+        if self._options.word_timestamps:
+            inputs[signature.WORD_TIMES] = np.array(1, np.int32)
         if temperature > 0:
             seed = (self._options.seed * 1_000_003 + draw) % signature.MOST_SEED
             inputs["temperature"] = np.array(temperature, np.float32)
@@ -206,7 +198,8 @@ class Transcription(Iterator[Segment]):
         tokens = [id for id in ids if id != END_ID]
         average = log_probability / (len(tokens) + 1)
         ratio = compression_ratio(self._tokens.text(tokens).strip())
-        return Decoded(tokens, average, float(np.exp(no_speech)), ratio, temperature)
+        no_speech = float(np.exp(no_speech))
+        return Decoded(tokens, average, no_speech, ratio, temperature, outputs)
 
     def _repeats(self, decoded: Decoded) -> bool:
         limit = self._options.compression_ratio_threshold
@@ -233,33 +226,39 @@ class Transcription(Iterator[Segment]):
 
 
 def split(
-    token_ids: Sequence[int], size: int, tokens: SpeechTokens
-) -> tuple[list[tuple[float, float, list[int]]], int]:
+    token_ids: Sequence[int], start: int, size: int, tokens: SpeechTokens
+) -> tuple[list[TimedPart], int, bool]:
     """Divides the tokens of a window into segments, at pairs of times.
 
     Args:
         token_ids: the generated tokens, without end token.
-        size: number of frames of the window.
+        start: first frame of the window.
+        size: number of its frames.
         tokens: `SpeechTokens`.
 
     Returns:
-        A pair: for each segment its start and end in seconds from the start of the window, and its
-        tokens; and the number of frames to the next window.
+        Three: the segments, in seconds from the start of the file; the number of frames to the next
+        window; and whether the text ends with a single time, so that no speech follows.
     """
+    offset = start / FRAMES_PER_SECOND
     ids, is_time = list(token_ids), [tokens.is_time(token) for token in token_ids]
     ends = [i for i in range(1, len(ids)) if is_time[i - 1] and is_time[i]]
+    closed = is_time[-2:] == [False, True]
     if not ends:
         times = [tokens.seconds(id) for id in ids if tokens.is_time(id)]
         last = times[-1] if times and times[-1] > 0 else size / FRAMES_PER_SECOND
-        return [(0.0, last, ids)], size
-    closed = is_time[-2:] == [False, True]  # no speech after the last time
+        return [TimedPart(offset, offset + last, ids)], size, closed
     if closed:
         ends.append(len(ids))
     parts = [ids[first:last] for first, last in zip([0, *ends], ends, strict=False)]
-    segments = [(tokens.seconds(part[0]), tokens.seconds(part[-1]), part) for part in parts]
+    segments = []
+    for part in parts:
+        first, last = (offset + tokens.seconds(part[i]) for i in (0, -1))
+        segments.append(TimedPart(first, last, part))
     last = parts[-1][-1] - tokens.first_time
     # A window that ends at 0 would be decoded again and again.
-    return segments, size if closed or last <= 0 else min(last * FRAMES_PER_TIME, size)
+    advance = size if closed or last <= 0 else min(last * FRAMES_PER_TIME, size)
+    return segments, advance, closed
 
 
 def compression_ratio(text: str) -> float:

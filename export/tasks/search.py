@@ -67,7 +67,7 @@ def _options(
     if search.min_length > 1:
         chosen.add("min_length")
     if isinstance(search, SpeechSearch):
-        chosen.add("seed")
+        chosen |= {"seed", "word_times"} if search.word_heads else {"seed"}
     if isinstance(search, Sampling):
         chosen |= {"top_k"} if search.top_k else set()
         chosen |= {"top_p"} if search.top_p < 1 else set()
@@ -175,7 +175,8 @@ class SearchTask:
         for name, default in self.options.items():
             self.specs[name] = tf.TensorSpec([None] * default.ndim, default.dtype, name)
         speech = isinstance(search, SpeechSearch)
-        chosen = (True, True, search.token_scores, search.alignments, speech)
+        words = speech and bool(search.word_heads)
+        chosen = (True, True, search.token_scores, search.alignments, speech, words, words)
         self.outputs: list[str] = [
             name for name, asked in zip(signature.SEARCH_OUTPUTS, chosen, strict=True) if asked
         ]
@@ -302,9 +303,10 @@ class SearchTask:
             ]
             rescored = [(one.scores, one.spread) for one in forced]
             worst = comparison.compare_search(expected, found, rescored, tolerance, exact)
-            if self.outputs[2:]:
+            others = set(self.outputs[2:]) & set(ForcedPass._fields)
+            if others:
                 records = [
-                    [{name: each[name] for name in self.outputs[2:]} for each in outputs]
+                    [{name: each[name] for name in sorted(others)} for each in outputs]
                     for outputs in ([one._asdict() for one in forced], found)
                 ]
                 worst = max(worst, comparison.compare_forward(*records, tolerance, exact))

@@ -112,6 +112,8 @@ def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width
         beam_width,
         no_speech=found[0],
         languages=tuple(settings.languages.values()),
+        no_times=ids[NO_TIMES],
+        word_heads=settings.alignment_heads,
         allow_unknown=False,
         constraints=[rules],
     )

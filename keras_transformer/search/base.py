@@ -54,6 +54,9 @@ class SearchResult(NamedTuple):
             each position of the source; 0 after the end. `()` unless the search has `alignments`.
         start_scores: float32 (B, K), log-probabilities after the begin token. `()` unless the
             search is a `SpeechSearch`.
+        word_attention: float32 (B, A, T', S), the attention of A heads to the source, for the text
+            of the best hypothesis. `()` unless the search is a `SpeechSearch` with `word_heads`.
+        word_scores: float32 (B, T'), log-probabilities among the tokens of text.
     """
 
     ids: Tensor
@@ -61,6 +64,8 @@ class SearchResult(NamedTuple):
     token_scores: Tensor | tuple[()] = ()
     alignments: Tensor | tuple[()] = ()
     start_scores: Tensor | tuple[()] = ()
+    word_attention: Tensor | tuple[()] = ()
+    word_scores: Tensor | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -283,7 +288,7 @@ class Search(loop.StepSearch):
     @property
     def _loop_options(self) -> list[str]:
         """The options that the steps read."""
-        before = ("max_length", "target_prefix", "seed")
+        before = ("max_length", "target_prefix", "seed", "word_times")
         return [name for name in self.options if name not in before]
 
     def _forbidden(self, position: Tensor, loop_inputs: LoopInputs) -> Forbidden:

@@ -17,7 +17,7 @@ from keras_transformer.decoding import Cache, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
-from keras_transformer.search.inputs import START_IDS, batch_size_of
+from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs
 from keras_transformer.search.ranking import ListedScores, forbid, log_softmax, select
 from keras_transformer.search.sampling import uniform_noise
@@ -40,6 +40,9 @@ class SpeechSearch(BeamSearch):
     - A call with `temperature` above 0 samples W hypotheses instead.
     - The score of a hypothesis of n tokens, without its end token, is its sum of log-probabilities
       over n^alpha.
+    - A call with `word_times=1` gives `word_attention` and `word_scores`, if the search has
+      `word_heads`. The text of the best hypothesis, without its times, passes through the decoder
+      once more. T' counts the start tokens, `no_times`, the text, the end token, then padding.
     - At most half of the model's positions are generated: the other half is for the text before.
 
     The model must read `start_ids`, see `Transformer(reads_start=True)`.
@@ -49,11 +52,14 @@ class SpeechSearch(BeamSearch):
         length_penalty: number, alpha. Defaults to 1.0, the mean.
         no_speech: int, the token that stands for sound without speech.
         languages: sequence of ids, the tokens of the languages. Defaults to none.
+        no_times: the token that asks for text without times. Needed by `word_heads`.
+        word_heads: pairs of a decoder block and a head of its attention to the source, which show
+            the time of each token. Defaults to none.
         early_stop, min_length, allow_unknown, constraints, token_scores, alignments: as in
             `BeamSearch`.
 
-    Call arguments: as in `BeamSearch`, and `temperature` and `seed`. Equal seeds and start tokens
-        draw equal random numbers.
+    Call arguments: as in `BeamSearch`, and `temperature`, `seed` and `word_times`. Equal seeds and
+        start tokens draw equal random numbers.
 
     Returns:
         `SearchResult` with `start_scores` (B, K).
@@ -67,17 +73,29 @@ class SpeechSearch(BeamSearch):
     (50, 44, 45)
     """
 
-    options: ClassVar[tuple[str, ...]] = (*BeamSearch.options, "temperature", "seed")
+    options: ClassVar[tuple[str, ...]] = (
+        *BeamSearch.options,
+        "temperature",
+        "seed",
+        "word_times",
+    )
     temperature: ClassVar[float] = 0.0
+    word_times: ClassVar[int] = 0
 
     beam_width: int = 5
     length_penalty: float = 1.0
     no_speech: int = field(kw_only=True)
     languages: Sequence[int] = field(default=(), kw_only=True)
+    no_times: int | None = field(default=None, kw_only=True)
+    word_heads: Sequence[tuple[int, int]] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "languages", tuple(map(int, self.languages)))
+        heads = checked_alignments(self.word_heads) if self.word_heads else ()
+        object.__setattr__(self, "word_heads", heads)
+        if heads and self.no_times is None:
+            raise ValueError("word_heads needs no_times, the token for text without times.")
         for id in self.start_tokens:
             check_number(id, "a token of no_speech or languages", numbers.Integral, END_ID + 1)
 
@@ -154,7 +172,39 @@ class SpeechSearch(BeamSearch):
             kept,
             _first_slots(cache, kept),
         )
-        return self._result(hypotheses, loop_inputs)._replace(start_scores=start_scores)
+        result = self._result(hypotheses, loop_inputs)._replace(start_scores=start_scores)
+        if not self.word_heads:
+            return result
+        columns = after_begin + tf.range(3 if self.languages else 1, dtype=after_begin.dtype)
+        start = tf.gather(tokens, columns, batch_dims=1)  # begin, language, task
+        wanted = inputs.get("word_times", tf.zeros([], tf.int32))
+        return self._with_words(model, memory, start, wanted, result)
+
+    def _with_words(
+        self, model: Any, memory: Any, start: Tensor, wanted: Tensor, result: SearchResult
+    ) -> SearchResult:
+        """The result with attention and log-probabilities of its text, if `wanted` is 1."""
+        ids = result.ids[:, 0]  # (B, T)
+        is_text = tf.logical_and(ids > END_ID, ids <= self.no_times)
+        place = tf.cumsum(tf.cast(is_text, tf.int32), axis=1)
+        last = tf.shape(ids)[1] + 1
+        row = tf.zeros_like(ids) + tf.range(tf.shape(ids)[0])[:, tf.newaxis]
+        # Times go to the last column, which is cut off; the end token follows the text.
+        places = tf.stack([row, tf.where(is_text, place - 1, last)], axis=2)
+        text = tf.zeros([tf.shape(ids)[0], last + 1], tf.int32)
+        text = tf.tensor_scatter_nd_update(text, places, ids)[:, :-1]  # (B, T + 1)
+        count = tf.reduce_sum(tf.cast(is_text, tf.int32), axis=1, keepdims=True)
+        text = tf.where(tf.range(last) == count, END_ID, text)
+        no_times = tf.fill([tf.shape(ids)[0], 1], self.no_times)
+        forced = tf.concat([start, no_times, text], axis=1)
+        forced = forced[:, : 1 + wanted * tf.shape(forced)[1]]
+        vectors, _, attention = model.prefill(forced, memory, alignments=self.word_heads)
+        logits = tf.cast(model.decoder_stack.embedding.logits(vectors), tf.float32)[:, :-1]
+        first_special = min(*self.start_tokens, self.no_times)
+        log_probs = tf.nn.log_softmax(logits[..., END_ID + 1 : first_special])
+        chosen = tf.clip_by_value(forced[:, 1:] - END_ID - 1, 0, first_special - END_ID - 2)
+        scores = tf.gather(log_probs, chosen, batch_dims=2)
+        return result._replace(word_attention=attention, word_scores=scores)
 
     def _start_scores(self, log_probs: Tensor) -> Tensor:
         """The log-probabilities (B, K) of the start tokens among those of all (B, V)."""

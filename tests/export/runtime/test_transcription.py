@@ -11,7 +11,16 @@ from keras_transformer.export.artefact.transcripts import FORMATS, Segment, cloc
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.features import FeatureReader
-from keras_transformer.export.runtime.transcription import SpeechOptions, Transcription, split
+from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.transcription import Transcription, split
+from keras_transformer.export.runtime.word_times import (
+    TimedPart,
+    TimedWord,
+    median_filter,
+    merge_punctuation,
+    place_words,
+    token_starts,
+)
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")
@@ -175,14 +184,16 @@ def test_segments_come_before_the_next_window_is_decoded(tokenizer, sound):
 
 def test_texts_are_divided_at_pairs_of_times(tokenizer, sound):
     tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
-    assert split(word("ab"), 10, tokens) == ([(0.0, 0.1, word("ab"))], 10)
+    (part,), *rest = split(word("ab"), 5, 10, tokens)
+    assert (part.start, part.end) == pytest.approx((0.05, 0.15))
+    assert part.token_ids == word("ab") and rest == [10, False]
     open_end = [FIRST + 1, *word("ab")]
-    assert split(open_end, 10, tokens)[0][0][:2] == (0.0, 0.02)
+    assert split(open_end, 0, 10, tokens)[0][0][:2] == (0.0, 0.02)
     two = [FIRST, 5, FIRST + 2, FIRST + 2, 6, FIRST + 4]
-    parts, advance = split(two, 10, tokens)
-    assert [part[2] for part in parts] == [two[:3], two[3:]] and advance == 10
-    assert split([FIRST, FIRST], 10, tokens)[1] == 10  # never 0
-    assert split([FIRST, 5, FIRST + 2, FIRST + 2], 10, tokens)[1] == 4
+    parts, advance, closed = split(two, 0, 10, tokens)
+    assert [part.token_ids for part in parts] == [two[:3], two[3:]] and advance == 10 and closed
+    assert split([FIRST, FIRST], 0, 10, tokens)[1] == 10  # never 0
+    assert split([FIRST, 5, FIRST + 2, FIRST + 2], 0, 10, tokens)[1] == 4
 
 
 def test_features_of_a_file_are_those_of_the_layer(sound):
@@ -227,6 +238,66 @@ def test_bad_files_have_a_clear_error(tokenizer, tmp_path):
         transcribed(tokenizer, path)
     soundfile.write(path, np.zeros(100, "float32"), 16_000)  # less than a frame
     assert transcribed(tokenizer, path)[1] == []
+
+
+# Times of words
+
+
+def test_the_path_of_the_largest_sum_gives_the_times():
+    matrix = np.array([[5, -1, -1, -1], [-1, 4, 4, -1], [-1, -1, -1, 3.0]])
+    assert token_starts(matrix).tolist() == [0, 1, 3]
+    steps = np.eye(4).repeat(3, axis=1) - 0.5
+    assert token_starts(steps).tolist() == [0, 3, 6, 9]
+    assert token_starts(np.ones((3, 1))).tolist() == [0, 0, 0]
+    assert token_starts(np.ones((1, 3))).tolist() == [0]
+
+
+def test_the_filter_takes_the_median_over_time():
+    weights = np.zeros((1, 1, 20))
+    weights[..., 9] = 100  # a single peak goes
+    weights[..., 15:] = 1
+    found = median_filter(weights)
+    assert found.shape == weights.shape and found[0, 0, 9] == 0 and found[0, 0, -1] == 1
+    assert median_filter(weights[..., :3]).shape == (1, 1, 3)
+
+
+def timed(text, start, end, count=1):
+    return TimedWord(text, count, start, end, 0.5)
+
+
+def test_punctuation_goes_to_its_word():
+    words = [
+        timed(" Oh", 0, 1),
+        timed(",", 1, 1),
+        timed(' "', 1, 1),
+        timed("no", 1, 2),
+        timed("!", 2, 3),
+    ]
+    merged = merge_punctuation(words)
+    assert [(word.text, word.count) for word in merged] == [(" Oh,", 2), (' "no!', 3)]
+    assert [(word.start, word.end) for word in merged] == [(0, 1), (1, 2)]
+
+
+def test_words_are_given_to_their_segments(tokenizer, sound):
+    tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
+    parts = [TimedPart(1.0, 1.4, [FIRST, 5, 6, FIRST + 2]), TimedPart(1.4, 3.0, [FIRST + 2, 7])]
+    words = [timed("ab", 0.06, 0.3, 2), timed("c", 0.5, 0.8)]
+    first, second = place_words(parts, words, 1.0, 0.9, tokens)
+    assert (first.start, first.end) == (1.06, 1.3) and first.words == (("ab", 1.06, 1.3, 0.5),)
+    assert (second.start, second.end) == (1.5, 1.8)
+    assert [part.words for part in place_words(parts, [], 1.0, 0.9, tokens)] == [(), ()]
+
+
+def test_a_long_word_after_a_pause_is_shortened(tokenizer, sound):
+    tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
+    words = [timed("a", 0.0, 9.0), *(timed("b", 9.0 + i / 5, 9.2 + i / 5) for i in range(5))]
+    (part,) = place_words([TimedPart(8.8, 10.0, [5] * 6)], words, 0.0, 0.0, tokens)
+    assert part.words[0].start == pytest.approx(8.6) and part.words[0].end == 9.0
+
+
+def test_times_of_words_need_heads(tokenizer, sound):
+    with pytest.raises(ArtefactError, match="word_heads"):
+        transcribed(tokenizer, sound, word_timestamps=True)
 
 
 # Formats

@@ -1,0 +1,54 @@
+"""The options of a transcription."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TASKS = ("transcribe", "translate")
+
+
+@dataclass(frozen=True)
+class SpeechOptions:
+    """Options of a transcription, with OpenAI's defaults.
+
+    Args:
+        language: code of the spoken language, such as "de". Defaults to `None`: detected in the
+            first window.
+        task: "transcribe", or "translate" to English. Defaults to "transcribe".
+        initial_prompt: text before the first window, such as names to expect. Defaults to none.
+        condition_on_previous_text: whether each window is decoded as the continuation of the text
+            before. `False` is less likely to repeat errors. Defaults to `True`.
+        temperatures: the first one decodes each window; the others, in turn, decode windows whose
+            text fails a threshold. 0 is the search of the artefact, more is sampling.
+        compression_ratio_threshold: texts with a larger ratio fail: they repeat themselves.
+            Defaults to 2.4; `None` for no limit.
+        log_probability_threshold: texts with a smaller average log-probability fail. Defaults to
+            -1; `None` for no limit.
+        no_speech_threshold: a window with a larger probability of no speech, whose text fails the
+            threshold above, is skipped. Defaults to 0.6; `None` to skip none.
+        prompt_reset_on_temperature: text of a larger temperature is no prompt. Defaults to 0.5.
+        word_timestamps: whether segments have `words`. Defaults to `False`.
+        seed: int, of sampling. Defaults to 0.
+
+    Raises:
+        ValueError: a task that there is not, or no temperatures.
+    """
+
+    language: str | None = None
+    task: str = "transcribe"
+    initial_prompt: str = ""
+    condition_on_previous_text: bool = True
+    temperatures: Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    compression_ratio_threshold: float | None = 2.4
+    log_probability_threshold: float | None = -1.0
+    no_speech_threshold: float | None = 0.6
+    prompt_reset_on_temperature: float = 0.5
+    word_timestamps: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ValueError(f"`task` must be one of {TASKS}, got {self.task!r}.")
+        if not self.temperatures or min(self.temperatures) < 0:
+            raise ValueError(
+                f"`temperatures` must be numbers of at least 0, got {self.temperatures!r}."
+            )

@@ -1,0 +1,253 @@
+"""Times of words, from the attention of the decoder to the sound.
+
+The procedure is that of OpenAI's Whisper. Some heads of the cross-attention follow the sound. Their
+weights are normalised over the tokens, smoothed over time and averaged. The path of the largest sum
+that goes forward in both tokens and time gives each token a time (dynamic time warping).
+
+Shapes: A heads, T tokens, S frames of the encoder, 20 ms each.
+"""
+
+import string
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.export.artefact.transcripts import Word
+from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
+from keras_transformer.types import Array
+
+FILTER = 7  # frames of the median filter
+# Punctuation that belongs to the next word, and to the word before.
+OPENING, CLOSING = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
+ENDS = ".。!！?？"  # of sentences
+LONGEST_MEDIAN = 0.7  # seconds of a word
+# Languages without spaces between words: each character is a word.
+WITHOUT_SPACES = ("zh", "ja", "th", "lo", "my", "yue")
+REPLACEMENT = "\ufffd"
+
+
+class TimedWord(NamedTuple):
+    """A word, its number of tokens, its times in seconds and its probability."""
+
+    text: str
+    count: int
+    start: float
+    end: float
+    probability: float
+
+
+def time_words(
+    ids: Sequence[int],
+    attention: Array,
+    log_probs: Array,
+    prefix: int,
+    frames: int,
+    tokens: SpeechTokens,
+    language: str | None,
+) -> list[TimedWord]:
+    """The words of a text with times from the start of the window, punctuation merged.
+
+    Args:
+        ids: T tokens of text.
+        attention: float32 (A, prefix + 1 + T + 1 or more, S): weights of the start tokens, of the
+            token for no times, of the text and of the end token.
+        log_probs: float32 (prefix + T or more,), log-probabilities of the tokens after the first.
+        prefix: int, number of start tokens.
+        frames: int, frames of the encoder that hold sound.
+        tokens: `SpeechTokens`.
+        language: code of the language.
+    """
+    if not ids:
+        return []
+    weights = attention[:, : prefix + len(ids) + 2, :frames].astype(np.float64)
+    weights /= weights.sum(axis=2, keepdims=True) + 1e-12
+    spread = weights.std(axis=1, keepdims=True)
+    weights = (weights - weights.mean(axis=1, keepdims=True)) / (spread + 1e-12)
+    matrix = median_filter(weights).mean(axis=0)[prefix:-1]  # (T + 1, S)
+    starts = (token_starts(matrix) * SECONDS).tolist()
+    words, place = [], 0
+    for text, count in split_words(ids, tokens, language):
+        last = place + count
+        probability = float(np.exp(log_probs[prefix + place : prefix + last]).mean())
+        words.append(TimedWord(text, count, starts[place], starts[last], probability))
+        place = last
+    return merge_punctuation(shorten_long_words(words))
+
+
+def median_filter(weights: Array) -> Array:
+    """The median over `FILTER` frames, with reflection at both ends: (..., S)."""
+    half = FILTER // 2
+    if weights.shape[-1] <= half:
+        return weights
+    pads = [(0, 0)] * (weights.ndim - 1) + [(half, half)]
+    padded = np.pad(weights, pads, mode="reflect")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, FILTER, axis=-1), axis=-1)
+
+
+def token_starts(matrix: Array) -> Array:
+    """The first frame of each token on the best monotonic path through a matrix (T, S): (T,).
+
+    The path begins at the first token and frame, ends at the last ones, and each step goes to the
+    next token, to the next frame, or to both. Its sum is the largest.
+    """
+    rows, columns = matrix.shape
+    best = np.full((rows + 1, columns + 1), -np.inf)
+    best[0, 0] = 0.0
+    steps = np.zeros((rows, columns), np.int8)  # 0 both, 1 next token, 2 next frame
+    for diagonal in range(rows + columns - 1):  # cells of a diagonal do not need each other
+        i = np.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
+        j = diagonal - i
+        before = np.stack([best[i, j], best[i, j + 1], best[i + 1, j]])
+        # As in OpenAI's code, the step to the next frame is taken unless another one is better.
+        both = (before[0] > before[1]) & (before[0] > before[2])
+        token = (before[1] > before[0]) & (before[1] > before[2])
+        steps[i, j] = np.where(both, 0, np.where(token, 1, 2))
+        best[i + 1, j + 1] = matrix[i, j] + before[steps[i, j], np.arange(len(i))]
+    starts, i, j = np.zeros(rows, int), rows - 1, columns - 1
+    while i >= 0 and j >= 0:
+        starts[i] = j
+        i, j = i - (steps[i, j] < 2), j - (steps[i, j] != 1)
+    return starts
+
+
+def split_words(
+    ids: Sequence[int], tokens: SpeechTokens, language: str | None
+) -> list[tuple[str, int]]:
+    """Words with the space before them, and the number of tokens of each."""
+    parts: list[tuple[str, int]] = []  # tokens that are whole characters together
+    whole, done, waiting = tokens.text(ids), 0, []
+    for id in ids:
+        waiting.append(id)
+        text = tokens.text(waiting)
+        place = text.find(REPLACEMENT)
+        # A character of the text itself may be U+FFFD.
+        if place < 0 or whole[done + place : done + place + 1] == REPLACEMENT:
+            parts.append((text, len(waiting)))
+            done, waiting = done + len(text), []
+    if waiting:
+        parts.append((tokens.text(waiting), len(waiting)))
+    if language in WITHOUT_SPACES:
+        return parts
+    words: list[tuple[str, int]] = []
+    for text, count in parts:
+        begins = text.startswith(" ") or text.strip() in string.punctuation or not words
+        if begins:
+            words.append((text, count))
+        else:
+            words[-1] = words[-1][0] + text, words[-1][1] + count
+    return words
+
+
+def longest_word(words: Sequence[TimedWord]) -> tuple[float, float]:
+    """The median duration of words, at most 0.7 s, and the longest plausible one, twice of it."""
+    durations = [word.end - word.start for word in words if word.end > word.start]
+    median = min(LONGEST_MEDIAN, float(np.median(durations))) if durations else 0.0
+    return median, 2 * median
+
+
+def shorten_long_words(words: Sequence[TimedWord]) -> list[TimedWord]:
+    """Cuts words beside the end of a sentence that are longer than is plausible: pauses."""
+    _, longest = longest_word(words)
+    words = list(words)
+    for i in range(1, len(words)):
+        word = words[i]
+        if longest and word.end - word.start > longest:
+            if word.text in ENDS:
+                words[i] = word._replace(end=word.start + longest)
+            elif words[i - 1].text in ENDS:
+                words[i] = word._replace(start=word.end - longest)
+    return words
+
+
+def merge_punctuation(words: Sequence[TimedWord]) -> list[TimedWord]:
+    """Joins opening punctuation to the next word and closing punctuation to the word before."""
+    joined: list[TimedWord] = []
+    for word in reversed(words):
+        opens = word.text.startswith(" ") and word.text.strip() in OPENING
+        if joined and opens:
+            text, count = word.text + joined[-1].text, word.count + joined[-1].count
+            joined[-1] = joined[-1]._replace(text=text, count=count)
+        else:
+            joined.append(word)
+    merged: list[TimedWord] = []
+    for word in reversed(joined):
+        if merged and not merged[-1].text.endswith(" ") and word.text in CLOSING:
+            text, count = merged[-1].text + word.text, merged[-1].count + word.count
+            merged[-1] = merged[-1]._replace(text=text, count=count)
+        else:
+            merged.append(word)
+    return merged
+
+
+class TimedPart(NamedTuple):
+    """A segment before it has scores: start and end in seconds, its tokens and its words."""
+
+    start: float
+    end: float
+    token_ids: list[int]
+    words: tuple[Word, ...] = ()
+
+
+def place_words(
+    parts: Sequence[TimedPart],
+    words: Sequence[TimedWord],
+    offset: float,
+    last_end: float,
+    tokens: SpeechTokens,
+) -> list[TimedPart]:
+    """Gives each segment its words, and its times those of its first and last word.
+
+    Args:
+        parts: segments in seconds from the start of the file.
+        words: all words of the segments, from `time_words`.
+        offset: start of the window in seconds.
+        last_end: end of the last word before the window.
+        tokens: `SpeechTokens`.
+    """
+    median, longest = longest_word(words)
+    waiting, placed = list(words), []
+    for part in parts:
+        count, taken, found = sum(map(tokens.is_text, part.token_ids)), 0, []
+        while waiting and taken < count:
+            word = waiting.pop(0)
+            taken += word.count
+            times = (round(offset + time, 2) for time in (word.start, word.end))
+            found.append(Word(word.text, *times, word.probability))
+        if found:
+            if found[0].end - last_end > 4 * median:  # after a pause
+                found = _shorten_first(found, longest)
+            part = _fit(part._replace(words=tuple(found)), median)
+            last_end = part.end
+        placed.append(part)
+    return placed
+
+
+def _shorten_first(words: list[Word], longest: float) -> list[Word]:
+    """Cuts the first word or two where they are longer than is plausible."""
+    first, *rest = words
+    too_long = first.end - first.start > longest
+    if rest and rest[0].end - first.start > 2 * longest:
+        too_long = True
+    if not too_long:
+        return words
+    if rest and rest[0].end - rest[0].start > longest:
+        boundary = max(rest[0].end / 2, rest[0].end - longest)
+        first, rest[0] = first._replace(end=boundary), rest[0]._replace(start=boundary)
+    return [first._replace(start=max(0.0, first.end - longest)), *rest]
+
+
+def _fit(part: TimedPart, median: float) -> TimedPart:
+    """Takes the times of the words, unless the first or last word is much longer than the part."""
+    words = list(part.words)
+    first, last = words[0], words[-1]
+    if part.start < first.end and part.start - 0.5 > first.start:
+        words[0] = first._replace(start=max(0.0, min(first.end - median, part.start)))
+    else:
+        part = part._replace(start=first.start)
+    last = words[-1]
+    if part.end > last.start and part.end + 0.5 < last.end:
+        words[-1] = last._replace(end=max(last.start + median, part.end))
+    else:
+        part = part._replace(end=last.end)
+    return part._replace(words=tuple(words))

@@ -1,0 +1,61 @@
+"""The published Whisper base model gives the texts and times of faster-whisper.
+
+The environment variable `KERAS_TRANSFORMER_WHISPER` names a folder of CTranslate2 with recordings
+(*.wav) in it.
+"""
+
+import os
+import pathlib
+
+import pytest
+
+from keras_transformer.export.runtime import Transcriber
+from keras_transformer.importers.__main__ import main
+
+FOLDER = os.environ.get("KERAS_TRANSFORMER_WHISPER")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not FOLDER, reason="KERAS_TRANSFORMER_WHISPER names no weights"),
+]
+
+
+@pytest.fixture(scope="module", params=[1, 5])
+def both(request, tmp_path_factory):
+    """Functions of faster-whisper and of this package, from a path and options to segments."""
+    engine = pytest.importorskip("faster_whisper")
+    out, width = tmp_path_factory.mktemp("whisper") / "out", request.param
+    command = ["ctranslate2", FOLDER, str(out), "--export", "onnx", "--quiet"]
+    assert main([*command, "--beam-width", str(width)]) == 0
+    model = engine.WhisperModel(FOLDER, device="cpu", compute_type="float32")
+    transcriber = Transcriber(out)
+
+    def theirs(path, **options):
+        return list(model.transcribe(str(path), beam_size=width, **options)[0])
+
+    return theirs, lambda path, **options: list(transcriber.transcribe(path, **options))
+
+
+def recordings():
+    return sorted(pathlib.Path(FOLDER or "none").glob("*.wav"))
+
+
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+def test_texts_times_and_scores_are_those_of_faster_whisper(both, path):
+    theirs, ours = (transcribe(path, word_timestamps=False) for transcribe in both)
+    assert [segment.text for segment in ours] == [segment.text for segment in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        found = one.start, one.end, one.average_log_probability, one.no_speech_probability
+        expected = other.start, other.end, other.avg_logprob, other.no_speech_prob
+        assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+def test_times_of_words_are_those_of_faster_whisper(both, path):
+    theirs, ours = (transcribe(path, word_timestamps=True) for transcribe in both)
+    theirs, ours = ([word for segment in all for word in segment.words] for all in (theirs, ours))
+    assert [word.text for word in ours] == [word.word for word in theirs]
+    gaps = [
+        max(abs(one.start - other.start), abs(one.end - other.end))
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+    assert sum(gap <= 0.1 for gap in gaps) >= 0.95 * len(gaps)
