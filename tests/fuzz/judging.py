@@ -104,6 +104,10 @@ class Judge:
         still = self.off(expected, found, self.near(feed))
         return ("wrong", still) if still else ("ill-conditioned", off)
 
+    def is_nothing(self, feed, expected):
+        """Whether there is nothing to compute: a result is empty."""
+        return not all(array.size for array in expected.values())
+
     def near(self, feed):
         """The answers with noise in weights, inputs, and results of layers and operators."""
         weights, answers = self.model.get_weights(), []
@@ -193,6 +197,14 @@ class SearchJudge(Judge):
             feed |= {name: np.array(seed, "int32") for name, seed in self.seed.items()}
             made.append(feed | (self.options(rows) if made else {}))  # first the exported values
         return made
+
+    def is_nothing(self, feed, expected):
+        """Whether a result or the encoder output is empty, as behind a kernel longer than it."""
+        if isinstance(encoder := getattr(self.model, "encoder", None), keras.Model):
+            given = [feed[tensor.name] for tensor in encoder.inputs]
+            if not np.size(encoder(keras.tree.pack_sequence_as(encoder.input, given))):
+                return True
+        return super().is_nothing(feed, expected)
 
     def options(self, rows):
         """Some options of a call, for a batch of `rows` sentences."""
