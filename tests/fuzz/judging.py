@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import recipes
 
+from keras_transformer.decoding import call_encoder
+
 # The noise: this part of a number, or of 1 for smaller ones. Errors of float32 are a tenth of it.
 NOISE, DRAWS = 1e-5, 8
 TOLERANCE = 1e-4  # the same
@@ -104,10 +106,6 @@ class Judge:
         still = self.off(expected, found, self.near(feed))
         return ("wrong", still) if still else ("ill-conditioned", off)
 
-    def is_nothing(self, feed, expected):
-        """Whether there is nothing to compute: a result is empty."""
-        return not all(array.size for array in expected.values())
-
     def near(self, feed):
         """The answers with noise in weights, inputs, and results of layers and operators."""
         weights, answers = self.model.get_weights(), []
@@ -198,14 +196,6 @@ class SearchJudge(Judge):
             made.append(feed | (self.options(rows) if made else {}))  # first the exported values
         return made
 
-    def is_nothing(self, feed, expected):
-        """Whether a result or the encoder output is empty, as behind a kernel longer than it."""
-        if isinstance(encoder := getattr(self.model, "encoder", None), keras.Model):
-            given = [feed[tensor.name] for tensor in encoder.inputs]
-            if not np.size(encoder(keras.tree.pack_sequence_as(encoder.input, given))):
-                return True
-        return super().is_nothing(feed, expected)
-
     def options(self, rows):
         """Some options of a call, for a batch of `rows` sentences."""
         random, made = self.random, {}
@@ -225,6 +215,9 @@ class SearchJudge(Judge):
     def answer(self, feed):
         call = {name: array for name, array in feed.items() if name in self.names | {"seed"}}
         source = {name: array for name, array in feed.items() if name not in call}
+        if getattr(self.model, "source_inputs", None):
+            # Raises where a kernel is longer than the input; compiled code does not.
+            call_encoder(self.model.encoder, source)
         result = self.search(self.model, source, **{"max_length": self.max_length, **call})
         found = zip(("token_ids", *result._fields[1:]), result, strict=True)
         return {name: np.asarray(array) for name, array in found if np.ndim(array) > 1}
