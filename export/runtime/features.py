@@ -41,14 +41,14 @@ class FeatureReader:
     """
 
     def __init__(self, path: StrPath, mels: int):
-        self._filters, self._path = mel_filters(mels), path
-        loudest, self.frames = -np.inf, 0
-        for block in log_mel_blocks(path, self._filters):
+        filters, loudest = mel_filters(mels), -np.inf
+        self.frames: int = 0
+        for block in log_mel_blocks(path, filters):
             loudest = max(loudest, block.max(initial=-np.inf))
             self.frames += len(block)
         self.duration: float = self.frames / FRAMES_PER_SECOND
         self._lowest = np.float32(loudest - RANGE)
-        self._blocks = log_mel_blocks(path, self._filters)
+        self._blocks = log_mel_blocks(path, filters)
         self._first, self._kept = 0, np.zeros((0, mels), np.float32)
 
     def window(self, start: int, length: int) -> Array:

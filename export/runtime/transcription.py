@@ -10,7 +10,6 @@ features of 0, not with the features of silence. So does this module, and the to
 Shapes: P start tokens, T generated tokens.
 """
 
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -93,7 +92,6 @@ class Transcription(Iterator[Segment]):
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
         self._size = manifest["limits"]["source_length"]  # frames of a window
         (mels,) = [x["axes"][-1] for x in manifest["inputs"] if x["name"] == FEATURES]
-        self.path = os.fspath(path)
         self._reader = FeatureReader(path, mels)
         self.duration: float = self._reader.duration
         self.position: float = 0.0
