@@ -373,12 +373,12 @@ class SearchTask:
             after_begin = logits[np.arange(0, len(targets), width), start.argmax(axis=1)]
             start_scores = _log_softmax(after_begin)[:, list(self.search.start_tokens)]
             start_scores = start_scores.astype(np.float32)
+        # Rules that leave only a few tokens would make the spread small.
+        spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
         if self.search.constraints:
             logits = self._constrained(source, targets, lengths, logits)
         logits = _log_softmax(logits)
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
-        # A token that a bias forbids would dominate the spread.
-        spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
         column = np.arange(chosen.shape[1])[None]
         pad = signature.SPECIAL_IDS["pad"]
         generated = (column >= lengths[:, None] - 1) & (targets[:, 1:] != pad)
