@@ -116,16 +116,20 @@ class SearchRunner(Runner):
                 "tokenizer: export_onnx(model, path, tokenizer, search)."
             )
 
-    def _stream_steps(
-        self, item: Any, seed: int | None, options: dict[str, Any], with_prompt: bool = False
-    ) -> Steps[str, None, Any]:
-        """Checks the arguments of a stream; see `Generator.stream_steps`."""
+    def check_streams(self) -> None:
+        """Raises `ArtefactError` unless the artefact can stream: it has the layout "steps"."""
         if not isinstance(self.session, StepsSession):
             raise ArtefactError(
                 f"{self._arguments['folder']} has its search in one file, which returns the whole "
                 "text. For a stream, export the model with layout='steps': "
                 "export_onnx(model, path, tokenizer, search, layout='steps')."
             )
+
+    def _stream_steps(
+        self, item: Any, seed: int | None, options: dict[str, Any], with_prompt: bool = False
+    ) -> Steps[str, None, Any]:
+        """Checks the arguments of a stream; see `Generator.stream_steps`."""
+        self.check_streams()
         call = self._options.read(options)
         call.fixed.update(self._seed_input(seed))
         rows, refused = self._reader.read([item])
