@@ -197,7 +197,9 @@ def model_source(source: Source) -> Any:
 def start_ids(model: SearchModel, source: Source) -> Tensor:
     """The tokens before the first generated one, int32 (B, P)."""
     if hasattr(model, "start_ids"):
-        return tf.cast(model.start_ids(model_source(source)), tf.int32)
+        ids = tf.cast(model.start_ids(model_source(source)), tf.int32)
+        is_empty = tf.cast(tf.equal(tf.shape(ids)[1], 0), tf.int32)
+        return tf.pad(ids, [[0, 0], [0, is_empty]])  # a search starts from the first column
     return tf.fill([batch_size_of(source), 1], BEGIN_ID)
 
 

@@ -52,9 +52,9 @@ class ListedScores:
     vocab_size: int
 
     def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
-        batch_size, width = tf.shape(self.scores)[0], tf.shape(self.scores)[1]
+        batch_size, width, listed = tf.unstack(tf.shape(self.scores))
         # ONNX Runtime copies whole rows far faster than single numbers: one row for each id.
-        rows = tf.transpose(tf.reshape(self.scores, [batch_size * width, -1]))  # (K, B W)
+        rows = tf.transpose(tf.reshape(self.scores, [batch_size * width, listed]))  # (K, B W)
         every = tf.fill([self.vocab_size, batch_size * width], NOT_LISTED)
         every = tf.tensor_scatter_nd_update(every, tf.expand_dims(self.ids, 1), rows)
         every = tf.reshape(tf.transpose(every), [batch_size, width, self.vocab_size])

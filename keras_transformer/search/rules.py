@@ -274,9 +274,8 @@ def among(ids: Tensor, logits: Tensor) -> Tensor:
         Boolean (B, W, V).
     """
     shape = tf.shape(logits)
-    rows = tf.range(shape[0] * shape[1])
-    places = tf.reshape(ids, [shape[0] * shape[1], -1]) + shape[2] * rows[:, tf.newaxis]
-    places = tf.reshape(places, [-1, 1])
+    offset = tf.reshape(shape[2] * tf.range(shape[0] * shape[1]), [shape[0], shape[1], 1])
+    places = tf.reshape(ids + offset, [-1, 1])
     none = tf.fill([tf.reduce_prod(shape)], False)
     found = tf.tensor_scatter_nd_update(none, places, tf.ones_like(places[:, 0], tf.bool))
     return tf.reshape(found, shape)

@@ -76,8 +76,8 @@ class Shortlist:
         ids = tf.gather(self.table, source_ids)  # (B, S, C)
         ids = tf.where(tf.expand_dims(source_ids != PAD_ID, 2), ids, END_ID)
         batch_size = tf.shape(source_ids)[0]
-        places = tf.reshape(ids, [batch_size, -1]) + size * tf.range(batch_size)[:, tf.newaxis]
-        places = tf.reshape(places, [-1, 1])  # (B S C, 1)
+        offset = size * tf.range(batch_size)[:, tf.newaxis, tf.newaxis]
+        places = tf.reshape(ids + offset, [-1, 1])  # (B S C, 1)
         start = tf.tile(self.always.astype("float32"), [batch_size])  # (B V,)
         ones = tf.ones_like(places[:, 0], tf.float32)
         chosen = tf.reshape(tf.tensor_scatter_nd_update(start, places, ones), [batch_size, size])

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import recipes
 
+from keras_transformer.decoding import call_encoder
+
 # The noise: this part of a number, or of 1 for smaller ones. Errors of float32 are a tenth of it.
 NOISE, DRAWS = 1e-5, 8
 TOLERANCE = 1e-4  # the same
@@ -20,6 +22,20 @@ SOURCES = ((1, 1), (1, 32), (9, 17), (4, 5), (2, 29), (3, 2), (6, 8), (0, 4))  #
 # Operations whose results may round to 1 or -1.
 SATURATING = (keras.layers.RNN, keras.layers.Bidirectional)
 SATURATING_OPERATORS = ("Tanh", "Sigmoid", "Erf", "Softmax")
+# Options of a call that every export takes where the search has them. These values switch two off.
+ALWAYS = ("max_length", "length_penalty", "temperature", "top_k", "top_p")
+OFF = {"top_k": 0, "top_p": 1}
+NUMBERS = {
+    "max_length": (1, 13),
+    "min_length": (0, 4),
+    "length_penalty": (0, 1.5),
+    "temperature": (0.5, 1.5),
+    "top_k": (1, 4),
+    "top_p": (0.3, 1),
+    "no_repeat_ngram_size": (0, 2),
+    "repetition_penalty": (0.7, 1.6),
+    "prefix_bias": (0, 0.9),
+}
 STYLES = ("normal", "small", "padded", "normal", "large", "zeros", "small", "normal")
 
 
@@ -153,9 +169,12 @@ class ModelJudge(Judge):
 class SearchJudge(Judge):
     """Holds the hypotheses of an exported search to those of Keras."""
 
-    def __init__(self, model, random, search, max_length):
+    def __init__(self, model, random, search, export_options):
         super().__init__(model, random)
-        self.search, self.max_length = search, max_length
+        self.search, self.max_length = search, export_options["max_length"]
+        self.names = {*ALWAYS, *export_options["options"]} & {*search.call_inputs}
+        self.names.update(*(rule.inputs for rule in search.constraints))
+        self.names -= {name for name, off in OFF.items() if getattr(search, name, off) == off}
         self.seed = {"seed": 5} if "Sampling" in type(search).__name__ else {}
 
     def feeds(self):
@@ -173,13 +192,35 @@ class SearchJudge(Judge):
                     for row in range(1, rows):
                         array[row, max(0, length - 2 * row) :] = 0
                 feed[tensor.name] = array
-            made.append(feed | {name: np.array(seed, "int32") for name, seed in self.seed.items()})
+            feed |= {name: np.array(seed, "int32") for name, seed in self.seed.items()}
+            made.append(feed | (self.options(rows) if made else {}))  # first the exported values
+        return made
+
+    def options(self, rows):
+        """Some options of a call, for a batch of `rows` sentences."""
+        random, made = self.random, {}
+        for name in sorted(self.names):
+            if random.random() < 0.5:
+                continue
+            default = self.search.call_inputs[name]
+            if name in NUMBERS:
+                shape = (rows,) * default.ndim
+                array = random.uniform(*NUMBERS[name], shape)
+            else:  # ids, padded on the right
+                array = random.integers(4, 11, (rows, *random.integers(1, 4, default.ndim - 1)))
+                array[rows // 2 :, ..., 1:] = 0
+            made[name] = array.astype(default.dtype)
         return made
 
     def answer(self, feed):
-        source = {name: array for name, array in feed.items() if name != "seed"}
-        result = self.search(self.model, source, self.max_length, **self.seed)
-        return {"token_ids": np.asarray(result.ids), "scores": np.asarray(result.scores)}
+        call = {name: array for name, array in feed.items() if name in self.names | {"seed"}}
+        source = {name: array for name, array in feed.items() if name not in call}
+        if getattr(self.model, "source_inputs", None):
+            # Raises where a kernel is longer than the input; compiled code does not.
+            call_encoder(self.model.encoder, source)
+        result = self.search(self.model, source, **{"max_length": self.max_length, **call})
+        found = zip(("token_ids", *result._fields[1:]), result, strict=True)
+        return {name: np.asarray(array) for name, array in found if np.ndim(array) > 1}
 
     def off(self, expected, found, near):
         """Rows whose ids or scores are others. A row is excused if noise moves it as far."""
@@ -201,15 +242,22 @@ class SearchJudge(Judge):
             row = int(off.argmax())
             told = [(a["scores"][row], padded(a, width)[row].tolist()) for a in (found, expected)]
             return f"{off.sum()} of {len(off)} rows, first {row}: {told[0]}, Keras {told[1]}"
+        for name in expected.keys() - {"token_ids", "scores"}:
+            details = [padded(answer, width, name)[~tied] for answer in (expected, found, *near)]
+            if told := difference(*details[:2], details[2:]):
+                return f"{name}: {told}"
         longest = found["token_ids"].shape[-1], expected["token_ids"].shape[-1]
         if longest[0] != longest[1] and not tied.any():
             return f"{longest[0]} tokens, Keras {longest[1]}"
         return None
 
 
-def padded(answer, width):
-    ids = answer["token_ids"]
-    return np.pad(ids, ((0, 0), (0, 0), (0, width - ids.shape[-1])))
+def padded(answer, width, name="token_ids"):
+    """An array (B, W, T, ...) with as many tokens as `width`."""
+    array = answer[name]
+    return np.pad(
+        array, [(0, width - array.shape[2] if axis == 2 else 0) for axis in range(array.ndim)]
+    )
 
 
 def difference(reference, found, near):

@@ -50,7 +50,7 @@ def judge(kind, seed, index, tell):
         return "not drawn", f"{type(error).__name__}: {error}"
     tell("lines", "\n".join(case.lines))
     if kind == "search":
-        judging = SearchJudge(case.model, random, case.search, case.options["max_length"])
+        judging = SearchJudge(case.model, random, case.search, case.options)
     else:
         judging = ModelJudge(case.judged, random)
     *inputs, empty = judging.feeds()
@@ -72,7 +72,7 @@ def judge(kind, seed, index, tell):
     names = [value.name for value in session.get_outputs()]
     failed = excused = None
     for feed, expected in keras_found:
-        told = f"inputs of {[array.shape for array in feed.values()]}"
+        told = f"inputs of { {name: array.shape for name, array in feed.items()} }"
         tell("crash", told)
         try:
             found = dict(zip(names, session.run(None, feed), strict=True))

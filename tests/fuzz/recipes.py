@@ -219,7 +219,9 @@ class Search(Model):
         self.run(self.filled(str(random.choice(SEARCHED))))
         self.run(self.filled(f"shake(model, {random.integers(1000)}, {{scale}})"))
         self.run(self.filled(f"search = {random.choice(SEARCHES)}"))
-        self.run(self.filled("options = dict(layout={layout}, max_length={length})"))
+        self.run(
+            self.filled("options = dict(layout={layout}, max_length={length}, options={asked})")
+        )
         self.model, self.search = self.names["model"], self.names["search"]
         self.options = self.names["options"]
 

@@ -34,12 +34,33 @@ export async function fetchArtefact(url, check, names, options, extras = []) {
   let loaded = 0;
   const onBytes = (/** @type {number} */ count) => onProgress?.({ loaded: (loaded += count), total });
   onBytes(0);
-  const data = await Promise.all(
-    wanted.map((entry) => known(entry.url, entry, store, { signal, onBytes })),
+  const data = await allOrNone(signal, (either) =>
+    wanted.map((entry) => known(entry.url, entry, store, { signal: either, onBytes })),
   );
   const own = data.slice(extras.length);
   const files = Object.fromEntries(there.map((name, i) => [name, own[i]]));
   return { manifest, files, extras: data.slice(0, extras.length) };
+}
+
+/**
+ * The results of all tasks. After the first failure, or where `signal` aborts, the other tasks are
+ * stopped, and the error is thrown when the last of them has ended: nothing is stored after that.
+ *
+ * @template T
+ * @param {AbortSignal | undefined} signal
+ * @param {(signal: AbortSignal) => Promise<T>[]} start begins the tasks, each of which stops at the signal
+ * @returns {Promise<T[]>}
+ */
+async function allOrNone(signal, start) {
+  const failure = new AbortController();
+  const tasks = start(AbortSignal.any([failure.signal, ...(signal ? [signal] : [])]));
+  try {
+    return await Promise.all(tasks);
+  } catch (error) {
+    failure.abort();
+    await Promise.allSettled(tasks);
+    throw error;
+  }
 }
 
 /** @param {string | URL} url @returns {string} with a slash at the end */

@@ -4,14 +4,14 @@ import keras
 import numpy as np
 import onnx
 import pytest
-from helpers.exports import check, counts, fused, operators, session, tiny
+from helpers.exports import VOCAB, check, counts, fused, operators, session, tiny
 from keras import layers, ops
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime.session import open_session
-from keras_transformer.search import BeamSearch, Sampling
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 
 def attention(x, value_dim=None, causal=True):
@@ -108,14 +108,27 @@ def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
     assert found["LSTM"] == 1 and found["Expand"] == 0 and found.total() <= 10
 
 
+SHORT = kt.Shortlist(np.full((VOCAB, 1), 7), np.arange(VOCAB) < 5)
+
+
 @pytest.mark.parametrize(
-    "search", [pytest.param(Sampling(), marks=pytest.mark.full), BeamSearch(2)]
+    "search, options",
+    [
+        pytest.param(Sampling(), {"layout": "steps"}, marks=pytest.mark.full),
+        pytest.param(GreedySearch(), {}, marks=pytest.mark.full),
+        (BeamSearch(2, constraints=[kt.RepetitionPenalty()]), {"layout": "steps"}),
+        pytest.param(BeamSearch(2), {"shortlist": SHORT}, marks=pytest.mark.full),
+    ],
 )
-def test_steps_serve_an_empty_batch(tmp_path, search):
-    kind = "generate" if isinstance(search, Sampling) else "translate"
+def test_searches_serve_empty_batches_and_empty_sources(tmp_path, search, options):
+    kind = "translate" if isinstance(search, BeamSearch) else "generate"
     model = tiny(kind, num_layers=1)
-    export_onnx(model, tmp_path / "out", search=search, max_length=5, layout="steps", verbose=False)
+    export_onnx(model, tmp_path / "out", search=search, max_length=5, verbose=False, **options)
     opened = open_session(read_artefact(tmp_path / "out"))
     seed = {"seed": np.array(3, "int32")} if isinstance(search, Sampling) else {}
-    ids, scores = opened.run(None, {"source_ids": np.zeros((0, 4), "int32"), **seed})
-    assert ids.shape[0] == 0 and scores.shape[0] == 0
+    for shape in ((0, 4), (0, 0), (2, 0)):
+        ids, scores = opened.run(None, {"source_ids": np.zeros(shape, "int32"), **seed})
+        assert ids.shape[0] == scores.shape[0] == shape[0]
+        if not options.get("shortlist"):
+            expected = search(model, np.zeros(shape, "int32"), 5, **seed)
+            np.testing.assert_array_equal(ids, expected.ids)
