@@ -207,8 +207,9 @@ async def _events(
 
 
 def _cut(text: str, stops: list[str]) -> int | None:
-    """The place of the first stop in a text, or `None`."""
-    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
+    """The place of the stop that is complete first, or `None`."""
+    places = [(text.find(stop), stop) for stop in stops]
+    return min(((p + len(stop), p) for p, stop in places if p >= 0), default=(0, None))[1]
 
 
 def _waiting(text: str, stops: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import pathlib
@@ -163,9 +164,9 @@ class Engine:
             steps = runner.stream_steps(prompt, with_prompt=True, **(options or {}))
             try:
                 next(steps)  # the prompt
-                count = 1 - lengths[0]
-                while emit(StreamPart(next(steps), lengths[0], max(0, count := count + 1))):
-                    pass
+                for tokens in itertools.count(2 - lengths[0]):
+                    if not emit(StreamPart(next(steps), lengths[0], max(0, tokens))):
+                        break
             except StopIteration as end:
                 result = end.value
             finally:

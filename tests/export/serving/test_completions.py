@@ -141,6 +141,10 @@ def test_a_text_ends_before_the_first_stop(client, running):
         assert "".join(chunk.choices[0].text for chunk in chunks) == expected
         assert chunks[-1].choices[0].finish_reason == "stop"
     assert client.completions.create(**options, stop=text + "x").choices[0] == whole.choices[0]
+    for stops in ([text[1:6], text[2:4]], [text[3:], text[1:]]):  # which overlap
+        one = client.completions.create(**options, stop=stops).choices[0]
+        chunks = client.completions.create(**options, stop=stops, stream=True)
+        assert one.text == "".join(chunk.choices[0].text for chunk in chunks)
 
 
 def test_the_first_event_comes_with_the_first_token(client, running, generators):
