@@ -185,7 +185,7 @@ class SearchTask:
         """The `outputs` of the search for the source; exporters trace this function."""
         source, options = self.split(inputs)
         result = self.search(self.searched, source, **options)
-        found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=True))
+        found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=False))
         return {name: found[name] for name in self.outputs}
 
     def split(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

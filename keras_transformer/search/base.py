@@ -52,20 +52,12 @@ class SearchResult(NamedTuple):
             sum over the length penalty is the score. `()` unless the search has `token_scores`.
         alignments: float32 (B, W, T, S), the attention of the step that generated each token to
             each position of the source; 0 after the end. `()` unless the search has `alignments`.
-        start_scores: float32 (B, K), log-probabilities after the begin token. `()` unless the
-            search is a `SpeechSearch`.
-        word_attention: float32 (B, A, T', S), the attention of A heads to the source, for the text
-            of the best hypothesis. `()` unless the search is a `SpeechSearch` with `word_heads`.
-        word_scores: float32 (B, T'), log-probabilities among the tokens of text.
     """
 
     ids: Tensor
     scores: Tensor
     token_scores: Tensor | tuple[()] = ()
     alignments: Tensor | tuple[()] = ()
-    start_scores: Tensor | tuple[()] = ()
-    word_attention: Tensor | tuple[()] = ()
-    word_scores: Tensor | tuple[()] = ()
 
 
 @dataclass(frozen=True)

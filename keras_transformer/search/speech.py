@@ -6,7 +6,7 @@ Shapes: B batch, W hypotheses, P start tokens, V vocabulary, C candidates, K sta
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -15,7 +15,6 @@ import tensorflow as tf
 from keras_transformer.call_options import check_number
 from keras_transformer.decoding import Cache, SearchModel
 from keras_transformer.search import loop
-from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs
@@ -23,6 +22,27 @@ from keras_transformer.search.ranking import ListedScores, forbid, log_softmax, 
 from keras_transformer.search.sampling import uniform_noise
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
+
+
+class SpeechResult(NamedTuple):
+    """The result of a `SpeechSearch`.
+
+    Attributes:
+        ids, scores, token_scores, alignments: as in `SearchResult`.
+        start_scores: float32 (B, K), log-probabilities after the begin token.
+        word_attention: float32 (B, A, T', S), the attention of A heads to the source, for the text
+            of the best hypothesis. `()` unless the search has `word_heads`.
+        word_scores: float32 (B, T' - 1), log-probabilities among the tokens of text, of each token
+            after the first one; `()` as before.
+    """
+
+    ids: Tensor
+    scores: Tensor
+    token_scores: Tensor | tuple[()]
+    alignments: Tensor | tuple[()]
+    start_scores: Tensor
+    word_attention: Tensor | tuple[()] = ()
+    word_scores: Tensor | tuple[()] = ()
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -62,7 +82,7 @@ class SpeechSearch(BeamSearch):
         start tokens draw equal random numbers.
 
     Returns:
-        `SearchResult` with `start_scores` (B, K).
+        `SpeechResult`.
 
     Raises:
         ValueError: the model does not read `start_ids`, or an id is none of its vocabulary.
@@ -138,7 +158,7 @@ class SpeechSearch(BeamSearch):
             hypotheses = hypotheses._replace(running=running)
         return memory, loop_inputs, hypotheses
 
-    def _traced(self, model: Any, inputs: dict[str, Any]) -> SearchResult:
+    def _traced(self, model: Any, inputs: dict[str, Any]) -> Any:
         memory, loop_inputs, hypotheses = self.begin(model, inputs)
         start, given = inputs["source"][START_IDS], loop_inputs.given
         vectors, cache = model.prefill(start, memory, self.width)
@@ -172,7 +192,7 @@ class SpeechSearch(BeamSearch):
             kept,
             _first_slots(cache, kept),
         )
-        result = self._result(hypotheses, loop_inputs)._replace(start_scores=start_scores)
+        result = SpeechResult(*self._result(hypotheses, loop_inputs), start_scores)
         if not self.word_heads:
             return result
         columns = after_begin + tf.range(3 if self.languages else 1, dtype=after_begin.dtype)
@@ -181,8 +201,8 @@ class SpeechSearch(BeamSearch):
         return self._with_words(model, memory, start, wanted, result)
 
     def _with_words(
-        self, model: Any, memory: Any, start: Tensor, wanted: Tensor, result: SearchResult
-    ) -> SearchResult:
+        self, model: Any, memory: Any, start: Tensor, wanted: Tensor, result: SpeechResult
+    ) -> SpeechResult:
         """The result with attention and log-probabilities of its text, if `wanted` is 1."""
         ids = result.ids[:, 0]  # (B, T)
         is_text = tf.logical_and(ids > END_ID, ids <= self.no_times)
