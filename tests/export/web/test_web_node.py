@@ -193,7 +193,7 @@ def test_calls_abortion_and_cache(node_folder, tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "# pass 12" in done.stdout
+    assert "# pass 13" in done.stdout
 
 
 @pytest.mark.full
