@@ -93,6 +93,7 @@ def test_onnx_holds_sampling_over_several_inputs(viewer, tmp_path):
     assert drawn[0].shape != drawn[1].shape or (drawn[0] != drawn[1]).any()
 
 
+@pytest.mark.full
 def test_saved_model_gives_ids_and_strings_for_frames(listener, tmp_path):
     search, tokenizer = kt.GreedySearch(), exports.tokenizer()
     export_saved_model(

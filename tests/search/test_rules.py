@@ -173,6 +173,10 @@ def engines(tmp_path_factory):
     return engine
 
 
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 @functools.cache
 def free_search(width):
     """A search is traced once for each model and set of inputs."""
@@ -184,10 +188,10 @@ def free_search(width):
     [
         (1, kt.NoRepeatNgrams(2), {}, {"no_repeat_ngram_size": 2}),
         (1, kt.ForbiddenWords([[15], [11, 11]]), {}, {"suppress_sequences": [[15], [11, 11]]}),
-        (1, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
+        full(1, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
         (3, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
         (1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs is without the end
-        (1, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
+        full(1, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
         (3, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
         (
             1,
