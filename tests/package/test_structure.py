@@ -53,7 +53,7 @@ FLOORS = (
         "training.steps",
     },
     {"decoding", "translation"},
-    {"models", "search"},
+    {"models", "ensemble", "search"},
     {"plots", "importers"},
     {"training"},
     {PACKAGE},
