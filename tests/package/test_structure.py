@@ -53,7 +53,7 @@ FLOORS = (
         "training.steps",
     },
     {"decoding", "translation"},
-    {"models", "ensemble", "search"},
+    {"ensemble", "models", "search"},
     {"plots", "importers"},
     {"training"},
     {PACKAGE},
@@ -63,7 +63,7 @@ FLOORS = (
 )
 # What needs no framework at all, and what needs Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:6] for name in floor}
-KERAS_ONLY = ("layers", "decoding", "models")
+KERAS_ONLY = ("layers", "decoding", "ensemble", "models")
 # What a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # What one module of the runtime imports when it is asked to, and the extra leaves out.
