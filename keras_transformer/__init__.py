@@ -61,6 +61,7 @@ __all__ = [
     "Shortlisted",
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
+    "Terms",
     "Throughput",
     "TimestampRules",
     "TokenAccuracy",
@@ -169,6 +170,7 @@ with _where_installed():  # TensorFlow
         SearchResult,
         Shortlist,
         Shortlisted,
+        Terms,
     )
     from keras_transformer.search.timestamps import TimestampRules
 
