@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from keras_transformer.startup import serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.glossary import Glossary
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "ForbiddenWords",
+    "Glossary",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",

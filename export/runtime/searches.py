@@ -7,6 +7,7 @@ for each step.
 Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -24,12 +25,14 @@ from keras_transformer.export.artefact.rows import ResultMaker, Row
 from keras_transformer.export.runtime.alternatives import find_alternatives
 from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
+from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.text.glossary import Glossary
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array
+from keras_transformer.types import Array, StrPath
 
 
 class TranslationMaker:
@@ -39,6 +42,8 @@ class TranslationMaker:
 
     def __init__(self, artefact: Artefact):
         self._decode = artefact.target_tokenizer.decode
+        has_terms = any(entry["name"] == "terms" for entry in artefact.manifest.get("options", []))
+        self._hint = "; do all terms fit into max_length?" if has_terms else ""
         # Tokenizers of the library `tokenizers` do not mark the spaces between words.
         tokenizers = artefact.tokenizer, artefact.target_tokenizer
         self._details = None
@@ -55,7 +60,8 @@ class TranslationMaker:
         """Ids, scores and details of the hypotheses that the search has found."""
         scores = outputs[signature.SCORES]
         if np.isnan(scores).any() or scores[0] == -np.inf:
-            raise ValueError(f"the model gave the scores {scores.tolist()}")
+            hint = "" if np.isnan(scores).any() else self._hint
+            raise ValueError(f"the model gave the scores {scores.tolist()}{hint}")
         filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
         found = {name: array[filled] for name, array in outputs.items()}
         token_ids, details = found.pop(signature.TOKEN_IDS), []
@@ -191,7 +197,10 @@ score 0 |
                 `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
                 constraints, such as `forbidden_words`, have their names. A number or a text holds
                 for all lines; a list has one for each line. Texts become tokens of the target. All
-                default to the values of the exported search.
+                default to the values of the exported search. With the constraint `Terms`, `terms`
+                are phrases that must appear: a list for all lines, or one for each line. `glossary`
+                adds those whose source phrase is in the line: a `Glossary`, or the path of a .tsv
+                or .tbx file.
 
         Returns:
             List of str, in the order of `lines`.
@@ -204,6 +213,8 @@ score 0 |
 
         >>> translator.translate(["A man rides."], max_length=20)  # doctest: +SKIP
         >>> translator.translate(["A man rides."], target_prefix="Der")  # doctest: +SKIP
+        >>> translator.translate(["A man rides."], terms=[["Mensch"]])  # doctest: +SKIP
+        >>> translator.translate(["A man rides."], glossary="words.tsv")  # doctest: +SKIP
         """
         return list(self.translate_stream(lines, tokens_per_batch, ALL, **options))
 
@@ -248,6 +259,22 @@ score 0 |
     ) -> Iterator[Translation]:
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
         return self.results(lines, None, tokens_per_batch, read_ahead, **options)
+
+    def results(
+        self,
+        items: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        *,
+        glossary: Glossary | StrPath | None = None,
+        **options: Any,
+    ) -> Iterator[Translation]:
+        """As `n_best_stream`; the method of all runners."""
+        if glossary is not None and not isinstance(items, self._reader.alone):
+            items, lines = itertools.tee(items)
+            options["terms"] = terms_of_lines(lines, glossary, options.get("terms"))
+        return super().results(items, seed, tokens_per_batch, read_ahead, **options)
 
     def alternatives(
         self, line: str | bytes, prefix: str = "", count: int | None = None

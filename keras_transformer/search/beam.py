@@ -207,8 +207,8 @@ class BeamSearch(Search):
             values, ids, *banks = followed.candidates(
                 values, ids, log_probs, forbidden, left, is_given
             )
-            size = tf.shape(ids)[2]
-            most = width * size
+            size = tf.shape(ids, tf.int64)[2]
+            most = tf.cast(width * size, tf.int32)
         total = tf.reshape(tf.expand_dims(hypotheses.running, 2) + values, [-1, width * size])
         total, index = top_k(total, most)  # (B, K)
 
@@ -216,7 +216,7 @@ class BeamSearch(Search):
             return tf.gather(tf.reshape(x, [-1, width * size]), index, batch_dims=1)
 
         return Extensions(
-            index // tf.cast(size, tf.int64),
+            index // size,
             best(ids),
             total,
             best(values) if self.token_scores else None,
