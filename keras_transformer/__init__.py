@@ -35,6 +35,7 @@ __all__ = [
     "DecoderBlock",
     "Distillation",
     "EncoderBlock",
+    "Ensemble",
     "FeedForward",
     "ForbiddenWords",
     "Glossary",
@@ -122,6 +123,7 @@ with _where_installed():  # sentencepiece
 
 with _where_installed():  # Keras, on any of its backends
     from keras_transformer import importers, training
+    from keras_transformer.ensemble import Ensemble
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward

@@ -123,6 +123,9 @@ class Generation(NamedTuple):
         full_texts: tuple of str, prompt and continuation, one for each text. Their tokens are
             decoded together, so that spaces between them are right.
         details: tuple of `Details`, one for each text, as in `Translation`.
+        prompt_text: str, the prompt as the model has read it; the full texts begin with it.
+        token_ids: tuple of tuples of int, the new tokens of each text, with the end token if it
+            has one.
     """
 
     texts: tuple[str, ...] = ()
@@ -130,6 +133,8 @@ class Generation(NamedTuple):
     error: str | None = None
     full_texts: tuple[str, ...] = ()
     details: tuple[Details, ...] = ()
+    prompt_text: str = ""
+    token_ids: tuple[tuple[int, ...], ...] = ()
 
     @property
     def full_text(self) -> str:

@@ -30,6 +30,7 @@ NEXT = "next."  # before the name of an input: its value for the next step
 SLOTS = "blocks"  # the beginning of the names of cached keys and values
 UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
 HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
+RUNNING = "running"  # (B, W) float32, log-probability of each running hypothesis; -inf for none
 START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only with prompts
 
 # After a weight's name: the same weight in a step of a loop, where it shares its bytes.

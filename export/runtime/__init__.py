@@ -13,6 +13,7 @@ Contents, from the bottom up:
 - `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
 - `sound`: sound files as samples, with the extra `audio`;
 - `batching`: batches, worker threads, and faults of single rows;
+- `streaming`: text that grows while a search runs;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
   `open_runner`, which finds the class by the task;

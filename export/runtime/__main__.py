@@ -6,16 +6,18 @@ servers.
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from keras_transformer.export.artefact.reader import read_task
+from keras_transformer.export.artefact.results import Translation
 from keras_transformer.export.artefact.signature import ALIGNMENTS
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
-from keras_transformer.export.runtime.lines import Format, format_result, iter_lines
+from keras_transformer.export.runtime.lines import Format, format_result, in_one_line, iter_lines
 from keras_transformer.export.runtime.predictor import open_runner
 
 # Options that only some tasks have. With other tasks they are an error.
@@ -23,6 +25,7 @@ _TASKS = {
     "--n-best": ("translate", "generate", "transcribe", "classify"),
     "--seed": ("generate", "transcribe"),
     "--with-prompt": ("generate",),
+    "--stream": ("translate", "generate"),
     "--alignments": ("translate",),
     "--glossary": ("translate",),
 }
@@ -112,6 +115,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="TSV or TBX: the target phrase must be in the output where the source phrase is in "
         "the line",
     )
+    add(
+        "--stream",
+        action="store_true",
+        help="write each text while it is computed; the artefact must have layout='steps'",
+    )
     add("--with-prompt", action="store_true", help="write the prompt before its continuation")
     add(
         "--tokens-per-batch",
@@ -159,6 +167,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--n-best must be at least 1, got {options.n_best}")
     if options.n_best is not None and options.json:
         parser.error("--json writes all hypotheses and labels: leave out --n-best")
+    if options.stream and (options.n_best or options.json or options.alignments):
+        parser.error("--stream writes texts: leave out --n-best, --json and --alignments")
     return options
 
 
@@ -234,10 +244,13 @@ def _serve_lines(
     lines = progress.reading(iter_lines(source))
     sizes = options.tokens_per_batch, options.read_ahead
     results = runner.results(lines, options.seed, *sizes, **_search_options(options))
+    if options.stream:
+        runner.check_streams()
+        results = map(functools.partial(_stream_line, options, runner, target), lines)
     line_format = Format(options.json, options.n_best, options.with_prompt, options.alignments)
     failed = 0
     for number, result in enumerate(results, 1):
-        target.write(format_result(number, result, line_format))
+        target.write(b"\n" if options.stream else format_result(number, result, line_format))
         target.flush()
         progress.wrote_line()
         if result.error is not None:
@@ -247,6 +260,24 @@ def _serve_lines(
     if failed:
         progress.say(f"{failed} lines were not {runner.done}")
     return 1 if failed else 0
+
+
+def _stream_line(
+    options: argparse.Namespace, runner: Any, target: BinaryIO, line: bytes
+) -> Translation:
+    """Writes the text of a line, part by part; returns it, or why there is none."""
+    search = _search_options(options)
+    if runner.task == "generate":
+        search |= {"seed": options.seed, "with_prompt": options.with_prompt}
+    text = ""
+    try:
+        for part in runner.stream(line, **search):
+            target.write(in_one_line(text + part).removeprefix(in_one_line(text)).encode())
+            target.flush()
+            text += part
+    except ValueError as error:
+        return Translation(error=str(error))
+    return Translation((text,))
 
 
 if __name__ == "__main__":

@@ -104,5 +104,9 @@ def format_result(number: int, result: Any, options: Format) -> bytes:
         # A line without text, or with an error, has no details.
         found = [details.pharaoh for details in result.details] or [""]
         rows = [f"{row}\t{pairs}" for row, pairs in zip(rows, found, strict=False)]
-    # A byte-level model can write a newline, which would shift all following lines.
-    return "".join(re.sub(r"[\r\n]+", " ", row) + "\n" for row in rows).encode("utf-8")
+    return "".join(in_one_line(row) + "\n" for row in rows).encode("utf-8")
+
+
+def in_one_line(text: str) -> str:
+    """The text without newlines, which a byte-level model can write: they would shift all lines."""
+    return re.sub(r"[\r\n]+", " ", text)

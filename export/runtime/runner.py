@@ -183,10 +183,7 @@ class Runner:
         """The results of the rows of a batch; `fixed` are inputs that are the same for all."""
 
         def run(rows: list[Row]) -> list[Array]:
-            inputs = {**stack_rows(rows, self._inputs), **fixed}
-            for name in rows[0].inputs.keys() - inputs.keys():
-                inputs[name] = self._options.stack(name, [row.inputs[name] for row in rows])
-            return self.session.run(self._outputs, inputs)
+            return self.session.run(self._outputs, self._inputs_of(rows, fixed))
 
         try:
             found = run_rows(run, rows)
@@ -195,6 +192,13 @@ class Runner:
                 raise
             found = [error] * len(rows)
         return [self._result(row, outputs) for row, outputs in zip(rows, found, strict=True)]
+
+    def _inputs_of(self, rows: list[Row], fixed: dict[str, Array]) -> dict[str, Array]:
+        """The inputs of the model for the rows of a batch."""
+        inputs = {**stack_rows(rows, self._inputs), **fixed}
+        for name in rows[0].inputs.keys() - inputs.keys():
+            inputs[name] = self._options.stack(name, [row.inputs[name] for row in rows])
+        return inputs
 
     def _result(self, row: Row, outputs: Any) -> Any:
         if isinstance(outputs, Exception):

@@ -8,6 +8,7 @@ Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
 
 import itertools
+from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -27,12 +28,13 @@ from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.runner import ALL, Runner
+from keras_transformer.export.runtime.steps_session import StepsSession
+from keras_transformer.export.runtime.streaming import GrowingText
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import BEGIN_ID, END_ID
-from keras_transformer.text.glossary import Glossary
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array, StrPath
+from keras_transformer.types import Array
 
 
 class TranslationMaker:
@@ -52,7 +54,7 @@ class TranslationMaker:
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Translation:
         token_ids, scores, details = self._hypotheses(row, outputs)
-        return Translation(self._texts(token_ids), scores, None, details)
+        return Translation(self.texts(token_ids), scores, None, details)
 
     def _hypotheses(
         self, row: Row, outputs: dict[str, Array]
@@ -72,7 +74,8 @@ class TranslationMaker:
                 details.append(self._details.details(source_ids, ids, parts))
         return token_ids, tuple(scores[filled].tolist()), tuple(details)
 
-    def _texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
+    def texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
+        """The text of each row of ids."""
         return tuple([self._decode(ids).replace("\0", signature.REPLACEMENT) for ids in rows])
 
 
@@ -83,8 +86,11 @@ class GenerationMaker(TranslationMaker):
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
         token_ids, scores, details = self._hypotheses(row, outputs)
-        full = [np.r_[row.inputs[signature.SOURCE_IDS], ids] for ids in token_ids]
-        return Generation(self._texts(token_ids), scores, None, self._texts(full), details)
+        prompt = row.inputs[signature.SOURCE_IDS]
+        full = self.texts(np.r_[prompt, ids] for ids in token_ids)
+        (prompt_text,) = self.texts([prompt])
+        rows = tuple(tuple(ids[ids != PAD_ID].tolist()) for ids in token_ids)
+        return Generation(self.texts(token_ids), scores, None, full, details, prompt_text, rows)
 
 
 class SearchRunner(Runner):
@@ -114,6 +120,47 @@ class SearchRunner(Runner):
                 f"{folder} holds no {signature.TOKENIZER_FILE}. Export the model with its "
                 "tokenizer: export_onnx(model, path, tokenizer, search)."
             )
+
+    def check_streams(self) -> None:
+        """Raises `ArtefactError` unless the artefact can stream: it has the layout "steps"."""
+        if not isinstance(self.session, StepsSession):
+            raise ArtefactError(
+                f"{self._arguments['folder']} has its search in one file, which returns the whole "
+                "text. For a stream, export the model with layout='steps': "
+                "export_onnx(model, path, tokenizer, search, layout='steps')."
+            )
+
+    def _stream_steps(
+        self, item: Any, seed: int | None, options: dict[str, Any], with_prompt: bool = False
+    ) -> Steps[str, None, Any]:
+        """Checks the arguments of a stream; see `Generator.stream_steps`."""
+        self.check_streams()
+        call = self._options.read(options)
+        call.fixed.update(self._seed_input(seed))
+        rows, refused = self._reader.read([item])
+        if refused:
+            raise ValueError(refused[0])
+        self._add_options(rows, call.by_line, 1)
+        return self._run_steps(rows.get(0), call.fixed, with_prompt)
+
+    def _run_steps(
+        self, row: Row | None, fixed: dict[str, Array], with_prompt: bool
+    ) -> Steps[str, None, Any]:
+        """Yields the new text of each step; returns the result."""
+        maker = self._result_maker
+        if row is None:
+            return maker.empty
+        prompt = row.inputs[signature.SOURCE_IDS] if with_prompt else []
+        text = GrowingText(lambda ids: maker.texts([ids])[0])
+        if with_prompt:
+            yield text.finish(*maker.texts([prompt]))
+        for state in self.session.stream(self._inputs_of([row], fixed)):
+            if state.unfinished:
+                yield text.grow([*prompt, *state.shared_ids().tolist()])
+        outputs = state.outputs(self._outputs)
+        result = maker.result(row, {name: array[0] for name, array in outputs.items()})
+        yield text.finish(result.full_text if with_prompt else result.text)
+        return result
 
 
 class Translator(SearchRunner):
@@ -266,15 +313,32 @@ score 0 |
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         read_ahead: int = 1024,
-        *,
-        glossary: Glossary | StrPath | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """As `n_best_stream`; the method of all runners."""
-        if glossary is not None and not isinstance(items, self._reader.alone):
+        if options.get("glossary") is not None and not isinstance(items, self._reader.alone):
             items, lines = itertools.tee(items)
-            options["terms"] = terms_of_lines(lines, glossary, options.get("terms"))
+            options = self._with_terms(lines, **options)
         return super().results(items, seed, tokens_per_batch, read_ahead, **options)
+
+    def _with_terms(
+        self, lines: Iterable[str | bytes], glossary: Any = None, terms: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """The options of a call, with the terms of a glossary in its place."""
+        if glossary is not None:
+            terms = terms_of_lines(lines, glossary, terms)
+        return {**options, "terms": terms}
+
+    def stream(self, line: str | bytes, **options: Any) -> Iterator[str]:
+        """The best translation of a line, in parts, as the search finds them.
+
+        As `Generator.stream`. The parts of a beam search are what all of its hypotheses share.
+
+        >>> list(translator.stream("A man rides a bicycle."))  # doctest: +SKIP
+        ['Ein', ' Mann', ' fährt', ' Fahrrad', '.']
+        """
+        steps = self._stream_steps(line, None, self._with_terms([line], **options))
+        return (part for part in steps if part)
 
     def alternatives(
         self, line: str | bytes, prefix: str = "", count: int | None = None
@@ -429,6 +493,60 @@ class Generator(SearchRunner):
     ) -> Iterator[Generation]:
         """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
         return self.results(prompts, seed, tokens_per_batch, read_ahead, **options)
+
+    def stream(
+        self,
+        prompt: str | bytes,
+        seed: int | None = None,
+        *,
+        with_prompt: bool = False,
+        **options: Any,
+    ) -> Iterator[str]:
+        """The continuation of a prompt, in parts, as the search finds them.
+
+        Together the parts are the text of `generate`, with the same tokens. The artefact needs the
+        layout "steps". A prompt takes one step for each of its tokens; the first part comes with
+        the first token after it. A beam search, or several samples, yield what all hypotheses that
+        can still win share, and the rest at the end. A part waits until its last character is
+        complete.
+
+        Close the iterator to end the work before the text does.
+
+        Args:
+            prompt: str, or bytes in UTF-8.
+            seed, **options: as in `generate`.
+            with_prompt: bool, whether the first part is the prompt, as in `Generation.full_text`:
+                then the space between both is right. Defaults to `False`.
+
+        Returns:
+            Iterator of str, none of them empty. Nothing for a prompt without text.
+
+        Raises:
+            ArtefactError: the artefact holds its search in one file.
+            ValueError: the prompt or an option is refused, or, at the end, the scores of the model
+                are not numbers.
+            TypeError: `prompt` is neither str nor bytes, or an option has another type.
+
+        >>> for part in generator.stream("Once upon a time", seed=7):  # doctest: +SKIP
+        ...     print(part, end="", flush=True)
+        there was a fox.
+        """
+        steps = self.stream_steps(prompt, seed, with_prompt=with_prompt, **options)
+        return (part for part in steps if part)
+
+    def stream_steps(
+        self,
+        prompt: str | bytes,
+        seed: int | None = None,
+        *,
+        with_prompt: bool = False,
+        **options: Any,
+    ) -> Steps[str, None, Generation]:
+        """As `stream`, with one str for each step of the model, often an empty one.
+
+        So a caller can end the work after any step. The generator returns the `Generation`.
+        """
+        return self._stream_steps(prompt, seed, options, with_prompt)
 
 
 class Transcriber(SearchRunner):

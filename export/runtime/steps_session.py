@@ -20,7 +20,7 @@ steps, T tokens of the longest hypothesis.
 import itertools
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ import onnxruntime
 from keras_transformer.export.artefact.signature import (
     HISTORY,
     NEXT,
+    RUNNING,
     SCORES,
     SEARCH_OUTPUTS,
     SLOTS,
@@ -59,6 +60,56 @@ class Buffers(NamedTuple):
     bindings: tuple[onnxruntime.IOBinding, ...]
     graphs: tuple[onnxruntime.RunOptions, ...]
     unfinished: onnxruntime.OrtValue
+
+
+class SearchState(NamedTuple):
+    """A search after some of its steps. The next step overwrites the tensors.
+
+    Attributes:
+        tensors: dict of `OrtValue`, what the next step reads.
+        steps: int, their number so far.
+        unfinished: bool, whether another step is needed.
+    """
+
+    tensors: Mapping[str, Any]
+    steps: int
+    unfinished: bool
+
+    def outputs(self, names: Sequence[str]) -> dict[str, Array]:
+        """The outputs of the search with these names: ids (B, W, T), scores (B, W), others."""
+        others = [name for name in names if name not in (TOKEN_IDS, SCORES)]
+        scores = self._array(SCORES)
+        width = scores.shape[1]
+        records = [self._record(name)[:, -width:] for name in (HISTORY, *others)]
+        prompt_length = self._array(START_LENGTH) if START_LENGTH in self.tensors else None
+        found = final_outputs(records[0], scores, prompt_length, *records[1:])
+        return dict(zip((TOKEN_IDS, SCORES, *others), found, strict=True))
+
+    def shared_ids(self) -> Ids:
+        """The tokens (t,) with which the first sentence's result begins, whatever follows.
+
+        All hypotheses that can still win share them. So a later state has the same ones, or more.
+        """
+        history, running, scores = (
+            array[0] for array in (self._record(HISTORY), self._array(RUNNING), self._array(SCORES))
+        )
+        lives = np.zeros(len(history), bool)  # (R,)
+        lives[: len(running)] = running > -np.inf
+        lives[-len(scores) :] |= scores > -np.inf
+        if not lives.any():
+            return history[0, :0]
+        start = self._array(START_LENGTH)[0, 0] - 1 if START_LENGTH in self.tensors else 0
+        rows = history[lives, start:]
+        same = np.logical_and.accumulate((rows == rows[0]).all(axis=0))
+        return rows[0, : same.sum()]
+
+    def _array(self, name: str) -> Array:
+        return self.tensors[name].numpy()
+
+    def _record(self, name: str) -> Array:
+        """The columns of the steps so far, (B, R, t, ...)."""
+        record = self._array(name)
+        return record[:, :, record.shape[2] - self.steps :]
 
 
 class StepsSession:
@@ -110,22 +161,29 @@ class StepsSession:
             names: list of names, or `None`.
             inputs: dict of arrays, the inputs of `first.onnx`.
         """
-        buffers = self.run_first(inputs)
-        tensors = buffers.pair[0]
-        given = tensors[START_LENGTH].numpy() if START_LENGTH in tensors else None
-        tensors, steps = self.run_steps(buffers)
-        _, _, *others = outputs = [value.name for value in self.get_outputs()]
-        scores = tensors[SCORES].numpy()
-        records = [tensors[name].numpy() for name in (HISTORY, *others)]
-        width, most = scores.shape[1], records[0].shape[2]
-        ids, *others = [record[:, -width:, most - steps :] for record in records]
-        found = dict(zip(outputs, final_outputs(ids, scores, given, *others), strict=True))
-        return [found[name] for name in names or found]
+        names = names or [value.name for value in self.get_outputs()]
+        for state in self.run_steps(self.run_first(inputs)):
+            if not state.unfinished:
+                found = state.outputs(names)
+        return [found[name] for name in names]
 
-    def run_first(self, inputs: Mapping[str, Array]) -> Buffers:
-        """Runs `first.onnx`; the first of the pair of buffers hold its outputs."""
+    def stream(self, inputs: Mapping[str, Array]) -> Iterator[SearchState]:
+        """Yields the state after each step. Inputs are those of `run`.
+
+        The caller decides when the next step runs. Other calls, in the same thread too, do not
+        change the state: its buffers are not among those that are kept.
+        """
+        return self.run_steps(self.run_first(inputs, may_keep=False))
+
+    def run_first(self, inputs: Mapping[str, Array], may_keep: bool = True) -> Buffers:
+        """Runs `first.onnx`; the first of the pair of buffers hold its outputs.
+
+        Args:
+            inputs: dict of arrays, the inputs of `first.onnx`.
+            may_keep: bool, whether the buffers may be kept for further calls. Defaults to `True`.
+        """
         shapes = tuple((name, np.shape(array)) for name, array in sorted(inputs.items()))
-        kept = vars(self._kept).setdefault("buffers", {})
+        kept = vars(self._kept).setdefault("buffers", {}) if may_keep else {}
         binding = self.first.io_binding()
         for name, array in inputs.items():
             # `bind_cpu_input` refuses inputs with a default. `asarray` keeps scalars.
@@ -140,7 +198,7 @@ class StepsSession:
         self.first.run_with_iobinding(binding)
         if shapes in kept:
             return kept[shapes]
-        keep = self.graphs and len(kept) < MOST_SHAPES
+        keep = may_keep and self.graphs and len(kept) < MOST_SHAPES
         buffers = self._buffers(dict(zip(names, binding.get_outputs(), strict=True)), keep)
         if keep:
             kept[shapes] = buffers
@@ -162,15 +220,16 @@ class StepsSession:
             options.add_run_config_entry(GRAPH_ID, str(number))
         return Buffers(pair, bindings, graphs, unfinished)
 
-    def run_steps(self, buffers: Buffers) -> tuple[dict[str, Any], int]:
-        """Runs steps until all sentences end; the tensors after the last step, and their number."""
+    def run_steps(self, buffers: Buffers) -> Iterator[SearchState]:
+        """Runs steps until all sentences end; yields the state after each."""
         most = buffers.pair[0][HISTORY].shape()[2]
         for steps in range(1, most + 1):
             now = (steps - 1) % 2
             self.step.run_with_iobinding(buffers.bindings[now], buffers.graphs[now])
-            if not buffers.unfinished.numpy():
+            unfinished = steps < most and bool(buffers.unfinished.numpy())
+            yield SearchState(buffers.pair[steps % 2], steps, unfinished)
+            if not unfinished:
                 break
-        return buffers.pair[steps % 2], steps
 
     def _bind(
         self, before: dict[str, Any], after: dict[str, Any], unfinished: onnxruntime.OrtValue

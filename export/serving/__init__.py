@@ -10,7 +10,8 @@ Contents, from the bottom up:
 - `pools`: the workers that compute batches: threads of this process, or replicas on Ray;
 - `models`: counts requests and gives them deadlines; `metrics`: Prometheus; `request_log`: the log;
 - one file for each protocol: `http_v2` and `grpc_v2` with `tensors` and `messages` (Open Inference
-  Protocol), `libretranslate`, `plain` (lines in and lines out); `bodies` reads HTTP requests;
+  Protocol), `completions` (OpenAI), `libretranslate`, `plain` (lines in and lines out); `bodies`
+  reads HTTP requests, and `events` writes server-sent events;
 - `app` and `connections`: HTTP; `front_end`: both servers; `service`: all of it, until a signal;
   `__main__`: the command.
 

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import ipaddress
 import urllib.parse
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,8 +16,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.serving import http_v2, libretranslate, plain
+from keras_transformer.export.serving import completions, http_v2, libretranslate, plain
 from keras_transformer.export.serving.bodies import read_body, unless_gone
+from keras_transformer.export.serving.events import EventStream
 from keras_transformer.export.serving.models import Models
 from keras_transformer.export.serving.refusals import (
     CLOSE,
@@ -29,8 +30,7 @@ from keras_transformer.export.serving.refusals import (
 )
 from keras_transformer.export.serving.request_log import Record
 
-PROTOCOLS = (http_v2, libretranslate, plain)
-Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+PROTOCOLS = (completions, http_v2, libretranslate, plain)
 Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
 
 
@@ -43,26 +43,8 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
         allowed_hosts: as `HeaderCheck` takes them.
     """
 
-    def make_endpoint(
-        protocol: str, handler: Handler
-    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Makes an endpoint: counts a request, reads its body, and cancels if the client leaves."""
-
-        async def endpoint(request: Request) -> Response:
-            with models.request(protocol) as record:
-                try:
-                    body = await read_body(request, record, models.limits)
-                    with models.admission.limit_computing():
-                        leaving = asyncio.ensure_future(request.receive())
-                        try:
-                            return await unless_gone(leaving, handler(request, body, record))
-                        finally:
-                            leaving.cancel()
-                except ClientDisconnect:
-                    record.status = 499
-                    return Response(status_code=400)  # No client reads it.
-
-        return endpoint
+    def make_endpoint(protocol: str, handler: Handler) -> ASGIApp:
+        return _Endpoint(models, protocol, handler)
 
     async def live(request: Request) -> Response:
         return Response("live\n", media_type="text/plain")
@@ -88,20 +70,59 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
     )
 
 
-def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": text}, status, headers)
+class _Endpoint:
+    """Counts a request, reads its body, and cancels if the client leaves. An ASGI application.
+
+    Args:
+        models: `Models`.
+        protocol: str, its name in metrics and log.
+        handler: async function of a request, its body and its `Record`, which returns a response.
+    """
+
+    def __init__(self, models: Models, protocol: str, handler: Handler) -> None:
+        self._models, self._protocol, self._handler = models, protocol, handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        models, request = self._models, Request(scope, receive)
+        with models.request(self._protocol) as record:
+            try:
+                body = await read_body(request, record, models.limits)
+                with models.admission.limit_computing():
+                    leaving = asyncio.ensure_future(receive())
+                    try:
+                        computing = self._handler(request, body, record)
+                        response = await unless_gone(leaving, computing)
+                        if isinstance(response, EventStream):  # computed while it is sent
+                            await unless_gone(leaving, response.stream_response(send))
+                            return
+                    finally:
+                        leaving.cancel()
+            except ClientDisconnect:
+                record.status = 499
+                return
+        await response(scope, receive, send)
+
+
+def _error(
+    path: str, status: int, text: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """An error in the form of the protocol."""
+    is_openai = path.startswith(completions.PREFIX)
+    body = completions.error_body(status, text) if is_openai else {"error": text}
+    return JSONResponse(body, status, headers)
 
 
 async def _refused(request: Request, refusal: Refusal) -> JSONResponse:
-    return _error(refusal.status, str(refusal), refusal.headers)
+    return _error(request.scope["path"], refusal.status, str(refusal), refusal.headers)
 
 
 async def _no_route(request: Request, error: HTTPException) -> JSONResponse:
-    return _error(error.status_code, f"{error.detail}: no such address.", error.headers)
+    text = f"{error.detail}: no such address."
+    return _error(request.scope["path"], error.status_code, text, error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    return _error(500, FAILED)
+    return _error(request.scope["path"], 500, FAILED)
 
 
 class HeaderCheck:
@@ -143,7 +164,8 @@ class HeaderCheck:
             found = {name: value.decode("latin-1") for name, value in headers}
             self._check(found.get(b"host"), found.get(b"origin"))
         except Refusal as refusal:
-            await _error(refusal.status, str(refusal), CLOSE)(scope, receive, send)
+            response = _error(scope["path"], refusal.status, str(refusal), CLOSE)
+            await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

@@ -1,17 +1,19 @@
 """The engine of a model: one artefact with its sessions, which computes batches in any thread."""
 
+import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import pathlib
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from keras_transformer.export.artefact.signature import MANIFEST_FILE
-from keras_transformer.export.runtime import ArtefactError, open_runner
+from keras_transformer.export.runtime import ArtefactError, Generator, open_runner
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
 
@@ -33,12 +35,14 @@ class Description:
         task: str, of the artefact.
         version: str, the first digits of the manifest's checksum.
         samples: bool, whether results depend on a seed.
+        streams: bool, whether `run_stream` works: a language model with the layout "steps".
         options: dict from the names of the options that a request may set to their dtype and rank.
     """
 
     task: str
     version: str
     samples: bool
+    streams: bool = False
     options: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
 
@@ -59,6 +63,20 @@ class BatchResult:
     seconds: float
     description: Description
     replica: str
+
+
+class StreamPart(NamedTuple):
+    """A part of a stream.
+
+    Attributes:
+        text: str, empty if no text is complete.
+        prompt_tokens: int, tokens of the prompt.
+        tokens: int, new tokens so far.
+    """
+
+    text: str
+    prompt_tokens: int
+    tokens: int
 
 
 class Engine:
@@ -113,14 +131,56 @@ class Engine:
             Invalid: the model does not read such lines.
             Refusal: the computation failed; the log has the reason.
         """
-        description, idle = self._current
-        runner = idle.get()
-        start = time.perf_counter()
-        try:
+        with self._runner() as (description, runner):
+            start = time.perf_counter()
             # Results hold no lengths. The metrics need them, so the lines are tokenised twice.
             lengths = runner.lengths(items)
             sizes = {"tokens_per_batch": self._most_tokens, "read_ahead": max(1, len(items))}
             results = list(runner.results(items, **sizes, **(options or {})))
+            seconds = time.perf_counter() - start
+        return BatchResult(results, lengths, seconds, description, str(os.getpid()))
+
+    def run_stream(
+        self,
+        prompt: str | bytes,
+        options: Mapping[str, Any] | None,
+        emit: Callable[[StreamPart], bool],
+    ) -> BatchResult:
+        """Continues a prompt in the calling thread.
+
+        Args:
+            prompt, options: as in `run_batch`.
+            emit: function that is called after each step of the model. `False` ends the work.
+
+        Returns:
+            `BatchResult`, whose result is `None` if `emit` has ended the work.
+
+        Raises:
+            Invalid, Refusal: as in `run_batch`.
+        """
+        with self._runner() as (description, runner):
+            start = time.perf_counter()
+            lengths, result = runner.lengths([prompt]), None
+            steps = runner.stream_steps(prompt, with_prompt=True, **(options or {}))
+            try:
+                next(steps)  # the prompt
+                for tokens in itertools.count(2 - lengths[0]):
+                    if not emit(StreamPart(next(steps), lengths[0], max(0, tokens))):
+                        break
+            except StopIteration as end:
+                result = end.value
+            finally:
+                steps.close()
+            seconds = time.perf_counter() - start
+        return BatchResult([result], lengths, seconds, description, str(os.getpid()))
+
+    @contextlib.contextmanager
+    def _runner(self) -> Iterator[tuple[Description, Any]]:
+        """A runner that is idle, and its description; turns errors into refusals."""
+        description, idle = self._current
+        runner = idle.get()
+        try:
+            yield description, runner
         except ValueError as error:
             raise Invalid(f"The model refuses the request: {error!r}") from error
         except Exception as error:  # of any kind: clients get no text of it
@@ -128,8 +188,6 @@ class Engine:
             raise Refusal(FAILED) from error
         finally:
             idle.put(runner)
-        seconds = time.perf_counter() - start
-        return BatchResult(results, lengths, seconds, description, str(os.getpid()))
 
     def reload(self) -> None:
         """Loads the artefact in the folder if it is a new one."""
@@ -167,7 +225,9 @@ class Engine:
             entry["name"]: (entry["dtype"], len(entry["axes"]))
             for entry in manifest.get("options", [])
         }
-        return Description(manifest["task"], version, runners[0].samples, options), idle
+        streams = manifest.get("layout") == "steps" and isinstance(runners[0], Generator)
+        description = Description(manifest["task"], version, runners[0].samples, streams, options)
+        return description, idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Changes when the manifest is replaced; None if there is none."""

@@ -15,6 +15,7 @@ never dropped for lack of room.
 
 import asyncio
 import collections
+import functools
 import pathlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ UNKNOWN = 16  # length of everything that is not read as text, such as arrays
 Lines: TypeAlias = Sequence[str | bytes]
 Options: TypeAlias = Mapping[str, Any] | None
 Measure: TypeAlias = Callable[[Lines], list[int]]
+Receive: TypeAlias = Callable[[Any], None]
 
 
 class QueuedRequest:
@@ -55,9 +57,12 @@ class QueuedRequest:
         alone: bool, whether the request shares no batch with others.
         deaths: int, workers that have died while they computed the request.
         done: future that ends with the last result, or with the error of the request.
+        receive: function that gets the parts of a stream, or `None`.
     """
 
-    def __init__(self, items: Lines, lengths: list[int], options: Options) -> None:
+    def __init__(
+        self, items: Lines, lengths: list[int], options: Options, receive: Receive | None = None
+    ) -> None:
         self.items: Lines = items
         self.lengths: list[int] = lengths
         self.options: Options = options
@@ -68,9 +73,11 @@ class QueuedRequest:
         pairs = zip(lengths, range(len(items)), strict=True)
         self.waiting: list[tuple[int, int]] = sorted(pairs, reverse=True)
         self.unfinished_lines: int = len(items)
-        self.alone: bool = False
+        self.receive: Receive | None = receive
+        self.alone: bool = receive is not None
         self.deaths: int = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
 
     def finish(self, place: int, result: Any, tokens: int) -> None:
         """Sets the result of a line."""
@@ -79,6 +86,11 @@ class QueuedRequest:
         self.unfinished_lines -= 1
         if not self.unfinished_lines and not self.done.done():
             self.done.set_result(None)
+
+    def emit(self, part: Any) -> bool:
+        """Passes on a part of a stream, from any thread; returns whether the client still waits."""
+        self._loop.call_soon_threadsafe(self.receive, part)
+        return not self.done.done()
 
     def fail(self, error: Exception) -> None:
         """Ends the request with an error."""
@@ -100,6 +112,7 @@ class LineQueue:
 
     Args:
         run_batch: async function of a list of lines and options, which returns a `BatchResult`.
+            For a stream it also gets the argument `emit`, see `Engine.run_stream`.
         measure: function from a list of lines to their estimated lengths in tokens.
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, padding included; up to twice as many if many lines
@@ -112,7 +125,7 @@ class LineQueue:
 
     def __init__(
         self,
-        run_batch: Callable[[Lines, Options], Awaitable[Any]],
+        run_batch: Callable[..., Awaitable[Any]],
         measure: Measure,
         workers: int = 1,
         batch_tokens: int = 512,
@@ -128,7 +141,11 @@ class LineQueue:
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
 
     async def submit(
-        self, items: Lines, options: Options = None, deadline: float | None = None
+        self,
+        items: Lines,
+        options: Options = None,
+        deadline: float | None = None,
+        receive: Receive | None = None,
     ) -> QueuedRequest:
         """Puts a request into the queue, and waits until it is finished.
 
@@ -138,6 +155,8 @@ class LineQueue:
                 batch.
             deadline: float, by the event loop's time; or None. Lines that are not in a batch by
                 then are not computed.
+            receive: function that gets the parts of a stream of one line, in the event loop; or
+                `None`. The work ends when this coroutine is cancelled.
 
         Returns:
             The `QueuedRequest` with its results.
@@ -149,7 +168,7 @@ class LineQueue:
         self._check_room()
         lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
         self._check_room()
-        request = QueuedRequest(items, lengths, options)
+        request = QueuedRequest(items, lengths, options, receive)
         if not items:
             return request
         self._requests.append(request)
@@ -201,9 +220,12 @@ class LineQueue:
                 await asyncio.sleep(min(LINGER, 0.05 * (time.monotonic() - begun)))
 
     async def _finish_batch(self, batch: Batch, begun: float) -> None:
-        items = [request.items[place] for request, place in batch]
+        items, first = [request.items[place] for request, place in batch], batch[0][0]
+        run = self._run_batch
+        if first.receive is not None:
+            run = functools.partial(run, emit=first.emit)
         try:
-            result = await self._run_batch(items, batch[0][0].options)
+            result = await run(items, first.options)
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)

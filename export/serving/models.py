@@ -7,16 +7,16 @@ the log are applied here, and so are the same for every protocol.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
 from keras_transformer.call_options import CALL_OPTIONS
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import MOST_SEED, SEED
 from keras_transformer.export.serving.admission import Admission
-from keras_transformer.export.serving.engine import BatchResult, Description
+from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options
+from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.pools import Pool
 from keras_transformer.export.serving.refusals import (
@@ -57,11 +57,16 @@ class Model:
             self._run_batch, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
         )
 
-    async def _run_batch(self, items: Lines, options: Options) -> BatchResult:
+    async def _run_batch(
+        self, items: Lines, options: Options, emit: Callable[[StreamPart], bool] | None = None
+    ) -> BatchResult:
         try:
             # Every request of the batch is over by then, so a worker that hangs is given up.
             async with asyncio.timeout(self._most_seconds):
-                batch = await self.pool.run_batch(items, options)
+                if emit is None:
+                    batch = await self.pool.run_batch(items, options)
+                else:
+                    batch = await self.pool.run_stream(items[0], options, emit)
         except TimeoutError as error:
             raise Late("The batch took longer than any request may.") from error
         self._metrics.batch_done(self.name, batch)
@@ -192,6 +197,7 @@ class Models:
         items: Lines,
         options: Options = None,
         seconds: float | None = None,
+        receive: Receive | None = None,
     ) -> list[Any]:
         """Returns the results of the lines of a request. The caller has checked their number.
 
@@ -199,6 +205,7 @@ class Models:
             record: from `request`.
             model, items, options: of the request.
             seconds: float, the deadline that the client sets, or None.
+            receive: as in `LineQueue.submit`.
 
         Returns:
             The results, one a line.
@@ -209,10 +216,35 @@ class Models:
         )
         record.model = model.name
         record.lines += len(items)
-        request = await model.queue.submit(items, options, deadline)
+        request = await model.queue.submit(items, options, deadline, receive)
         record.tokens += request.tokens
         record.waited = max(record.waited, request.waited)
         return request.results
+
+    async def stream(
+        self,
+        record: Record,
+        model: Model,
+        prompt: str,
+        options: Options = None,
+        seconds: float | None = None,
+    ) -> AsyncGenerator[Any]:
+        """Yields a `StreamPart` after each step of the model, then the `Generation`.
+
+        Close the iterator to end the work. Arguments are those of `answer`.
+        """
+        parts: asyncio.Queue[Any] = asyncio.Queue()
+        answering = asyncio.ensure_future(
+            self.answer(record, model, [prompt], options, seconds, parts.put_nowait)
+        )
+        answering.add_done_callback(lambda _: parts.put_nowait(None))
+        try:
+            while (part := await parts.get()) is not None:
+                yield part
+            (result,) = await answering
+            yield result
+        finally:
+            answering.cancel()
 
 
 def _option(name: str, value: Any, dtype: str, rank: int) -> Any:

@@ -9,12 +9,13 @@ import asyncio
 import concurrent.futures
 import logging
 import pathlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol
 
-from keras_transformer.export.serving.engine import BatchResult, Description, Engine
+from keras_transformer.export.serving.engine import BatchResult, Description, Engine, StreamPart
 from keras_transformer.export.serving.line_queue import Lines, Measure, Options, make_measure
-from keras_transformer.export.serving.refusals import FAILED, Refusal, WorkerLost
+from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal, WorkerLost
 from keras_transformer.startup import SERVES
 from keras_transformer.types import StrPath
 
@@ -53,6 +54,16 @@ class Pool(Protocol):
             Invalid: the model does not read such lines.
             WorkerLost: the process of the worker has died.
             Refusal: the computation failed.
+        """
+        ...
+
+    async def run_stream(
+        self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
+    ) -> BatchResult:
+        """Continues a prompt, see `Engine.run_stream`; another thread calls `emit`.
+
+        Raises:
+            Invalid, Refusal: as in `run_batch`.
         """
         ...
 
@@ -95,7 +106,15 @@ class LocalPool:
         return self._engine.describe()
 
     async def run_batch(self, items: Lines, options: Options = None) -> BatchResult:
-        batch = self._threads.submit(self._engine.run_batch, items, options)
+        return await self._run(self._engine.run_batch, items, options)
+
+    async def run_stream(
+        self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
+    ) -> BatchResult:
+        return await self._run(self._engine.run_stream, prompt, options, emit)
+
+    async def _run(self, function: Callable[..., BatchResult], *arguments: Any) -> BatchResult:
+        batch = self._threads.submit(function, *arguments)
         try:
             return await asyncio.wrap_future(batch)
         except asyncio.CancelledError:
@@ -182,6 +201,11 @@ class RayPool:
         except self._ray.exceptions.RayError as error:
             self._alive.discard(actor)  # It gets no other batch; `_watch` replaces it.
             raise WorkerLost("A replica died at the request.") from error
+
+    async def run_stream(
+        self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
+    ) -> BatchResult:
+        raise Invalid("Replicas do not stream. Ask without stream, or serve it without replicas.")
 
     async def close(self) -> None:
         for task in self._watching:

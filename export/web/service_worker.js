@@ -11,6 +11,7 @@ const FILES = [
   "models.json",
   "page/attention.js",
   "page/page.js",
+  "page/sentences.js",
   "page/style.css",
   ...["artefact", "batches", "cache", "download", "engine", "errors", "index", "lines", "manifest", "node"].map(source),
   ...["remote", "tokenizer", "translator", "worker"].map(source),

@@ -114,7 +114,8 @@ def test_a_step_writes_its_slots_and_leaves_the_others():
     session = open_session(read_artefact(folder("greedy")))
     buffers = session.run_first({"source_ids": source(3, 5)})
     place = buffers.pair[0]["blocks.0"].data_ptr()
-    after, count = session.run_steps(buffers)
+    *_, (after, count, unfinished) = session.run_steps(buffers)
+    assert not unfinished
     keys = after["blocks.0"].numpy()
     assert keys.shape[2] == MAX_LENGTH and after["blocks.0"].data_ptr() == place
     written = np.abs(keys).sum(axis=(0, 1, 3)) > 0

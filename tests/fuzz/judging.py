@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import recipes
 
+from keras_transformer.decoding import call_encoder
+
 # The noise: this part of a number, or of 1 for smaller ones. Errors of float32 are a tenth of it.
 NOISE, DRAWS = 1e-5, 8
 TOLERANCE = 1e-4  # the same
@@ -213,6 +215,9 @@ class SearchJudge(Judge):
     def answer(self, feed):
         call = {name: array for name, array in feed.items() if name in self.names | {"seed"}}
         source = {name: array for name, array in feed.items() if name not in call}
+        if getattr(self.model, "source_inputs", None):
+            # Raises where a kernel is longer than the input; compiled code does not.
+            call_encoder(self.model.encoder, source)
         result = self.search(self.model, source, **{"max_length": self.max_length, **call})
         found = zip(("token_ids", *result._fields[1:]), result, strict=True)
         return {name: np.asarray(array) for name, array in found if np.ndim(array) > 1}

@@ -2,8 +2,10 @@
 
 import asyncio
 import http.client
+import math
 import socket
 import threading
+import time
 
 from keras_transformer.export.serving.front_end import run_servers
 from keras_transformer.export.serving.limits import Limits
@@ -23,6 +25,8 @@ class Pool(LocalPool):
         gate: threading.Event; batches wait for it. Set at the beginning.
         batches: the batches that came, with their seeds.
         fails: list of exceptions, which the next batches raise one after the other.
+        parts: the parts of streams that came, one for each step.
+        most_steps: int or inf; streams wait while there are so many parts.
     """
 
     def __init__(self, folder, measure=None):
@@ -30,6 +34,7 @@ class Pool(LocalPool):
         self._own_measure = measure
         self.gate, self.batches, self.fails = threading.Event(), [], []
         self.gate.set()
+        self.parts, self.most_steps = [], math.inf
 
     async def open(self):
         description = await super().open()
@@ -43,6 +48,16 @@ class Pool(LocalPool):
         while not self.gate.is_set():
             await asyncio.sleep(0.005)
         return await super().run_batch(items, seed)
+
+    async def run_stream(self, prompt, options, emit):
+        def emit_and_wait(part):
+            self.parts.append(part)
+            goes_on = emit(part)
+            while goes_on and len(self.parts) >= self.most_steps:
+                time.sleep(0.005)
+            return goes_on
+
+        return await super().run_stream(prompt, options, emit_and_wait)
 
 
 class Running:

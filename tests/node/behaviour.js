@@ -10,6 +10,7 @@ import { tmpdir } from "node:os";
 import { after, before, test } from "node:test";
 import { runRows } from "../src/batches.js";
 import { ArtefactError, Translator } from "../src/index.js";
+import { splitSentences } from "../page/sentences.js";
 import { serve } from "./server.js";
 
 const folder = process.env.ARTEFACT;
@@ -158,4 +159,14 @@ test("pieces of ids can be shown", async () => {
   const labels = await translator.labels(sourceIds, "source");
   assert.equal(labels.join("").replaceAll("▁", " "), ` ${LINE}</s>`);
   assert.equal((await translator.labels(ids[0], "target")).length, ids[0].length);
+});
+
+test("the page translates sentence by sentence and keeps white space", () => {
+  const text = "  Dr. Smith waits.  Who else? It costs 3.5.\n\n\tNo end\n你好。再见。";
+  const { sentences, spaces } = splitSentences(text, "en");
+  const expected = ["Dr. Smith waits.", "Who else?", "It costs 3.5.", "No end", "你好。", "再见。"];
+  assert.deepEqual(sentences, expected);
+  assert.deepEqual(spaces, ["  ", "  ", " ", "\n\n\t", "\n", "", ""]);
+  assert.equal(spaces[0] + sentences.map((each, i) => each + spaces[i + 1]).join(""), text);
+  assert.deepEqual(splitSentences(" \n ", "en"), { sentences: [], spaces: [" \n "] });
 });

@@ -1,6 +1,6 @@
 // Visits the page of the folder `site` in Chromium, by keyboard, as a phone and as a desktop, with the
 // network and without, and without the headers that threads need (`plain`, a server's address). Reads
-// {site, plain, chromium, arguments, profile, shots, lines, again}; writes what it found.
+// {site, plain, chromium, arguments, profile, shots, lines, sentence, paragraph, again}; writes what it found.
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -54,15 +54,20 @@ for (let i = 0; i < 4; i++) {
   );
 }
 await page.getByRole("textbox", { name: "Text" }).focus();
-await page.keyboard.type(asked.lines[0]);
+await page.keyboard.type(asked.sentence);
 await page.keyboard.press("Control+Enter");
 found.typed = await translated(page);
 found.figures = await page.locator("#figures").textContent();
 await page.getByRole("textbox", { name: "Text" }).fill("dog ".repeat(600));
 await page.locator("#result .failed").waitFor();
 found.refused = await page.locator("#result").textContent();
-await page.getByRole("textbox", { name: "Text" }).fill(asked.lines[1]);
+await page.getByRole("textbox", { name: "Text" }).fill(asked.sentence);
 await page.locator("#result .failed").waitFor({ state: "detached" });
+await page.getByRole("textbox", { name: "Text" }).fill(asked.paragraph);
+await page.locator("#result span").nth(1).waitFor();
+found.paragraph = await page.locator("#result").textContent();
+await page.getByRole("textbox", { name: "Text" }).fill(asked.sentence);
+await page.locator("#result span").nth(1).waitFor({ state: "detached" });
 await page.getByText("Other translations").click();
 found.others = await page.getByRole("listitem").count();
 await page.getByText("Attention", { exact: true }).click();
@@ -82,14 +87,14 @@ found.errors_online = found.errors.splice(0);
 await server.stop();
 await page.reload();
 found.offline_status = await says(page, "Ready");
-await page.getByRole("textbox", { name: "Text" }).fill(asked.lines[0]);
+await page.getByRole("textbox", { name: "Text" }).fill(asked.sentence);
 found.offline_typed = await translated(page);
 found.offline = (await nBest(page, asked.lines.slice(0, asked.again))).results;
 
 const other = await browser.newPage();
 await other.goto(asked.plain);
 await says(other, "Ready");
-await other.getByRole("textbox", { name: "Text" }).fill(asked.lines[0]);
+await other.getByRole("textbox", { name: "Text" }).fill(asked.sentence);
 found.plain_typed = await translated(other);
 found.plain_figures = await other.locator("#figures").textContent();
 

@@ -2,6 +2,7 @@
 
 import { Translator } from "../src/index.js";
 import { attentionTable } from "./attention.js";
+import { splitSentences } from "./sentences.js";
 
 const PAUSE = 500; // milliseconds without a key, after which text is translated
 
@@ -31,7 +32,7 @@ let loading = null;
 let running = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let timer;
-/** @type {import("../src/index.js").Translation | null} the only line, where it has a translation */
+/** @type {import("../src/index.js").Translation | null} the only sentence, where it has a translation */
 let sentence = null;
 /** @type {Promise<void> | null} */
 let attention = null;
@@ -110,29 +111,33 @@ async function translate() {
   running?.abort();
   const own = (running = new AbortController());
   if (!translator) return;
-  const lines = source.value.split("\n");
-  if (!source.value.trim()) return showResults([], 0);
+  const { sentences, spaces } = splitSentences(source.value, source.lang);
+  if (!sentences.length) return showResults([], 0);
   result.classList.add("old");
   const started = performance.now();
   try {
-    const results = await translator.nBest(lines, { signal: own.signal });
-    showResults(results, performance.now() - started);
+    const results = await translator.nBest(sentences, { signal: own.signal });
+    showResults(results, performance.now() - started, spaces);
   } catch (error) {
     if (own.signal.aborted) return; // newer text is being translated
     say(`Not translated. ${/** @type {Error} */ (error).message}`, true);
   }
 }
 
-/** @param {import("../src/index.js").Translation[]} results @param {number} time in milliseconds */
-function showResults(results, time) {
+/**
+ * @param {import("../src/index.js").Translation[]} results of each sentence
+ * @param {number} time in milliseconds
+ * @param {string[]} spaces before each sentence, and after the last
+ */
+function showResults(results, time, spaces = [""]) {
   result.classList.remove("old");
-  const lines = results.map(({ texts, error }) => {
-    const line = document.createElement("span");
-    line.classList.toggle("failed", error !== null);
-    line.textContent = error === null ? texts[0] : `[${error}]`;
-    return line;
+  const parts = results.flatMap(({ texts, error }, i) => {
+    const part = document.createElement("span");
+    part.classList.toggle("failed", error !== null);
+    part.textContent = error === null ? texts[0] : `[${error}]`;
+    return [i ? spaces[i] || " " : spaces[i], part]; // Chinese has no space there
   });
-  result.replaceChildren(...lines.flatMap((line, i) => (i ? ["\n", line] : [line])));
+  result.replaceChildren(...parts, spaces[results.length]);
   const count = (/** @type {number[][]} */ rows) => rows.reduce((sum, row) => sum + row.length, 0);
   const read = count(results.map(({ sourceIds }) => sourceIds));
   const written = count(results.map(({ ids }) => ids[0] ?? []));
@@ -142,8 +147,8 @@ function showResults(results, time) {
     : "";
   copy.hidden = !results.some(({ texts }) => texts[0]);
   copy.textContent = "Copy";
-  const [one] = results.filter(({ texts }) => texts.some(Boolean));
-  sentence = results.length === 1 ? (one ?? null) : null;
+  const [one] = results;
+  sentence = results.length === 1 && one.texts.some(Boolean) ? one : null;
   showOthers();
   showAttention();
 }

@@ -11,11 +11,20 @@ import subprocess
 import sys
 
 import pytest
-from helpers import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
+from helpers import (
+    array_search,
+    artefacts,
+    exports,
+    head_artefacts,
+    runtime_process,
+    seeded_artefact,
+)
 
 from keras_transformer.export.runtime import open_runner
 from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
+from keras_transformer.export.runtime.steps_session import StepsSession
+from keras_transformer.search import GreedySearch
 
 LINES = ["two dogs\ta man", "", "a man\trides a bicycle"]
 
@@ -192,6 +201,19 @@ def test_a_prompt_is_continued(made, answered):
     assert len({answered(artefacts.LINES[4:5], folder)[0] for _ in range(3)}) > 1
 
 
+def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
+    folder = exports.artefact(GreedySearch(min_length=5), "generate", layout="steps")
+    lines = [*exports.LINES, "", " "]
+    for arguments in ((), ("--with-prompt",), ("--max-length", 3)):
+        expected = answered(lines, folder, *arguments)
+        assert answered(lines, folder, "--stream", *arguments) == expected
+    status, output, errors = command(b"\xff\na\n", folder, "--stream", "--quiet")
+    assert (status, output) == (1, f"\n{answered(['a'], folder)[0]}\n")
+    assert errors.startswith("line 1 is not continued: not UTF-8 at byte 1")
+    monkeypatch.setattr(StepsSession, "run", None)  # which is not called
+    assert len(answered(lines, folder, "--stream")) == len(lines)
+
+
 # Arguments
 
 
@@ -211,6 +233,9 @@ def test_a_prompt_is_continued(made, answered):
         ("classify", "--with-prompt", "--with-prompt goes with the tasks generate"),
         ("tag", "--n-best 2", "--n-best goes with the tasks translate, generate, transcribe, cl"),
         ("classify", "--n-best 2 --json", "--json writes all hypotheses and labels"),
+        ("classify", "--stream", "--stream goes with the tasks translate, generate"),
+        ("generate", "--stream --n-best 2", "--stream writes texts: leave out --n-best"),
+        ("generate", "--stream", "error: .* has its search in one file.*layout='steps'"),
         ("generate", "--seed -1", "`seed` must be from 0 to 2147483646, got -1"),
         ("generate", "--seed x", "argument --seed: invalid int value"),
         ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),

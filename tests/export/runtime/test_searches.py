@@ -104,6 +104,8 @@ def continued(tokenizer, prompt, seed):
         (float(score), float(score + np.float32(-1))),
         None,
         tuple(tokenizer.decode([[*ids, *best], [*ids, *ids]])),
+        prompt_text=tokenizer.decode(ids),
+        token_ids=(tuple(best), tuple(ids)),
     )
 
 

@@ -8,10 +8,12 @@ import pytest
 from helpers import exports, node, web
 
 from keras_transformer.export import export_attention
+from keras_transformer.export.runtime import Translator
 
 pytestmark = pytest.mark.full
 
 LINES = web.sentences(500)
+PARAGRAPH = f"two dogs?  a man rides\n\n{LINES[1]}"  # three sentences
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +53,31 @@ def visit(node_folder, plain_server, tmp_path_factory):
         "profile": str(folder / "profile"),
         "shots": str(folder),
         "lines": LINES,
+        "sentence": LINES[1],
+        "paragraph": PARAGRAPH,
         "again": 20,
     }
     return node.run(node_folder, "page.js", request, timeout=300)
 
 
 def test_sentences_are_translated_as_in_python(visit):
-    web.assert_as_in_python(visit["results"], exports.artefact(), LINES)
+    model = exports.shared_model("translate")
+    web.assert_as_in_python(visit["results"], exports.artefact(), LINES, model)
     assert visit["isolated"] and visit["errors_online"] == []
 
 
 def test_what_is_typed_is_translated(visit):
-    assert visit["typed"] == visit["results"][0]["texts"][0]
-    read, written = len(visit["results"][0]["sourceIds"]), len(visit["results"][0]["ids"][0])
+    assert visit["typed"] == visit["results"][1]["texts"][0]
+    read, written = len(visit["results"][1]["sourceIds"]), len(visit["results"][1]["ids"][0])
     assert f"{read} tokens read, {written} written" in visit["figures"]
     assert "where this artefact takes at most 512; split the line" in visit["refused"]
     assert visit["others"] == exports.BEAM.beam_width
+
+
+def test_each_sentence_of_a_paragraph_is_translated(visit):
+    translator = Translator(exports.artefact(), threads=1)
+    texts = translator.translate(["two dogs?", "a man rides", LINES[1]])
+    assert visit["paragraph"] == "{}  {}\n\n{}".format(*texts)
 
 
 def test_attention_is_a_table_of_pieces(visit):
@@ -98,7 +109,7 @@ def test_keyboard_and_screen_reader_find_everything(visit):
     for part in (
         'heading "Translate" [level=1]',
         'combobox "Model"',
-        'textbox "Text, a sentence a line"',
+        'textbox "Text"',
         'heading "Translation" [level=2]',
         'status "Translation"',
         'button "Copy"',

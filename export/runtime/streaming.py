@@ -1,0 +1,40 @@
+"""Text that grows while a search runs: the part of it that later tokens cannot change."""
+
+from collections.abc import Callable
+
+from keras_transformer.export.artefact import signature
+from keras_transformer.types import Ids
+
+
+class GrowingText:
+    """The text of ids that grow in number, from the left to the right.
+
+    All ids are decoded after each step, because the tokenizer decides about spaces and joins bytes
+    to characters. U+FFFD at the end waits: it may be the first bytes of a character.
+
+    Args:
+        decode: function from ids to text.
+
+    Attributes:
+        text: str, the text so far.
+
+    Example:
+
+    >>> text = GrowingText(lambda ids: bytes(ids).decode("utf-8", "replace"))
+    >>> [text.grow([*"é!".encode()][:n]) for n in (1, 2, 3)]
+    ['', 'é', '!']
+    """
+
+    def __init__(self, decode: Callable[[list[int] | Ids], str]) -> None:
+        self._decode = decode
+        self.text: str = ""
+
+    def grow(self, ids: list[int] | Ids) -> str:
+        """Returns the text that `ids` add; they begin with the ids of the last call."""
+        return self.finish(self._decode(ids).rstrip(signature.REPLACEMENT))
+
+    def finish(self, text: str) -> str:
+        """Returns what `text` has beyond the text so far, and keeps it as the text so far."""
+        more = text[len(self.text) :]
+        self.text += more
+        return more

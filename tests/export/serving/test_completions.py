@@ -1,0 +1,281 @@
+"""OpenAI's protocol, with the package `openai`: completions, streams, models, errors."""
+
+import concurrent.futures
+import io
+import json
+import math
+
+import openai
+import pytest
+from helpers import exports, local_service
+from helpers.service_requests import ask, wait_for
+
+from keras_transformer.export.runtime import Generator
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.search import GreedySearch, Sampling
+from keras_transformer.special_ids import END_ID
+
+FOLDERS = {
+    "greedy": lambda: exports.artefact(GreedySearch(min_length=5), "generate", layout="steps"),
+    "sample": lambda: exports.artefact(Sampling(0.9, 20, 0.95), "generate", layout="steps"),
+    "one-file": lambda: exports.artefact(exports.SAMPLING, "generate"),
+}
+PROMPT = "a man 's hat"
+PATH = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def generators():
+    return {name: Generator(folder(), threads=1) for name, folder in FOLDERS.items()}
+
+
+@pytest.fixture(scope="module")
+def running(folder):
+    log = io.StringIO()
+    pools = {name: local_service.Pool(folder()) for name, folder in FOLDERS.items()}
+    made = local_service.Running({**pools, "en-de": local_service.Pool(folder)}, log=log)
+    made.pools, made.log = pools, log
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def client(running):
+    with openai.OpenAI(
+        base_url=f"http://127.0.0.1:{running.port}/v1", api_key="-", max_retries=0
+    ) as made:
+        yield made
+
+
+def continuation(result, index=0):
+    """The text after the prompt, with the space between both."""
+    return result.full_texts[index].removeprefix(result.prompt_text)
+
+
+def reason(result, index=0):
+    return "stop" if result.token_ids[index][-1] == END_ID else "length"
+
+
+def test_models_are_those_that_generate(client):
+    assert [model.id for model in client.models.list()] == sorted(FOLDERS)
+    assert client.models.retrieve("greedy").object == "model"
+    with pytest.raises(openai.NotFoundError, match="There is no model"):
+        client.models.retrieve("other")
+    with pytest.raises(openai.NotFoundError, match="has the task 'translate'"):
+        client.completions.create(model="en-de", prompt=PROMPT)
+
+
+def test_a_completion_is_the_text_of_the_generator(client, generators):
+    (expected,) = generators["greedy"].n_best([PROMPT])
+    found = client.completions.create(model="greedy", prompt=PROMPT)
+    (choice,) = found.choices
+    assert (choice.text, choice.finish_reason) == (continuation(expected), reason(expected))
+    assert PROMPT + choice.text == expected.full_text
+    assert found.object == "text_completion" and found.model == "greedy"
+    (prompt_tokens,) = generators["greedy"].lengths([PROMPT])
+    tokens = len(expected.token_ids[0])
+    usage = found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens
+    assert usage == (prompt_tokens, tokens, prompt_tokens + tokens)
+
+
+def test_options_samples_and_several_prompts(client, generators):
+    prompts = [PROMPT, "the dog runs", " "]
+    options = {"temperature": 0.5, "max_length": 7}
+    expected = generators["one-file"].n_best(prompts, 3, **options)
+    found = client.completions.create(
+        model="one-file", prompt=prompts, n=1, seed=3, temperature=0.5, max_tokens=7, top_p=0.95
+    )
+    assert [choice.text for choice in found.choices] == [*map(continuation, expected)]
+    found = client.completions.create(
+        model="one-file", prompt=prompts[:2], n=2, seed=3, temperature=0.5, max_tokens=7
+    )
+    texts = [continuation(result, n) for result in expected[:2] for n in range(2)]
+    assert [choice.text for choice in found.choices] == texts
+    assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
+    reasons = [reason(result, n) for result in expected[:2] for n in range(2)]
+    assert [choice.finish_reason for choice in found.choices] == reasons
+    count = sum(len(ids) for result in expected[:2] for ids in result.token_ids)
+    assert found.usage.completion_tokens == count
+
+
+def test_temperature_0_takes_the_most_likely_tokens(client):
+    texts = {
+        client.completions.create(model="sample", prompt=PROMPT, seed=n, temperature=0)
+        .choices[0]
+        .text
+        for n in range(4)
+    }
+    assert len(texts) == 1
+    for parameters in ({"temperature": 0}, {"temperature": 1, "top_p": 1, "seed": 4, "user": "me"}):
+        client.completions.create(model="greedy", prompt=PROMPT, **parameters)
+
+
+@pytest.mark.parametrize("name", ["greedy", "sample"])
+@pytest.mark.parametrize("prompt", [PROMPT, "😀 é", "a", " "])
+def test_a_stream_gives_the_text_and_the_usage_of_a_completion(client, name, prompt):
+    options = {"model": name, "prompt": prompt, "seed": 5}
+    expected = client.completions.create(**options)
+    *chunks, last = client.completions.create(
+        **options, stream=True, stream_options={"include_usage": True}
+    )
+    assert "".join(chunk.choices[0].text for chunk in chunks) == expected.choices[0].text
+    assert all(chunk.choices[0].text for chunk in chunks[:-1])
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + [expected.choices[0].finish_reason]
+    assert (last.choices, last.usage) == ([], expected.usage)
+    assert len({chunk.id for chunk in [*chunks, last]}) == 1
+
+
+def test_a_text_ends_before_the_first_stop(client, running):
+    options = {"model": "greedy", "prompt": PROMPT}
+    whole = client.completions.create(**options)
+    text = whole.choices[0].text
+    for start, end in ((1, 2), (3, 5), (len(text) // 2, len(text) // 2 + 3), (len(text) - 1, None)):
+        stop = text[start:end]
+        expected = text[: text.index(stop)]
+        found = client.completions.create(**options, stop=["no such text", stop])
+        assert (found.choices[0].text, found.choices[0].finish_reason) == (expected, "stop")
+        parts = running.pools["greedy"].parts
+        parts.clear()
+        chunks = list(client.completions.create(**options, stop=stop, stream=True))
+        assert "".join(chunk.choices[0].text for chunk in chunks) == expected
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    assert client.completions.create(**options, stop=text + "x").choices[0] == whole.choices[0]
+    for stops in ([text[1:6], text[2:4]], [text[3:], text[1:]]):  # which overlap
+        one = client.completions.create(**options, stop=stops).choices[0]
+        chunks = client.completions.create(**options, stop=stops, stream=True)
+        assert one.text == "".join(chunk.choices[0].text for chunk in chunks)
+
+
+def test_the_first_event_comes_with_the_first_token(client, running, generators):
+    pool = running.pools["greedy"]
+    pool.parts.clear()
+    (prompt_tokens,) = generators["greedy"].lengths([PROMPT])
+    pool.most_steps = prompt_tokens  # the last of these steps gives the first token
+    try:
+        stream = client.completions.create(model="greedy", prompt=PROMPT, stream=True)
+        assert next(stream).choices[0].text
+        assert [part.tokens for part in pool.parts] == [0] * (prompt_tokens - 1) + [1]
+    finally:
+        pool.most_steps = math.inf
+    assert [chunk.choices[0].text for chunk in stream]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_stream_that_the_client_leaves_frees_its_worker(client, running, begun):
+    """There is one worker, so without that no other request would be answered."""
+    pool = running.pools["greedy"]
+    options = {"model": "greedy", "prompt": PROMPT}
+    whole = client.completions.create(**options)
+    pool.parts.clear()
+    pool.most_steps = whole.usage.prompt_tokens if begun else 1  # no text comes before
+    try:
+        if begun:
+            stream = client.completions.create(**options, stream=True)
+            assert next(stream).choices[0].text
+            stream.close()
+        else:
+            with pytest.raises(openai.APITimeoutError):
+                next(client.completions.create(**options, stream=True, timeout=0.5))
+        wait_for(lambda: running.metric("open_requests") == 0)
+    finally:
+        ran, pool.most_steps = len(pool.parts), math.inf
+    again = client.completions.create(**options, timeout=10)
+    assert again.choices == whole.choices
+    assert len(pool.parts) <= ran + 1 < whole.usage.total_tokens - 1
+    wait_for(lambda: statuses(running)[-2:] == [499, 200])
+
+
+def statuses(running):
+    """The statuses in the log."""
+    return [json.loads(line)["status"] for line in running.log.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"stream": True, "model": "one-file"}, "one-file does not stream.*layout='steps'"),
+        ({"stream": True, "prompt": ["a", "b"]}, "A stream has one prompt"),
+        ({"stream": True, "n": 2}, "n is 1"),
+        ({"n": 2}, "n is 2, and the search of greedy gives 1"),
+        ({"n": 0}, "n is a number of texts"),
+        ({"prompt": [[5, 7]]}, "prompt is a text or a list of texts"),
+        ({"prompt": []}, "prompt is missing"),
+        ({"stop": ["a"] * 5}, "at most 4 texts"),
+        ({"stop": ""}, "none of them empty"),
+        ({"logprobs": 1}, "logprobs is not supported"),
+        ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
+        ({"temperature": 0.7}, "greedy does not take temperature"),
+        ({"max_tokens": 0}, "`?max_length`? must"),
+        ({"max_tokens": "many"}, "max_length is an integer"),
+        ({"model": "sample", "temperature": -1}, "`?temperature`? must"),
+        ({"model": "sample", "temperature": -1, "stream": True}, "`?temperature`? must"),
+    ],
+)
+def test_errors_have_the_form_of_the_protocol(client, parameters, message):
+    with pytest.raises(openai.BadRequestError, match=message) as error:
+        client.completions.create(**{"model": "greedy", "prompt": PROMPT, **parameters})
+    assert error.value.body["type"] == "invalid_request_error"
+    assert error.value.body["message"] in str(error.value)
+
+
+def test_other_errors_have_this_form_too(running):
+    for path, body, headers, status in (
+        (PATH, b"{", (), 400),
+        (PATH, b"{}", {"Host": "example.com"}, 403),
+        ("/v1/chat/completions", b"{}", (), 404),
+        (PATH, b"{}", {"Content-Encoding": "gzip"}, 415),
+    ):
+        found, _, answer = ask(running, path, body, headers)
+        assert found == status
+        assert json.loads(answer)["error"]["type"] == "invalid_request_error"
+
+
+def test_the_limits_hold_for_streams():
+    """One stream is computed, one request waits, and the next one is refused."""
+    pool, limits = local_service.Pool(FOLDERS["greedy"]()), Limits(waiting_lines=1)
+    limited = local_service.Running({"greedy": pool}, limits)
+    options = {"model": "greedy", "prompt": PROMPT, "stream": True}
+    deadline = {"extra_headers": {"Request-Timeout": "1"}}
+    with (
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{limited.port}/v1", api_key="-", max_retries=0
+        ) as client,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        usage = client.completions.create(**{**options, "stream": False}).usage
+        pool.most_steps = usage.prompt_tokens
+        try:
+            first = client.completions.create(**options, **deadline)
+            assert next(first).choices[0].text
+            second = threads.submit(lambda: list(client.completions.create(**options)))
+            wait_for(lambda: limited.models.get("greedy").queue.waiting == 1)
+            with pytest.raises(openai.RateLimitError, match="1 lines wait already"):
+                next(client.completions.create(**options))
+            with pytest.raises(openai.APIError, match="The deadline of the request is over"):
+                list(first)
+        finally:
+            pool.most_steps = math.inf
+        assert second.result(10)[-1].choices[0].finish_reason
+    assert limited.stop()
+
+
+def test_open_streams_are_answered_at_the_end():
+    pool = local_service.Pool(FOLDERS["greedy"]())
+    running = local_service.Running({"greedy": pool})
+    pool.most_steps = 1
+    with (
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{running.port}/v1", api_key="-", max_retries=0
+        ) as client,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        chunks = threads.submit(
+            lambda: list(client.completions.create(model="greedy", prompt=PROMPT, stream=True))
+        )
+        wait_for(lambda: pool.parts)
+        running.begin_to_stop()
+        wait_for(lambda: running.models.admission.draining)
+        pool.most_steps = math.inf
+        assert chunks.result(10)[-1].choices[0].finish_reason
+    assert running.stop()

@@ -1,0 +1,96 @@
+"""An ensemble scores, generates, trains and exports as the mean of its members' probabilities."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import exports
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx
+
+
+def member(kind="translate", seed=0, **arguments):
+    model = exports.tiny(kind, vocab_size=29, num_layers=1, **arguments)
+    random = np.random.default_rng(seed)
+    model.set_weights([w + random.normal(0, 0.3, w.shape) for w in model.get_weights()])
+    return model
+
+
+def ensemble(kind="translate"):
+    return kt.Ensemble([member(kind, 1), member(kind, 2, d_model=16)])
+
+
+SOURCE = exports.source(4, 6, vocab_size=29)
+INPUTS = {"source_ids": SOURCE, "target_ids": exports.source(4, 5, vocab_size=29, seed=2)}
+
+
+def test_probabilities_are_the_mean_of_the_members():
+    model = ensemble()
+    expected = np.mean([ops.softmax(each(INPUTS)) for each in model.models], axis=0)
+    np.testing.assert_allclose(ops.softmax(model(INPUTS)), expected, rtol=1e-5)
+    np.testing.assert_allclose(ops.exp(model(INPUTS)).numpy().sum(-1), 1, rtol=1e-5)
+
+
+def test_two_equal_members_generate_as_one_of_them():
+    one = member()
+    two = type(one).from_config(one.get_config())
+    two.set_weights(one.get_weights())
+    search = kt.BeamSearch(3)
+    expected, found = (search(model, SOURCE, 8) for model in (one, kt.Ensemble([one, two])))
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["translate", "generate"])
+def test_token_scores_are_those_of_the_forward_pass(kind):
+    model = ensemble(kind)
+    ids, _, token_scores, _ = kt.BeamSearch(2, token_scores=True)(model, SOURCE, 5)
+    for row, source in enumerate(SOURCE):
+        prompt = source[source > 0] if kind == "generate" else [2]
+        target = np.concatenate([prompt, ids[row, 0]])[None]
+        given = {"source_ids": source[None], "target_ids": target[:, :-1]}
+        logits = model(given if kind == "translate" else target[:, :-1])
+        log_probs = np.take_along_axis(logits.numpy(), target[:, 1:, None], 2)[0, :, 0]
+        expected = log_probs[len(prompt) - 1 :] * (ids[row, 0].numpy() > 0)
+        np.testing.assert_allclose(token_scores[row, 0], expected, atol=1e-5)
+
+
+def test_one_file_holds_the_ensemble(tmp_path):
+    model, search = ensemble(), kt.BeamSearch(3)
+    export_onnx(model, tmp_path / "out", search=search, max_length=8, verbose=False)
+    ids, scores = exports.session(tmp_path / "out").run(None, {"source_ids": SOURCE})[:2]
+    expected = search(model, SOURCE, 8)
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+
+
+def test_it_trains_and_is_loaded_as_it_was(tmp_path):
+    model = ensemble()
+    before = model.get_weights()
+    model.compile("adam", kt.SequenceCrossentropy())
+    model.fit(INPUTS, INPUTS["target_ids"], verbose=0)
+    assert all(np.abs(x - y).max() > 0 for x, y in zip(before, model.get_weights(), strict=True))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(INPUTS), model(INPUTS), atol=1e-6)
+    assert [each.d_model for each in loaded.models] == [12, 16]
+
+
+def test_other_vocabularies_inputs_and_classes_are_refused():
+    one = member()
+    with pytest.raises(ValueError, match="Train them with the same tokenizer"):
+        kt.Ensemble([one, exports.tiny(vocab_size=31)])
+    with pytest.raises(ValueError, match="same inputs"):
+        kt.Ensemble([one, member("generate")])
+    with pytest.raises(ValueError, match="at least two models, but got 1"):
+        kt.Ensemble([one])
+    with pytest.raises(TypeError, match="but Sequential was passed"):
+        kt.Ensemble([one, keras.Sequential()])
+    with pytest.raises(ValueError, match="alignments"):
+        kt.GreedySearch(alignments=True)(kt.Ensemble([one, one]), SOURCE)
+
+
+def test_steps_in_two_files_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="layout='steps' needs caches of a fixed size"):
+        export_onnx(ensemble(), tmp_path / "out", search=kt.GreedySearch(), layout="steps")
