@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from keras_transformer.startup import serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.glossary import Glossary
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "Ensemble",
     "FeedForward",
     "ForbiddenWords",
+    "Glossary",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
@@ -62,6 +64,7 @@ __all__ = [
     "Shortlisted",
     "SinusoidalPositionEncoding",
     "StopOnNonFinite",
+    "Terms",
     "Throughput",
     "TimestampRules",
     "TokenAccuracy",
@@ -171,6 +174,7 @@ with _where_installed():  # TensorFlow
         SearchResult,
         Shortlist,
         Shortlisted,
+        Terms,
     )
     from keras_transformer.search.timestamps import TimestampRules
 
