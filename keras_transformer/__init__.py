@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from keras_transformer.startup import serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.glossary import Glossary
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "Ensemble",
     "FeedForward",
     "ForbiddenWords",
+    "Glossary",
     "GreedySearch",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
@@ -63,6 +65,7 @@ __all__ = [
     "SinusoidalPositionEncoding",
     "SpeechSearch",
     "StopOnNonFinite",
+    "Terms",
     "Throughput",
     "TimestampRules",
     "TokenAccuracy",
@@ -172,6 +175,7 @@ with _where_installed():  # TensorFlow
         SearchResult,
         Shortlist,
         Shortlisted,
+        Terms,
     )
     from keras_transformer.search.speech import SpeechSearch
     from keras_transformer.search.timestamps import TimestampRules

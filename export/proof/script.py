@@ -54,6 +54,7 @@ def open_onnx(job: dict[str, Any], report: dict[str, Any]) -> list[Call]:
     report["check"] = "session creation"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # problems are raised as exceptions
+    options.add_session_config_entry("session.x64quantprecision", "1")  # as the runtime has it
     if job["extensions"]:
         import onnxruntime_extensions
 

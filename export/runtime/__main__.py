@@ -30,6 +30,7 @@ _TASKS = {
     "--with-prompt": ("generate",),
     "--stream": ("translate", "generate"),
     "--alignments": ("translate",),
+    "--glossary": ("translate",),
 }
 # Options of a search call: the type and the meaning of each. Artefacts take some of them.
 _OPTIONS = {
@@ -106,6 +107,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--forbidden-words", action="append", metavar="TEXT", help="may be repeated", default=None
     )
+    group.add_argument(
+        "--terms",
+        action="append",
+        metavar="TEXT",
+        help="must be in each output; may be repeated",
+    )
+    group.add_argument(
+        "--glossary",
+        metavar="FILE",
+        help="TSV or TBX: the target phrase must be in the output where the source phrase is in "
+        "the line",
+    )
     add_options(parser)
     add(
         "--stream",
@@ -178,7 +191,10 @@ def _given(options: argparse.Namespace) -> list[str]:
 
 def _search_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of the search that were passed."""
-    names = [flag[2:].replace("-", "_") for flag in (*_OPTIONS, "--forbidden-words")]
+    names = [
+        flag[2:].replace("-", "_")
+        for flag in (*_OPTIONS, "--forbidden-words", "--terms", "--glossary")
+    ]
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 

@@ -3,8 +3,9 @@
 Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
 """
 
+import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,9 @@ from keras_transformer.call_options import CALL_OPTIONS, check_option
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
-from keras_transformer.types import Array
+from keras_transformer.special_ids import UNKNOWN_ID
+from keras_transformer.text.glossary import Glossary
+from keras_transformer.types import Array, StrPath
 
 
 class CallInputs(NamedTuple):
@@ -110,7 +113,29 @@ class OptionReader:
         """The tokens of a text."""
         if not isinstance(value, str):
             raise TypeError(f"`{name}` must be a text, got {shorten(value)}.")
-        return self._tokenizer.encode(value)
+        ids = self._tokenizer.encode(value)
+        if name == "terms" and (not ids or UNKNOWN_ID in ids):
+            raise ValueError(f"The target's tokenizer has no pieces for the term {shorten(value)}.")
+        return ids
+
+
+def terms_of_lines(
+    lines: Iterable[str | bytes], glossary: Glossary | StrPath, given: Iterable[Any] | None = None
+) -> Iterator[list[str]]:
+    """The terms of each line: those of a glossary after those that were given.
+
+    Args:
+        lines: iterable of str, or of bytes in UTF-8.
+        glossary: `Glossary`, or the path of a file.
+        given: terms for all lines, or a list of terms for each. Defaults to `None`: none.
+    """
+    if not isinstance(glossary, Glossary):
+        glossary = Glossary.read(glossary)
+    given = [] if given is None else given
+    by_line = given if _depth(given) > 1 else itertools.repeat(given)
+    for line, terms in zip(lines, by_line, strict=False):
+        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        yield [*terms, *glossary.terms(text)]
 
 
 def _depth(value: Any) -> int:

@@ -7,6 +7,7 @@ for each step.
 Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
 
+import itertools
 import os
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ from keras_transformer.export.artefact.rows import ResultMaker, Row
 from keras_transformer.export.runtime.alternatives import find_alternatives
 from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
+from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
@@ -45,6 +47,8 @@ class TranslationMaker:
 
     def __init__(self, artefact: Artefact):
         self._decode = artefact.target_tokenizer.decode
+        has_terms = any(entry["name"] == "terms" for entry in artefact.manifest.get("options", []))
+        self._hint = "; do all terms fit into max_length?" if has_terms else ""
         # Tokenizers of the library `tokenizers` do not mark the spaces between words.
         tokenizers = artefact.tokenizer, artefact.target_tokenizer
         self._details = None
@@ -61,7 +65,8 @@ class TranslationMaker:
         """Ids, scores and details of the hypotheses that the search has found."""
         scores = outputs[signature.SCORES]
         if np.isnan(scores).any() or scores[0] == -np.inf:
-            raise ValueError(f"the model gave the scores {scores.tolist()}")
+            hint = "" if np.isnan(scores).any() else self._hint
+            raise ValueError(f"the model gave the scores {scores.tolist()}{hint}")
         filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
         found = {name: array[filled] for name, array in outputs.items()}
         token_ids, details = found.pop(signature.TOKEN_IDS), []
@@ -242,7 +247,10 @@ score 0 |
                 `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
                 constraints, such as `forbidden_words`, have their names. A number or a text holds
                 for all lines; a list has one for each line. Texts become tokens of the target. All
-                default to the values of the exported search.
+                default to the values of the exported search. With the constraint `Terms`, `terms`
+                are phrases that must appear: a list for all lines, or one for each line. `glossary`
+                adds those whose source phrase is in the line: a `Glossary`, or the path of a .tsv
+                or .tbx file.
 
         Returns:
             List of str, in the order of `lines`.
@@ -255,6 +263,8 @@ score 0 |
 
         >>> translator.translate(["A man rides."], max_length=20)  # doctest: +SKIP
         >>> translator.translate(["A man rides."], target_prefix="Der")  # doctest: +SKIP
+        >>> translator.translate(["A man rides."], terms=[["Mensch"]])  # doctest: +SKIP
+        >>> translator.translate(["A man rides."], glossary="words.tsv")  # doctest: +SKIP
         """
         return list(self.translate_stream(lines, tokens_per_batch, ALL, **options))
 
@@ -300,6 +310,28 @@ score 0 |
         """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
         return self.results(lines, None, tokens_per_batch, read_ahead, **options)
 
+    def results(
+        self,
+        items: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        **options: Any,
+    ) -> Iterator[Translation]:
+        """As `n_best_stream`; the method of all runners."""
+        if options.get("glossary") is not None and not isinstance(items, self._reader.alone):
+            items, lines = itertools.tee(items)
+            options = self._with_terms(lines, **options)
+        return super().results(items, seed, tokens_per_batch, read_ahead, **options)
+
+    def _with_terms(
+        self, lines: Iterable[str | bytes], glossary: Any = None, terms: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """The options of a call, with the terms of a glossary in its place."""
+        if glossary is not None:
+            terms = terms_of_lines(lines, glossary, terms)
+        return {**options, "terms": terms}
+
     def stream(self, line: str | bytes, **options: Any) -> Iterator[str]:
         """The best translation of a line, in parts, as the search finds them.
 
@@ -308,7 +340,7 @@ score 0 |
         >>> list(translator.stream("A man rides a bicycle."))  # doctest: +SKIP
         ['Ein', ' Mann', ' fährt', ' Fahrrad', '.']
         """
-        steps = self._stream_steps(line, None, options)
+        steps = self._stream_steps(line, None, self._with_terms([line], **options))
         return (part for part in steps if part)
 
     def alternatives(

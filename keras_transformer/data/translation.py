@@ -19,8 +19,9 @@ from keras_transformer.data.examples import (
 )
 from keras_transformer.data.plan import BatchOptions
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import BEGIN_ID, PAD_ID
+from keras_transformer.special_ids import BEGIN_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.text.corpora import read_parallel
+from keras_transformer.text.glossary import MARKS, Glossary
 from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.words import PieceWords, piece_weights, read_alignments
 from keras_transformer.types import Array, Ids, StrPath
@@ -36,6 +37,7 @@ def translation_batches(
     sampling_alpha: float | None = None,
     undo_bpe: bool = False,
     alignments: StrPath | Iterable[str] | None = None,
+    glossary: Glossary | StrPath | None = None,
     **options: Any,
 ) -> Dataset:
     """Makes padded batches from parallel text, for `model.fit`.
@@ -69,6 +71,11 @@ def translation_batches(
             such as `0-0 1-2` (source word, target word); or such lines. Words are separated by
             spaces. Labels are `{"logits": (B, T), "alignments": float32 (B, T, S)}` then, for
             `with_alignments`. Defaults to `None`.
+        glossary: `Glossary`, or the path of a .tsv or .tbx file. `Glossary.annotated` adds target
+            phrases to the sources, where the source phrase and the target phrase are in a pair
+            (Dinu et al. 2019, arXiv 1906.01105). The model learns to use them; give it pairs
+            without annotations too. Annotate the sources of a translation in the same way. Defaults
+            to `None`.
         **options: other fields of `BatchOptions`.
 
     Returns:
@@ -78,7 +85,9 @@ def translation_batches(
     Raises:
         TypeError: if `source` or `target` is neither path nor sequence of strings.
         ValueError: if files are not UTF-8 or differ in length, if no pair is left, if an alignment
-            names a word that its sentence lacks, or if an argument is out of its range.
+            names a word that its sentence lacks, if an argument is out of its range, if both
+            `alignments` and `glossary` were passed, or if `tokenizer` has no pieces for the marks
+            of annotations.
 
     Example:
 
@@ -89,6 +98,13 @@ def translation_batches(
     batch_options = BatchOptions(tokens_per_batch, **options)
     sources, targets = read_parallel(source, target, undo_bpe)
     tokenizers = tokenizer, target_tokenizer or tokenizer
+    if glossary is not None:
+        if alignments is not None:
+            raise ValueError(
+                "Annotations would move the words that `alignments` count. Pass `glossary` or "
+                "`alignments`, not both."
+            )
+        sources = _annotated(sources, targets, glossary, tokenizer)
     columns = {
         name: text_rows(each, lines, sampling_alpha)
         for name, each, lines in zip(
@@ -111,6 +127,21 @@ def _collate(
     sources, targets = examples.take(indices)
     target_ids, labels = shift_targets(targets, size, length)
     return {"source_ids": pad_rows(sources, size, length), "target_ids": target_ids}, labels
+
+
+def _annotated(
+    sources: list[str], targets: list[str], glossary: Glossary | StrPath, tokenizer: AnyTokenizer
+) -> list[str]:
+    """The sources with the target phrases of a glossary."""
+    marks = "".join(MARKS)
+    if UNKNOWN_ID in tokenizer.encode(marks):
+        raise ValueError(
+            f"The tokenizer has no pieces for the marks {marks} of annotations. Train it with "
+            "byte_fallback=True, or with lines that have them."
+        )
+    if not isinstance(glossary, Glossary):
+        glossary = Glossary.read(glossary)
+    return [glossary.annotated(*pair) for pair in zip(sources, targets, strict=True)]
 
 
 def _alignments(alignments: StrPath | Iterable[str], *sides: list[str]) -> Array:

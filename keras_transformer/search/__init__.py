@@ -4,7 +4,7 @@
 step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
 searches, and `speech` is the one of Whisper. `shortlist` restricts the tokens whose logits a model
 computes. `constraints` has the protocol of rules that bias or forbid next tokens; `rules`,
-`timestamps` and `bracket_grammar` are such rules.
+`timestamps`, `bracket_grammar` and `terms` are such rules.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
@@ -49,6 +49,7 @@ from keras_transformer.search.rules import (
 )
 from keras_transformer.search.sampling import Sampling
 from keras_transformer.search.shortlist import Shortlist, Shortlisted
+from keras_transformer.search.terms import Terms
 
 __all__ = [
     "BeamSearch",
@@ -67,5 +68,6 @@ __all__ = [
     "Shared",
     "Shortlist",
     "Shortlisted",
+    "Terms",
     "forbid_tokens",
 ]

@@ -3,8 +3,9 @@
 Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -14,8 +15,35 @@ from keras_transformer.call_options import check_option
 from keras_transformer.search.base import Search
 from keras_transformer.search.inputs import check_flag
 from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
-from keras_transformer.search.ranking import ListedScores, select, top_candidates, top_k
+from keras_transformer.search.ranking import (
+    Forbidden,
+    ListedScores,
+    select,
+    top_candidates,
+    top_k,
+)
+from keras_transformer.search.terms import FollowedTerms, Terms, by_bank
+from keras_transformer.special_ids import END_ID
 from keras_transformer.types import Tensor
+
+
+class Extensions(NamedTuple):
+    """Hypotheses that are longer by one token, best first.
+
+    Attributes:
+        parent: int64 (B, K), the hypothesis that each of them continues.
+        token: int64 (B, K).
+        total: float32 (B, K), sums of log-probabilities; -inf if there is no such hypothesis.
+        log_prob: float32 (B, K), the log-probability of the token; `None` without `token_scores`.
+        banks: missing tokens of terms and their states, both (B, K), see `by_bank`; empty without
+            `Terms`.
+    """
+
+    parent: Tensor
+    token: Tensor
+    total: Tensor
+    log_prob: Tensor | None = None
+    banks: Sequence[Tensor] = ()
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -44,7 +72,7 @@ class BeamSearch(Search):
             hypotheses. Defaults to 0.6.
         early_stop: bool, see above. Defaults to `True`.
         min_length, allow_unknown, constraints, token_scores, alignments: as in
-            `GreedySearch`.
+            `GreedySearch`. With the constraint `Terms`, the W best are chosen from banks.
 
     Call arguments: see `__call__`.
 
@@ -79,6 +107,12 @@ class BeamSearch(Search):
         return self.beam_width
 
     @property
+    def _terms(self) -> int | None:
+        """The place of `Terms` among the constraints."""
+        places = (i for i, one in enumerate(self.constraints) if isinstance(one, Terms))
+        return next(places, None)
+
+    @property
     def history_rows(self) -> int:
         """Running hypotheses, then finished ones: 2W rows."""
         return 2 * self.beam_width
@@ -98,22 +132,31 @@ class BeamSearch(Search):
         """One step of all hypotheses; the loop of all searches calls it."""
         width = self.beam_width
         count = loop_inputs.count(position)
-        parent, token, total, log_prob = self._extend(
+        parent, token, total, log_prob, banks = self._extend(
             position, log_probs, hypotheses, loop_inputs
-        )  # (B, 2W)
+        )  # (B, K)
         ends = self._ends(token, count, loop_inputs)
+        going_on = tf.where(ends, -np.inf, total)
+        if banks:
+            place, order = by_bank(total, *banks, ends)
+        else:
+            place = np.arange(total.shape[1], dtype=np.int32)
 
         # 1. Finish: extensions that end among the best W compete with the finished hypotheses.
         new_scores = self._scores(total, count, loop_inputs)
         beam_width = loop_inputs.options.get("beam_width", width)
-        within = tf.less(np.arange(total.shape[1], dtype=np.int32), beam_width)
+        within = tf.less(place, beam_width)
         finishes = tf.logical_and(ends, within)
         new_scores = tf.where(finishes, new_scores, -np.inf)
-        old_and_new = tf.concat([hypotheses.scores, new_scores], axis=1)  # (B, 3W)
+        old_and_new = tf.concat([hypotheses.scores, new_scores], axis=1)  # (B, W + K)
         scores, finished_index = top_k(old_and_new, width)  # (B, W)
 
         # 2. Keep running: the best W of the other extensions. At most W of 2W end, so W remain.
-        running, running_index = top_k(tf.where(ends, -np.inf, total), width)  # (B, W)
+        if banks:
+            _, running_index = top_k(order, width)  # (B, W)
+            running = tf.gather(going_on, running_index, batch_dims=1)
+        else:
+            running, running_index = top_k(going_on, width)  # (B, W)
         if "beam_width" in loop_inputs.options:
             beyond = tf.greater_equal(np.arange(width, dtype=np.int32), beam_width)
             scores, running = (tf.where(beyond, -np.inf, part) for part in (scores, running))
@@ -142,18 +185,20 @@ class BeamSearch(Search):
         log_probs: Tensor | ListedScores,
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    ) -> Extensions:
         """Finds the best 2W extensions of all running hypotheses of a sentence by one token.
 
-        At most W of 2W end, because the end token gives one extension of each hypothesis.
-
-        Returns:
-            Parent, token and sum of log-probabilities, each (B, 2W), best first. With
-            `token_scores` also the log-probability of the token, else `None`.
+        At most W of 2W end, because the end token gives one extension of each hypothesis. With
+        `Terms` it returns all candidates, because the best ones of each bank are needed.
         """
         width = self.beam_width
-        values, ids = self._candidates(position, log_probs, loop_inputs)
+        forbidden = self._forbidden(position, loop_inputs)
+        followed = self._followed_terms(hypotheses, loop_inputs)
+        if followed:
+            forbidden = [*forbidden, (END_ID, tf.expand_dims(followed.missing() > 0, 2))]
+        values, ids = self._candidates(position, log_probs, forbidden, loop_inputs)
         size = ids.shape[-1]  # C
+        is_given = False
         if loop_inputs.given:
             given, given_log_probs = given_at(position, log_probs, loop_inputs)
             given = tf.cast(tf.expand_dims(given, 2), ids.dtype)  # (B, 1, 1)
@@ -162,19 +207,45 @@ class BeamSearch(Search):
             only = tf.where(np.arange(size) < 1, tf.expand_dims(given_log_probs, 2), -np.inf)
             values = select(is_given, only, values)
             ids = tf.where(is_given, given, ids)
+        most, banks = min(2 * width, width * size), []
+        if followed:
+            left = tf.reshape(loop_inputs.limit - loop_inputs.count(position), [-1, 1, 1])
+            values, ids, *banks = followed.candidates(
+                values, ids, log_probs, forbidden, left, is_given
+            )
+            size = tf.shape(ids, tf.int64)[2]
+            most = tf.cast(width * size, tf.int32)
         total = tf.reshape(tf.expand_dims(hypotheses.running, 2) + values, [-1, width * size])
-        total, index = top_k(total, min(2 * width, width * size))  # (B, 2W)
-        token = tf.gather(tf.reshape(ids, [-1, width * size]), index, batch_dims=1)
-        log_prob = None
-        if self.token_scores:
-            log_prob = tf.gather(tf.reshape(values, [-1, width * size]), index, batch_dims=1)
-        return index // size, token, total, log_prob
+        total, index = top_k(total, most)  # (B, K)
+
+        def best(x: Tensor) -> Tensor:
+            return tf.gather(tf.reshape(x, [-1, width * size]), index, batch_dims=1)
+
+        return Extensions(
+            index // size,
+            best(ids),
+            total,
+            best(values) if self.token_scores else None,
+            [best(x) for x in banks],
+        )
+
+    def _followed_terms(
+        self, hypotheses: Hypotheses, loop_inputs: LoopInputs
+    ) -> FollowedTerms | None:
+        """The terms and the state of the hypotheses, if the search has `Terms`."""
+        if self._terms is None:
+            return None
+        known, state = loop_inputs.known[self._terms], hypotheses.constraint_states[self._terms]
+        return FollowedTerms(known[:, tf.newaxis], state)
 
     def _candidates(
-        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+        self,
+        position: Tensor,
+        log_probs: Tensor | ListedScores,
+        forbidden: Forbidden,
+        loop_inputs: LoopInputs,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities and ids of the best next tokens of each hypothesis, (B, W, C)."""
-        forbidden = self._forbidden(position, loop_inputs)
         return top_candidates(log_probs, self.beam_width + 1, forbidden)
 
     def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
@@ -184,7 +255,10 @@ class BeamSearch(Search):
         if self.early_stop:
             return worst > -np.inf
         # No continuation scores above the sum so far over the length penalty of the longest.
-        best = self._scores(running[:, :1], loop_inputs.limit, loop_inputs)
+        best = running[:, :1]
+        if self._terms is not None:  # banks are not in the order of scores
+            best = tf.reduce_max(running, axis=1, keepdims=True)
+        best = self._scores(best, loop_inputs.limit, loop_inputs)
         return worst >= best
 
     def _scores(self, total: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:

@@ -13,11 +13,20 @@ import tensorflow as tf
 from keras_transformer.search.base import Search
 from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
 from keras_transformer.search.ranking import ListedScores, select, top_candidates
+from keras_transformer.search.terms import Terms
 from keras_transformer.types import Tensor
 
 
 class IndependentSearch(Search):
     """A search in which each hypothesis goes on alone until it ends."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(isinstance(constraint, Terms) for constraint in self.constraints):
+            raise TypeError(
+                f"Terms need several hypotheses, but the search is {type(self).__name__}. Use "
+                "BeamSearch(beam_width=8, constraints=[Terms()])."
+            )
 
     @abc.abstractmethod
     def choose(

@@ -18,7 +18,13 @@ from keras_transformer.search import loop
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs
-from keras_transformer.search.ranking import ListedScores, forbid, log_softmax, select
+from keras_transformer.search.ranking import (
+    Forbidden,
+    ListedScores,
+    forbid,
+    log_softmax,
+    select,
+)
 from keras_transformer.search.sampling import uniform_noise
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
@@ -248,15 +254,19 @@ class SpeechSearch(BeamSearch):
         return hypotheses._replace(**{**records, "history": history, "ids": last})
 
     def _candidates(
-        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+        self,
+        position: Tensor,
+        log_probs: Tensor | ListedScores,
+        forbidden: Forbidden,
+        loop_inputs: LoopInputs,
     ) -> tuple[Tensor, Tensor]:
         """The best next tokens; with a temperature above 0 one random token."""
-        values, ids = super()._candidates(position, log_probs, loop_inputs)  # (B, W, C)
+        values, ids = super()._candidates(position, log_probs, forbidden, loop_inputs)
         if "temperature" not in loop_inputs.options:
             return values, ids
         temperature = loop_inputs.options["temperature"]
         every = np.arange(log_probs.shape[-1])
-        log_probs = forbid(log_probs, every, self._forbidden(position, loop_inputs))
+        log_probs = forbid(log_probs, every, forbidden)
         peak = tf.maximum(tf.reduce_max(log_probs, axis=-1, keepdims=True), np.float32(-1e30))
         weights = tf.exp((log_probs - peak) / tf.maximum(temperature, np.float32(1e-3)))
         cumulative = tf.cumsum(weights, axis=-1)

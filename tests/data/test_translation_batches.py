@@ -314,3 +314,23 @@ def test_an_epoch_of_multi30k_takes_less_than_three_seconds(data_set):
     begin = time.process_time()  # of this process: other load does not count
     assert sum(labels.shape[0] for _, labels in train) == 29_000
     assert time.process_time() - begin < 3
+
+
+def test_sources_are_annotated_by_a_glossary(tmp_path):
+    sources, targets = ["a red hat", "a hat", "a cat"], ["ein roter Hut", "ein Helm", "eine Katze"]
+    tokenizer = kt.Tokenizer.train(sources + targets, 300, hard_vocab_limit=False)
+    (tmp_path / "words.tsv").write_text("hat\tHut\ncat\tKatze\n", encoding="utf-8")
+    for glossary in (tmp_path / "words.tsv", kt.Glossary({"hat": "Hut", "cat": "Katze"})):
+        dataset = kt.translation_batches(
+            sources, targets, tokenizer, glossary=glossary, shuffle=False
+        )
+        rows = [row for inputs, _ in dataset for row in np.asarray(inputs["source_ids"])]
+        texts = [tokenizer.decode(row[row > 3].tolist()) for row in rows]
+        assert sorted(texts) == ["a cat \u27e6Katze\u27e7", "a hat", "a red hat \u27e6Hut\u27e7"]
+    with pytest.raises(ValueError, match="`glossary` or `alignments`, not both"):
+        kt.translation_batches(
+            sources, targets, tokenizer, glossary=glossary, alignments=["0-0"] * 3
+        )
+    letters = kt.Tokenizer.train(sources, 20, model_type="char", byte_fallback=False)
+    with pytest.raises(ValueError, match="no pieces for the marks"):
+        kt.translation_batches(sources, targets, letters, glossary=glossary)

@@ -1,7 +1,18 @@
-"""What the tests of exports share: Node.js, with the package of `export/web`."""
+"""What the tests of exports share: a small artefact; Node.js, with the package of `export/web`."""
 
 import pytest
-from helpers import node
+from helpers import artefacts, node
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return artefacts.tokenizer()
+
+
+@pytest.fixture(scope="session")
+def folder(tokenizer, tmp_path_factory):
+    """A translator, made by hand, that no test changes."""
+    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
 
 
 @pytest.fixture(scope="package")

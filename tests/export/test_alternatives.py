@@ -6,15 +6,14 @@ import tensorflow as tf
 from helpers import exports
 
 from keras_transformer.export.runtime import Translator
-from keras_transformer.search import BeamSearch, GreedySearch
 
-SEARCH = BeamSearch(5)
+SEARCH = exports.DETAILED
 LINE = "a man 's hat"
 
 
 @pytest.fixture(scope="module")
 def translator():
-    return Translator(exports.artefact(SEARCH, options=("target_prefix",)))
+    return Translator(exports.artefact(SEARCH))
 
 
 @pytest.mark.parametrize("prefix", ["", "the dog", "the dog "])
@@ -25,7 +24,7 @@ def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefi
     logits = model({"source_ids": source, "target_ids": np.array([[2, *ids]])})[0, -1]
     log_probs = tf.nn.log_softmax(logits).numpy()
     log_probs[[0, 2]] = -np.inf
-    tokens = np.argsort(-log_probs)[:5]
+    tokens = np.argsort(-log_probs)[:3]
     if prefix.endswith(" "):
         tokens = [i for i in tokens if tokenizer.word_starts[i] or i == 3]
     found = translator.alternatives(LINE, prefix)
@@ -50,8 +49,8 @@ def test_a_word_is_whole_where_the_next_token_continues_the_prefix(translator):
 
 def test_lines_without_text_have_none_and_wrong_arguments_are_refused(translator):
     assert translator.alternatives(" ") == []
-    with pytest.raises(ValueError, match="from 1 to 5, the beam width, got 6"):
-        translator.alternatives(LINE, count=6)
+    with pytest.raises(ValueError, match="from 1 to 3, the beam width, got 4"):
+        translator.alternatives(LINE, count=4)
     with pytest.raises(ValueError, match="not UTF-8"):
         translator.alternatives(b"\xff")
     with pytest.raises(TypeError, match="target_prefix"):
@@ -59,4 +58,4 @@ def test_lines_without_text_have_none_and_wrong_arguments_are_refused(translator
     with pytest.raises(ValueError, match="target_prefix"):
         Translator(exports.artefact()).alternatives(LINE)
     with pytest.raises(ValueError, match="has a GreedySearch"):
-        Translator(exports.artefact(GreedySearch())).alternatives(LINE)
+        Translator(exports.artefact(exports.GREEDY, layout="steps")).alternatives(LINE)

@@ -7,6 +7,7 @@ from helpers import exports
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Generator, Translator
 from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.padding import pad_rows
@@ -31,11 +32,16 @@ def tokenizer():
     return exports.tokenizer()
 
 
+@pytest.fixture(scope="module")
+def model():
+    return exports.tiny(num_layers=1)
+
+
 @pytest.fixture(scope="module", params=["loop", "steps"])
-def translator(request, tmp_path_factory, tokenizer):
+def translator(request, tmp_path_factory, tokenizer, model):
     folder = tmp_path_factory.mktemp("out") / request.param
     options = dict(layout=request.param, options=ASKED, max_length=MAX_LENGTH, verbose=False)
-    export_onnx(exports.tiny(), folder, tokenizer, SEARCH, **options)
+    export_onnx(model, folder, tokenizer, SEARCH, **options)
     return Translator(folder, threads=1)
 
 
@@ -55,7 +61,7 @@ def check(model, tokenizer, found, search, **options):
         assert list(result.texts) == texts
 
 
-def test_every_option_gives_what_keras_gives(translator, tokenizer):
+def test_every_option_gives_what_keras_gives(translator, tokenizer, model):
     words = ["the dog", "red"]
     prefixes = ["the dog", "", "red", ""]
     cases = [
@@ -73,7 +79,7 @@ def test_every_option_gives_what_keras_gives(translator, tokenizer):
             {"biased_prefix": ids(tokenizer, "the dog")},
         ),
     ]
-    model, seen = exports.tiny(), []
+    seen = []
     for passed, tensors in cases:
         found = translator.n_best(LINES, **passed)
         check(model, tokenizer, found, SEARCH, **{**passed, **tensors})
@@ -82,10 +88,10 @@ def test_every_option_gives_what_keras_gives(translator, tokenizer):
     assert all(found != seen[0] for found in [*seen[1:3], *seen[4:8]])
 
 
-def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer):
+def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer, model):
     search = kt.BeamSearch(1, 0.6, constraints=SEARCH.constraints)
     found = translator.n_best(LINES, beam_width=1)
-    check(exports.tiny(), tokenizer, found, search)
+    check(model, tokenizer, found, search)
     assert {len(result.texts) for result in found} == {1}
 
 
@@ -120,7 +126,7 @@ def test_the_command_line_takes_options(translator, monkeypatch, capfdbinary, tm
 
 
 def test_samples_take_all_their_options(tmp_path, tokenizer):
-    model = exports.tiny("generate")
+    model = exports.tiny("generate", num_layers=1)
     options = dict(max_length=MAX_LENGTH, options=("top_k", "top_p"), verbose=False)
     export_onnx(model, tmp_path / "onnx", tokenizer, kt.Sampling(num_samples=2), **options)
     generator = Generator(tmp_path / "onnx", threads=1)
@@ -141,8 +147,10 @@ def test_samples_take_all_their_options(tmp_path, tokenizer):
     assert len(seen) == 5
 
 
-def test_a_saved_model_has_a_second_signature(tmp_path, tokenizer):
-    model, search = exports.tiny(), kt.BeamSearch(2, 0.6)
+@pytest.mark.full
+@pytest.mark.usefixtures("forked_proofs")
+def test_a_saved_model_has_a_second_signature(tmp_path, model):
+    search = kt.BeamSearch(2, 0.6)
     source_ids = exports.source()
     options = dict(max_length=MAX_LENGTH, options=["min_length"], verbose=False)
     export_saved_model(model, tmp_path / "saved", None, search, **options)
@@ -168,14 +176,13 @@ def test_a_saved_model_has_a_second_signature(tmp_path, tokenizer):
     np.testing.assert_array_equal(served, plain["token_ids"])
 
 
-@pytest.mark.parametrize("search", [kt.BeamSearch(3), kt.GreedySearch()], ids=["beam", "greedy"])
-def test_options_that_cost_time_are_no_inputs_unless_asked_for(tmp_path, search):
-    model = exports.tiny(num_layers=1)
-    folder = tmp_path / "onnx"
-    manifest = export_onnx(model, folder, None, search, max_length=5, verbose=False)
-    names = [entry["name"] for entry in manifest["options"]]
-    assert names == ["max_length", *(["length_penalty"] if search.width > 1 else [])]
-    assert [value["name"] for value in manifest["inputs"]] == ["source_ids"]
-    session = exports.session(folder)
-    assert [value.name for value in session.get_overridable_initializers()] == names
+def test_options_that_cost_time_are_no_inputs_unless_asked_for():
+    beam, greedy = exports.artefact(), exports.artefact(exports.GREEDY, layout="steps")
+    names = ["max_length", "length_penalty"], ["max_length", "min_length"]  # which this search has
+    for folder, expected in zip((beam, greedy), names, strict=True):
+        manifest = read_artefact(folder).manifest
+        assert [entry["name"] for entry in manifest["options"]] == expected
+        assert [value["name"] for value in manifest["inputs"]] == ["source_ids"]
+    session = exports.session(beam)
+    assert [value.name for value in session.get_overridable_initializers()] == names[0]
     assert [value.name for value in session.get_inputs()] == ["source_ids"]

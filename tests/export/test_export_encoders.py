@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import encoders, exports
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
@@ -92,6 +93,7 @@ def test_onnx_holds_sampling_over_several_inputs(viewer, tmp_path):
     assert drawn[0].shape != drawn[1].shape or (drawn[0] != drawn[1]).any()
 
 
+@pytest.mark.full
 def test_saved_model_gives_ids_and_strings_for_frames(listener, tmp_path):
     search, tokenizer = kt.GreedySearch(), exports.tokenizer()
     export_saved_model(
@@ -135,10 +137,10 @@ def expected(recurrent):
     return exports.BEAM(recurrent, exports.source(vocab_size=V), MAX_LENGTH)
 
 
-@pytest.mark.parametrize("layout", ["loop", "steps"])
+@pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
 def test_onnx_gives_the_tokens_of_a_recurrent_decoder(recurrent, expected, layout, tmp_path):
     options = {"max_length": MAX_LENGTH, "layout": layout, "verbose": False}
-    export_onnx(recurrent, tmp_path / "out", search=exports.BEAM, **options)
+    export_onnx(recurrent, tmp_path / "out", search=exports.DETAILED, **options)
     session = open_session(read_artefact(tmp_path / "out"))
     ids, scores = session.run(["token_ids", "scores"], {"source_ids": exports.source(vocab_size=V)})
     assert len({tuple(row) for row in ids[:, 0].tolist()}) > 2

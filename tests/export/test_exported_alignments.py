@@ -22,13 +22,13 @@ from keras_transformer.search import BeamSearch, GreedySearch
 
 OUTPUTS = ["token_ids", "scores", "token_scores", "alignments"]
 BOTH = {"token_scores": True, "alignments": True}
-SEARCH = BeamSearch(3, 0.6, **BOTH)
+SEARCH = exports.DETAILED
 HEAD = GreedySearch(alignments=[(0, 1)])
 LINES = ["a man 's hat", "two words", "", "the dog runs red"]
 
 
 def folder(layout="loop"):
-    return exports.artefact(SEARCH, layout=layout)
+    return exports.artefact(SEARCH, **({} if layout == "loop" else {"layout": layout}))
 
 
 @pytest.mark.parametrize("layout", ["loop", "steps"])
@@ -82,16 +82,15 @@ ENCODER = keras.Model(FRAMES, keras.layers.Conv1D(12, 3, strides=2, padding="sam
     "model, search, options",
     [
         (RECURRENT, SEARCH, {}),
-        pytest.param(RECURRENT, SEARCH, {"layout": "steps"}, marks=pytest.mark.full),
-        pytest.param({}, SEARCH, {"precision": "int8"}, marks=pytest.mark.full),
-        pytest.param({}, PENALIZED, {"layout": "steps"}, marks=pytest.mark.full),
-        pytest.param({}, SEARCH, {"shortlist": LISTED}, marks=pytest.mark.full),
-        pytest.param(
-            {"kind": "generate"}, BeamSearch(3, token_scores=True), {}, marks=pytest.mark.full
-        ),
-        pytest.param({"encoder": ENCODER}, SEARCH, {}, marks=pytest.mark.full),
+        (RECURRENT, SEARCH, {"layout": "steps"}),
+        ({}, SEARCH, {"precision": "int8"}),
+        ({}, PENALIZED, {"layout": "steps"}),
+        ({}, SEARCH, {"shortlist": LISTED}),
+        ({"kind": "generate"}, BeamSearch(3, token_scores=True), {}),
+        ({"encoder": ENCODER}, SEARCH, {}),
     ],
 )
+@pytest.mark.full
 def test_every_kind_of_model_and_file_has_them(tmp_path, model, search, options):
     model = exports.tiny(**model)
     manifest = export_onnx(

@@ -22,9 +22,9 @@ from keras_transformer.export.runtime.session import (
     without_graphs,
 )
 from keras_transformer.export.runtime.steps_session import StepsSession, final_outputs
-from keras_transformer.search import BeamSearch, GreedySearch
+from keras_transformer.search import BeamSearch
 
-SEARCHES = {"beam": exports.BEAM, "greedy": GreedySearch(min_length=3)}
+SEARCHES = {"beam": exports.BEAM, "greedy": exports.GREEDY}
 
 
 def folder(name, layout="steps"):

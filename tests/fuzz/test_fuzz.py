@@ -40,7 +40,7 @@ def test_the_judge_excuses_numbers_that_noise_moves(monkeypatch, output, place, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count, searches", [(10, 1), pytest.param(60, 6, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count, searches", [(6, 0), pytest.param(60, 6, marks=pytest.mark.full)])
 def test_random_models_and_searches_are_right_or_refused(count, searches):
     command = [sys.executable, str(FUZZER), "--seed", "1"]
     command += ["--count", str(count), "--searches", str(searches)]

@@ -18,11 +18,13 @@ from helpers import shared
 from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact import signature
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
-from keras_transformer.search import BeamSearch, Sampling
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 from keras_transformer.text.tokenizer import Tokenizer
 
 MAX_LENGTH = 11
 BEAM = BeamSearch(3, 0.6)
+DETAILED = BeamSearch(3, 0.6, token_scores=True, alignments=True)
+GREEDY = GreedySearch(min_length=3)
 SAMPLING = Sampling(0.9, 20, 0.95, num_samples=2)
 LINES = ["a man 's hat , red .", "two words", "ein mann fährt fahrrad .", "the dog runs"]
 VOCAB = 286  # as many pieces as LINES give: a model must not write ids that mean nothing
@@ -53,6 +55,15 @@ def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
     return ids
 
 
+def session_options():
+    """One thread, no log, and no sums of 8-bit products that saturate, as older processors do."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
 def session(path):
     """A session of an artefact's folder or a file, opened anew where it was replaced."""
     path = path / signature.MODEL_FILE if path.is_dir() else path
@@ -61,10 +72,7 @@ def session(path):
 
 @functools.cache
 def _session(path, changed):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(path, session_options(), providers=["CPUExecutionProvider"])
 
 
 def counts(graph, depth=None, level=0):
@@ -141,9 +149,8 @@ def numbers(*shape):
 
 def run(model, **inputs):
     """Runs an `onnx_ir.Model` in ONNX Runtime. Missing options come from `BEAM`."""
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
     made = ir.to_proto(model).SerializeToString()
+    settings = session_options()
     opened = onnxruntime.InferenceSession(made, settings, providers=["CPUExecutionProvider"])
     options = {**BEAM.call_inputs, "max_length": np.array([MAX_LENGTH], np.int32)}
     missing = {value.name for value in opened.get_inputs()} & options.keys() - inputs.keys()
@@ -167,10 +174,11 @@ def artefact(search=BEAM, kind="translate", **options):
     Args:
         search: the search, with `MAX_LENGTH`; `None` for the forward pass. Defaults to `BEAM`.
         kind: key of `MODELS`. Defaults to "translate".
-        **options: as in `export_onnx`. Defaults to `text=True` for `BEAM`, else to none.
+        **options: as in `export_onnx`. Defaults to `text=True` for `BEAM`, to an input
+            `target_prefix` for `DETAILED`, else to none.
     """
-    if (search, kind, options) == (BEAM, "translate", {}):
-        options = {"text": True}
+    if kind == "translate" and not options and search in (BEAM, DETAILED):
+        options = {"text": True} if search is BEAM else {"options": ("target_prefix",)}
 
     def write(path):
         model = shared_model(kind)

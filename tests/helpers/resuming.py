@@ -47,10 +47,16 @@ def make_model(size=7, strategy=None, dropout=0.3, smoothing=0.0, rate=0.1, **op
     return model
 
 
-def make_transformer(optimizer="adam", **options):
-    """A model for `pairs`, compiled."""
+def make_translator(optimizer="adam", dtype="float32"):
+    """A model for `pairs`, compiled; a fit of it takes a fifth of the time of a `Transformer`."""
     keras.utils.set_random_seed(31)
-    model = kt.Transformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, **options)
+    names = "source_ids", "target_ids"
+    embedding = keras.layers.Embedding(11, 7, dtype=dtype)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    source, target = (embedding(inputs[name]) for name in names)
+    x = target + keras.ops.mean(source, axis=1, keepdims=True)
+    x = keras.layers.Dropout(0.3, dtype=dtype)(x)
+    model = keras.Model(inputs, keras.layers.Dense(11, dtype=dtype)(x))
     model.compile(optimizer, kt.SequenceCrossentropy())
     return model
 

@@ -121,6 +121,7 @@ def test_onnx_runtime_writes_what_generate_writes(origins, tmp_path):
     assert published.found(token_ids) == origin.generate(prompts, 1)
 
 
+@pytest.mark.full
 def test_rules_are_those_of_generate(origins, tmp_path):
     """In Keras and in ONNX Runtime. Beams of `transformers` scale log-probabilities, not logits."""
     origin = origins("other ids")

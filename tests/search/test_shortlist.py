@@ -66,7 +66,7 @@ OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
 @pytest.mark.parametrize(
     "options, size, search",
     [
-        ({}, V, kt.GreedySearch()),
+        pytest.param({}, V, kt.GreedySearch(), marks=pytest.mark.full),
         (OWN, TARGET_V, kt.BeamSearch(3)),
         ({"recurrent_decoder": True}, V, kt.BeamSearch(2)),
     ],
@@ -92,9 +92,10 @@ def test_searches_give_what_forbidding_all_other_words_gives(options, size, sear
     "search, prefix",
     [
         (kt.BeamSearch(3), np.array([[4, 4], [4, 0], [0, 0]])),
-        (kt.GreedySearch(), np.array([[4], [0], [4]])),
+        pytest.param(kt.GreedySearch(), np.array([[4], [0], [4]]), marks=pytest.mark.full),
         (kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2), None),
-        (kt.BeamSearch(26), None),  # more extensions than there are candidates
+        # more extensions than there are candidates
+        pytest.param(kt.BeamSearch(26), None, marks=pytest.mark.full),
         (kt.BeamSearch(35), None),  # more than ids that are always listed
     ],
     ids=["beam, prefix", "greedy, prefix", "sampling", "wide", "as wide as the vocabulary"],

@@ -13,7 +13,7 @@ from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Translator
 
 # "forty two" is "two and forty" in the target: the alignment is known by construction.
-BATCH = {"tokens_per_batch": 4096, "seed": 3}
+BATCH = {"tokens_per_batch": 512, "seed": 3}
 
 
 def number_pairs(count, seed):
@@ -21,7 +21,7 @@ def number_pairs(count, seed):
     draw, rows = random.Random(seed), []
     for _ in range(count):
         source, target, links = [], [], []
-        for _ in range(draw.randint(1, 4)):
+        for _ in range(draw.randint(1, 2)):
             tens, unit = 10 * draw.randint(2, 9), draw.randint(1, 9)
             links += [f"{len(source) + 1}-{len(target)}", f"{len(source)}-{len(target) + 2}"]
             source += [num2words(tens), num2words(unit)]
@@ -103,18 +103,18 @@ def test_models_without_a_source_are_refused():
         kt.with_alignments(exports.tiny("generate"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_trained_alignments_are_right_on_words_of_numbers(tokenizer, tmp_path):
     keras.utils.set_random_seed(3)
-    sources, targets, links = number_pairs(2000, 0)
+    sources, targets, links = number_pairs(1000, 0)
     train = kt.translation_batches(sources, targets, tokenizer, alignments=links, **BATCH)
-    sizes = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
+    sizes = {"num_layers": 1, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
     model = kt.Transformer(tokenizer.vocab_size, **sizes)
     guided = kt.with_alignments(model)
     losses = {"logits": kt.SequenceCrossentropy(), "alignments": kt.AlignmentCrossentropy()}
     weights = {"logits": 1.0, "alignments": 0.3}
-    guided.compile(keras.optimizers.Adam(3e-3), losses, loss_weights=weights)
-    guided.fit(train, epochs=20, verbose=0)
+    guided.compile(keras.optimizers.Adam(5e-3), losses, loss_weights=weights)
+    guided.fit(train, epochs=6, verbose=0)
     search = kt.GreedySearch(alignments=True)
     export_onnx(model, tmp_path / "onnx", tokenizer, search, verbose=False)
     sources, targets, links = number_pairs(500, 1)

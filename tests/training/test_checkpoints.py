@@ -16,7 +16,7 @@ from helpers.resuming import (
     fit,
     fit_until,
     make_model,
-    make_transformer,
+    make_translator,
     pairs,
     stop_at,
 )
@@ -204,7 +204,7 @@ def test_layers_that_the_process_has_numbered_are_known_in_another_process(tmp_p
 
 def test_pure_bfloat16_is_saved_and_averaged(tmp_path):
     def start(folder, epochs):
-        model = make_transformer(keras.optimizers.SGD(0.1), dtype="bfloat16")
+        model = make_translator(keras.optimizers.SGD(0.1), dtype="bfloat16")
         averaging = kt.CheckpointAveraging(folder / "weights")
         fit(model, folder / "state", averaging, epochs=epochs, data=pairs())
         return model

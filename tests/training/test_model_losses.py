@@ -101,7 +101,7 @@ def test_padding_may_have_any_logits(loss):
 
 def test_fit_adds_the_second_pass_and_evaluate_does_not(tmp_path):
     ids = exports.source(rows=6)
-    model = exports.tiny("generate", dropout=0.5)
+    model = exports.tiny("generate", num_layers=1, dropout=0.5)
     model.compile(keras.optimizers.SGD(0.0), kt.RDrop(alpha=2.0))
     trained = model.fit(ids, ids, verbose=0).history["loss"][0]
     alone = model.evaluate(ids, ids, verbose=0)
@@ -127,7 +127,7 @@ def test_a_model_that_would_train_with_a_part_of_the_loss_is_refused(losses):
 
 def test_a_student_learns_what_its_teacher_answers(tmp_path):
     ids = exports.source(rows=6)
-    teacher, student = exports.tiny("generate"), exports.tiny("generate", num_layers=1)
+    teacher, student = (exports.tiny("generate", num_layers=n) for n in (2, 1))
     before = teacher.get_weights()
     student.compile(keras.optimizers.Adam(0.01), kt.Distillation(teacher))
     first = student.evaluate(ids, ids, verbose=0)

@@ -6,6 +6,7 @@ Exact on processors whose 8-bit products do not saturate, such as those with VNN
 import numpy as np
 import pytest
 from helpers import exports
+from helpers.tiers import quick
 from keras import ops
 
 import keras_transformer as kt
@@ -40,7 +41,7 @@ def run_all(graph, nodes, inputs):
     return dict(zip(names, exports.run(graph, **inputs), strict=True))
 
 
-SIZES = {"num_layers": 2, "d_model": 38, "d_ff": 67}
+SIZES = {"num_layers": 1, "d_model": 38, "d_ff": 67}
 MODELS = {
     "post-norm": ("translate", {"use_bias": True}),
     "recurrent": ("translate", {"recurrent_decoder": True, "output_bias": True}),
@@ -50,7 +51,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick(MODELS, "recurrent", "encoder"))
 def test_every_product_has_the_integers_of_the_file(name):
     kind, arguments = MODELS[name]
     model = exports.tiny(kind, **SIZES, **arguments)
@@ -65,13 +66,6 @@ def test_every_product_has_the_integers_of_the_file(name):
         kernel = ops.convert_to_tensor(weight * scale)
         found = np.asarray(quantization.integer_product(x, kernel)) + (bias[0] if bias else 0)
         np.testing.assert_array_equal(found, values[node.outputs[0].name])
-    print(name, len(nodes), list(nodes))
-    print(values.keys())
-    expected = np.asarray(aware(inputs if len(inputs) > 1 else next(iter(inputs.values()))))
-    out = values[graph.graph.outputs[0].name]
-    print(
-        np.abs(out - expected).max(),
-        np.abs(
-            np.asarray(model(inputs if len(inputs) > 1 else next(iter(inputs.values())))) - out
-        ).max(),
-    )
+    expected = np.asarray(aware(inputs if len(inputs) > 1 else inputs["source_ids"]))
+    found = values[graph.graph.outputs[0].name]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -4,6 +4,8 @@ The run that is killed trains in other processes: this file, called as a script,
 life of the run. Importing it must run nothing in TensorFlow, whose threads a fork does not copy.
 """
 
+import functools
+import itertools
 import os
 import pathlib
 import signal
@@ -12,7 +14,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from helpers import processes
+from helpers import processes, tiers
 from helpers.resuming import (
     LINES,
     Crash,
@@ -22,7 +24,7 @@ from helpers.resuming import (
     fit,
     fit_until,
     make_model,
-    make_transformer,
+    make_translator,
     pairs,
     stop_at,
 )
@@ -47,6 +49,15 @@ def names(folder):
     return sorted(path.name for path in folder.glob("*.npz"))
 
 
+@functools.cache
+def uninterrupted(accumulate=1, **options):
+    """The model and the history of three epochs without checkpoints."""
+    model = make_model(**options)
+    if accumulate > 1:
+        kt.training.prepare(model, accumulate)
+    return model, model.fit(dataset(), epochs=3, verbose=0, shuffle=False).history
+
+
 # A run that goes on
 
 
@@ -67,10 +78,10 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(
 
     if "strategy" in optimizer:
         optimizer["strategy"] = tf.distribute.MirroredStrategy(["CPU:0"])
-    whole, broken, resumed = (make_model(**optimizer) for _ in range(3))
-    for model in (whole, broken, resumed) if accumulate > 1 else ():
+    whole, history = uninterrupted(accumulate, **optimizer)
+    broken, resumed = make_model(**optimizer), make_model(**optimizer)
+    for model in (broken, resumed) if accumulate > 1 else ():
         kt.training.prepare(model, accumulate)
-    history = fit(whole, tmp_path / "whole", every=2).history
     fit_until(epoch, batch, broken, tmp_path / "run", every=2)
     rest = fit(resumed, tmp_path / "run", every=2).history
     assert_equal_weights(whole, resumed)
@@ -81,8 +92,8 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(
 @pytest.mark.parametrize("validated", [False, True], ids=["plain", "with validation"])
 def test_stop_within_an_epoch_is_continued_there(tmp_path, capsys, validated):
     validation = dataset() if validated else None
-    whole, resumed, first = make_model(), make_model(), make_model()
-    expected = fit(whole, tmp_path / "whole", validation=validation).history
+    whole, expected = uninterrupted()
+    resumed, first = make_model(), make_model()
     stop = stop_at(1, 2, lambda: setattr(first, "stop_training", True))
     fit(first, tmp_path / "run", stop, validation=validation)
     capsys.readouterr()
@@ -118,15 +129,14 @@ def test_start_says_where_it_continues(tmp_path, capsys):
 
 
 def test_finished_run_says_so_and_goes_on_if_asked_for_more(tmp_path, capsys):
-    whole, longer = make_model(), make_model()
+    longer = make_model()
     fit(make_model(), tmp_path, epochs=2)
     again = make_model()
     assert fit(again, tmp_path, epochs=2).epoch == []
     assert "Nothing to train: the run in" in (text := capsys.readouterr().out)
     assert "complete after 2 epochs" in text
     assert fit(longer, tmp_path, epochs=3).epoch == [2]
-    fit(whole, tmp_path / "whole", epochs=3)
-    assert_equal_weights(whole, longer)
+    assert_equal_weights(uninterrupted()[0], longer)
     plain = again.fit(dataset(), epochs=1, verbose=0, shuffle=False)
     assert plain.epoch == [0]  # a later `fit` without the callback begins at 0
 
@@ -152,8 +162,10 @@ def test_stop_after_the_last_batch_ends_the_run(tmp_path, capsys):
     assert "stopped early after 2 epochs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("stateful", [True, False], ids=["stateful", "not stateful"])
-@pytest.mark.parametrize("patience", [1, 9], ids=["early stop", "last epoch"])
+@pytest.mark.parametrize(
+    ("patience", "stateful"),
+    tiers.quick(itertools.product([1, 9], [True, False]), (1, True), (9, False)),
+)
 def test_finished_run_gives_the_best_weights_again(tmp_path, patience, stateful):
     def start(model):
         stop = early_stopping(patience, restore_best_weights=True)
@@ -179,8 +191,8 @@ def test_fit_after_a_resumed_fit_that_broke_off_trains_on_its_own_data(tmp_path,
     data = pairs()
     assert data.batches.batches_per_epoch >= 5
     options = {"every": 1, "data": data, "ours": ours}
-    fit_until(1, 2, make_transformer(), tmp_path, **options)
-    model = make_transformer()
+    fit_until(1, 2, make_translator(), tmp_path, **options)
+    model = make_translator()
     fit_until(1, 4, model, tmp_path, **options)  # within the epoch that goes on
     before = updates(model)
     assert model.fit(data.take(2), epochs=3, verbose=0).epoch == [0, 1, 2]
@@ -258,31 +270,28 @@ def test_ignored_interrupt_stays_ignored(tmp_path):
         signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.parametrize("call", ["evaluate", "predict"])
-def test_signals_are_caught_in_fit_only(tmp_path, call):
+def test_signals_are_caught_in_fit_only(tmp_path):
     model, saved = make_model(), kt.TrainingCheckpoint(tmp_path)
     model.fit(dataset(), verbose=0, shuffle=False)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    getattr(model, call)(dataset(), verbose=0, callbacks=[saved])
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    for call in (model.evaluate, model.predict):
+        call(dataset(), verbose=0, callbacks=[saved])
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 # What may not change
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_run_with_other_settings_is_refused(tmp_path):
+    fit(make_model(), tmp_path, epochs=1)
+    for changed, message in (
         ({"size": 5}, "output_dim was 7, now 5"),
         ({"dropout": 0.5}, r"rate was 0\.3, now 0\.5"),
         ({"use_ema": True}, "optimizer use_ema was False, now True"),
         ({"smoothing": 0.1}, r"loss label_smoothing was 0\.0, now 0\.1"),
-    ],
-)
-def test_run_with_other_settings_is_refused(tmp_path, changed, message):
-    fit(make_model(), tmp_path, epochs=1)
-    with pytest.raises(ValueError, match=rf"{message}.*delete .* to start anew"):
-        fit(make_model(**changed), tmp_path)
+    ):
+        with pytest.raises(ValueError, match=rf"{message}.*delete .* to start anew"):
+            fit(make_model(**changed), tmp_path)
     assert fit(make_model(), tmp_path).epoch == [1, 2]
 
 
@@ -298,11 +307,11 @@ def test_run_with_other_settings_is_refused(tmp_path, changed, message):
 )
 def test_other_data_is_refused_within_an_epoch(tmp_path, changed, message):
     options = {"every": 1, "epochs": 2}
-    fit_until(0, 2, make_transformer(), tmp_path, data=pairs(), **options)
+    fit_until(0, 2, make_translator(), tmp_path, data=pairs(), **options)
     with pytest.raises(ValueError, match=rf"other data: .*{message}.*delete .* to start anew"):
-        fit(make_transformer(), tmp_path, data=pairs(**changed), **options)
-    fit(make_transformer(), tmp_path, data=pairs(), **options)
-    assert fit(make_transformer(), tmp_path, data=pairs(**changed), **options).epoch == []
+        fit(make_translator(), tmp_path, data=pairs(**changed), **options)
+    fit(make_translator(), tmp_path, data=pairs(), **options)
+    assert fit(make_translator(), tmp_path, data=pairs(**changed), **options).epoch == []
 
 
 def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
@@ -392,8 +401,8 @@ def test_learning_rate_that_is_set_between_two_fits_is_used_and_said(tmp_path, c
 
 
 def live(folder, name, *extra):
-    """One life of a run of a real model on real batches; the last one writes its weights."""
-    model, data = make_transformer(dropout=0.3), pairs()
+    """One life of a run on batches of pairs; the last one writes its weights."""
+    model, data = make_translator(), pairs()
     fit(model, folder / name, *extra, every=3, data=data)
     np.savez(folder / f"{name}.npz", *model.get_weights())
 

@@ -13,7 +13,6 @@ from keras_transformer.export.documents import (
 from keras_transformer.export.documents.__main__ import main
 from keras_transformer.export.documents.formats import format_of
 from keras_transformer.export.runtime import Translator
-from keras_transformer.search import BeamSearch
 
 
 def shout(sentences):
@@ -144,7 +143,7 @@ def test_without_alignments_positions_align():
 
 
 def test_a_translator_aligns_its_words(tmp_path):
-    folder = exports.artefact(BeamSearch(3, 0.6, token_scores=True, alignments=True))
+    folder = exports.artefact(exports.DETAILED)
     translator = Translator(folder)
     sentence = "a man 's hat"
     (details, *_) = translator.n_best([sentence])[0].details

@@ -2,21 +2,10 @@
 
 import onnxruntime
 import pytest
-from helpers import artefacts, head_artefacts
+from helpers import head_artefacts
 from helpers.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import Predictor
-
-
-@pytest.fixture(scope="package")
-def tokenizer():
-    return artefacts.tokenizer()
-
-
-@pytest.fixture(scope="package")
-def folder(tokenizer, tmp_path_factory):
-    """An artefact that no test changes."""
-    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
 
 
 @pytest.fixture(scope="package")

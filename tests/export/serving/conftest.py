@@ -3,23 +3,25 @@
 import io
 
 import pytest
-from helpers import artefacts, local_service, seeded_artefact
-
-
-@pytest.fixture(scope="package")
-def tokenizer():
-    return artefacts.tokenizer()
-
-
-@pytest.fixture(scope="package")
-def folder(tokenizer, tmp_path_factory):
-    """A translator that no test changes."""
-    return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
+from helpers import local_service, seeded_artefact
 
 
 @pytest.fixture(scope="package")
 def seeded_folder(tokenizer, tmp_path_factory):
     return seeded_artefact.write(tmp_path_factory.mktemp("seeded"), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def local(folder):
+    return local_service.Pool(folder)
+
+
+@pytest.fixture(scope="module")
+def small(local, request):
+    """A service with the limits `SMALL` of a test's module."""
+    made = local_service.Running({"en-de": local}, request.module.SMALL)
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="module")

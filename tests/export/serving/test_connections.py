@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from helpers import local_service
 from helpers.service_requests import ask, infer, wait_for
 
 from keras_transformer.export.serving.limits import Limits
@@ -19,18 +18,6 @@ HEAD = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Leng
 )
 REQUEST = HEAD + b"\r\n" + BODY
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def local(folder):
-    return local_service.Pool(folder)
-
-
-@pytest.fixture(scope="module")
-def small(local):
-    made = local_service.Running({"en-de": local}, SMALL)
-    yield made
-    made.stop()
 
 
 @contextlib.contextmanager

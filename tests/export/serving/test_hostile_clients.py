@@ -36,18 +36,6 @@ SMALL = Limits(
 )
 
 
-@pytest.fixture(scope="module")
-def local(folder):
-    return local_service.Pool(folder)
-
-
-@pytest.fixture(scope="module")
-def small(local):
-    made = local_service.Running({"en-de": local}, SMALL)
-    yield made
-    made.stop()
-
-
 @pytest.fixture(autouse=True)
 def nothing_else_suffers(small):
     yield

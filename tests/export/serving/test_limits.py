@@ -36,19 +36,6 @@ SMALL = Limits(
 
 
 @pytest.fixture(scope="module")
-def local(folder):
-    return local_service.Pool(folder)
-
-
-@pytest.fixture(scope="module")
-def small(local):
-    """A service with small limits."""
-    made = local_service.Running({"en-de": local}, SMALL)
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
 def expected(folder):
     (text,) = Translator(folder).translate([LINE])
     return text.encode() + b"\n"

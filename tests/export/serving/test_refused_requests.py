@@ -11,14 +11,7 @@ from keras_transformer.export.serving.limits import Limits
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1]}
 DETECT = b"POST /detect HTTP/1.1\nHost: localhost\n"
 INFER = "/v2/models/en-de/infer"
-
-
-@pytest.fixture(scope="module")
-def small(folder):
-    limits = Limits(body_bytes=100_000)
-    made = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
-    yield made
-    made.stop()
+SMALL = Limits(body_bytes=100_000)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,190 @@
+"""Glossaries: which phrases a translation must contain, by the phrases of its source."""
+
+import itertools
+import pathlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Self
+from xml.etree import ElementTree
+
+from keras_transformer.types import StrPath
+
+# Around the target phrase in an annotated source.
+MARKS = ("\u27e6", "\u27e7")
+# A word with its combining marks, or a punctuation mark.
+_WORD = re.compile(r"(?:\w[\u0300-\u036f]*)+|[^\w\s]")
+_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+class Glossary:
+    """Target phrases for source phrases.
+
+    An entry applies where the words of its source phrase follow each other in a line. Upper and
+    lower case and white space do not matter. Where several entries apply, the longest one counts.
+
+    Args:
+        entries: mapping from source phrases to target phrases, or pairs of both. The first of two
+            entries with the same source phrase counts.
+
+    Raises:
+        ValueError: a phrase is empty.
+
+    Example:
+
+    >>> glossary = Glossary({"hat": "Hut", "hard hat": "Schutzhelm"})
+    >>> glossary.terms("A man with a Hard  Hat and a hat.")
+    ['Schutzhelm', 'Hut']
+    >>> glossary.terms("Whatever.")
+    []
+    """
+
+    def __init__(self, entries: Mapping[str, str] | Iterable[tuple[str, str]]):
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        self._targets: dict[tuple[str, ...], str] = {}
+        for source, target in pairs:
+            if not (_words(source) and target.strip()):
+                raise ValueError(
+                    f"An entry needs a source and a target phrase, got {(source, target)!r}."
+                )
+            self._targets.setdefault(_words(source), target.strip())
+        self._longest = max(map(len, self._targets), default=0)
+
+    @classmethod
+    def read(cls, path: StrPath, source: str | None = None, target: str | None = None) -> Self:
+        """Reads a file of tab-separated values, or a TermBase eXchange file (.tbx).
+
+        Args:
+            path: str or path. A line of a TSV file has a source phrase, a tab and a target phrase;
+                further columns and empty lines are skipped. It must be UTF-8.
+            source: str, the language of the source phrases in a TBX file, as in its `xml:lang`.
+                Defaults to `None`: the first language of the first entry.
+            target: str, the language of the target phrases. Defaults to `None`: the other language.
+
+        Raises:
+            ValueError: a line has no two phrases, the file is no TBX or declares XML entities, or
+                it has more than two languages and none were chosen.
+
+        >>> glossary = Glossary.read("terms.tbx", "en", "de")  # doctest: +SKIP
+        """
+        path = pathlib.Path(path)
+        if path.suffix.lower() == ".tbx":
+            return cls(_tbx_pairs(path, source, target))
+        return cls(_tsv_pairs(path))
+
+    def terms(self, line: str) -> list[str]:
+        """The target phrases of the entries that apply to a line, each once."""
+        return list(dict.fromkeys(target for _, target in self._found(line)))
+
+    def annotated(self, line: str, translation: str | None = None) -> str:
+        """A line with target phrases after their source phrases, between marks.
+
+        A model that is trained with such lines learns to copy the phrases, and to inflect them
+        (Dinu et al. 2019). `translation_batches` makes them with its option `glossary`.
+
+        Args:
+            line: str, the source.
+            translation: str, for training: entries whose target phrase is not in it do not apply.
+                Defaults to `None`: all entries apply.
+
+        >>> Glossary({"hard hat": "Schutzhelm"}).annotated("A man with a hard hat.")
+        'A man with a hard hat ⟦Schutzhelm⟧.'
+        """
+        parts, place = [], 0
+        known = None if translation is None else _words(translation)
+        for end, target in self._found(line):
+            if known is None or _is_part(_words(target), known):
+                parts += [line[place:end], f" {MARKS[0]}{target}{MARKS[1]}"]
+                place = end
+        return "".join([*parts, line[place:]])
+
+    def _found(self, line: str) -> Iterator[tuple[int, str]]:
+        """The entries that apply to a line: where their source phrase ends, and the target."""
+        spans = [match.span() for match in _WORD.finditer(line)]
+        words = tuple(_folded(line[slice(*span)]) for span in spans)
+        place = 0
+        while place < len(words):
+            for size in range(min(self._longest, len(words) - place), 0, -1):
+                target = self._targets.get(words[place : place + size])
+                if target is not None:
+                    place += size
+                    yield spans[place - 1][1], target
+                    break
+            else:
+                place += 1
+
+
+def _is_part(words: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether words follow each other among other words."""
+    starts = range(len(others) - len(words) + 1)
+    return any(others[start : start + len(words)] == words for start in starts)
+
+
+def _folded(word: str) -> str:
+    """A word without the difference of case, composed."""
+    return unicodedata.normalize("NFC", word).casefold()
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Words and punctuation marks, as they are compared."""
+    return tuple(_folded(word) for word in _WORD.findall(text))
+
+
+def _tsv_pairs(path: pathlib.Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        if not line.strip():
+            continue
+        source, *rest = line.split("\t")
+        if not (source.strip() and rest and rest[0].strip()):
+            raise ValueError(
+                f"{path}, line {number} must hold a source phrase, a tab and a target phrase, but "
+                f"it is {line[:80]!r}."
+            )
+        yield source, rest[0]
+
+
+def _tbx_pairs(
+    path: pathlib.Path, source: str | None, target: str | None
+) -> Iterator[tuple[str, str]]:
+    data = path.read_bytes()
+    if b"<!ENTITY" in data.replace(b"\0", b""):  # entities can grow without bound
+        raise ValueError(f"{path} declares XML entities. Write their text in their place.")
+    try:
+        root = ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{path} is no TBX file: {error}.") from error
+    entries = [
+        _terms_by_language(entry)
+        for entry in root.iter()
+        if _name(entry) in ("termEntry", "conceptEntry")
+    ]
+    languages = list(dict.fromkeys(itertools.chain.from_iterable(entries)))
+    if source is None and languages:
+        source = languages[0]
+    others = [language for language in languages if language != source]
+    if target is None and len(others) == 1:
+        target = others[0]
+    if source not in languages or target not in languages:
+        raise ValueError(
+            f"{path} has the languages {languages}. Choose two of them: "
+            "Glossary.read(path, source, target)."
+        )
+    for entry in entries:
+        if source in entry and target in entry:
+            yield from ((phrase, entry[target][0]) for phrase in entry[source])
+
+
+def _terms_by_language(entry: ElementTree.Element) -> dict[str, list[str]]:
+    """The terms of an entry by language, the preferred one first."""
+    found: dict[str, list[str]] = {}
+    for part in entry:
+        if _name(part) in ("langSet", "langSec"):
+            terms = ["".join(x.itertext()).strip() for x in part.iter() if _name(x) == "term"]
+            if terms:
+                found.setdefault(part.get(_LANGUAGE, ""), []).extend(terms)
+    return found
+
+
+def _name(element: ElementTree.Element) -> str:
+    """The name of an element without its namespace."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

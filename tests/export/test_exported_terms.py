@@ -1,0 +1,102 @@
+"""Terms of exported searches: Keras, one ONNX file, two files and a SavedModel give the same."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import exports
+
+import keras_transformer as kt
+from keras_transformer.export import export_saved_model
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.runtime import Translator
+from keras_transformer.export.runtime.__main__ import main
+from keras_transformer.export.runtime.session import open_session
+
+SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
+FREE = kt.BeamSearch(5, 0.6)
+SOURCE = exports.source(rows=7, length=7)
+TERMS = np.random.default_rng(2).integers(4, exports.VOCAB, (7, 2, 3)).astype("int32")
+TERMS *= (
+    np.arange(3) < np.array([[3, 1], [0, 0], [2, 3], [1, 0], [1, 1], [3, 2], [2, 0]])[..., None]
+)
+
+
+def folder(layout="loop"):
+    return exports.artefact(SEARCH, layout=layout)
+
+
+def same(found, expected):
+    np.testing.assert_array_equal(found[0], expected.ids)
+    np.testing.assert_allclose(found[1], expected.scores, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["loop", "steps"])
+def test_onnx_gives_what_keras_gives(layout):
+    model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
+    names = ["token_ids", "scores"]
+    for rows in (slice(0, 7), slice(2, 3), slice(0, 0)):
+        inputs = {"source_ids": SOURCE[rows], "terms": TERMS[rows]}
+        expected = SEARCH(model, SOURCE[rows], exports.MAX_LENGTH, terms=TERMS[rows])
+        same(session.run(names, inputs), expected)
+    for ids, term in zip(SEARCH(model, SOURCE, 11, terms=TERMS).ids.numpy(), TERMS, strict=True):
+        assert all(set(term[term > 0]) <= set(row) for row in ids)
+    expected = FREE(model, SOURCE, exports.MAX_LENGTH)
+    for more in ({}, {"terms": np.zeros([1, 0, 0], np.int32)}, {"terms": 0 * TERMS}):
+        same(session.run(names, {"source_ids": SOURCE, **more}), expected)
+
+
+@pytest.mark.full
+def test_saved_models_take_terms(tmp_path):
+    options = {"max_length": exports.MAX_LENGTH, "verbose": False}
+    model = exports.shared_model()
+    export_saved_model(model, tmp_path / "saved", exports.tokenizer(), SEARCH, **options)
+    search = tf.saved_model.load(tmp_path / "saved").signatures["search_with_options"]
+    inputs = {"source_ids": tf.constant(SOURCE), "terms": tf.constant(TERMS)}
+    for name in set(search.structured_input_signature[1]) - set(inputs):
+        inputs[name] = tf.constant(
+            {**SEARCH.call_inputs, "max_length": np.array([11], "int32")}[name]
+        )
+    expected = SEARCH(model, SOURCE, exports.MAX_LENGTH, terms=TERMS)
+    found = search(**inputs)
+    same((found["token_ids"], found["scores"]), expected)
+
+
+LINES = ["a man 's hat , red .", "", "the Dog  runs", "two words"]
+
+
+def test_translations_contain_terms_and_those_of_a_glossary(tmp_path, monkeypatch, capfdbinary):
+    translator = Translator(folder(), threads=1)
+    free = Translator(exports.artefact(FREE), threads=1).translate(LINES)
+    assert translator.translate(LINES) == translator.translate(LINES, terms=[[]] * 4) == free
+    assert translator.translate(LINES, terms=[]) == free
+    found = translator.translate(LINES, terms=[["hat", "red"], [], [], ["dog"]])
+    assert all(word in found[0] for word in ("hat", "red")) and "dog" in found[3]
+    assert found[1:3] == free[1:3]
+    for_all = translator.translate(LINES, terms=["two"])
+    assert all("two" in text for text in (for_all[0], *for_all[2:]))
+
+    (tmp_path / "words.tsv").write_text("the dog\tein mann\nred\tdog\n", encoding="utf-8")
+    found = translator.translate(LINES, glossary=tmp_path / "words.tsv")
+    assert "dog" in found[0] and "ein mann" in found[2] and found[3] == free[3]
+    both = {"terms": [[], [], ["red"], []], "glossary": kt.Glossary.read(tmp_path / "words.tsv")}
+    streamed = list(translator.translate_stream(LINES, read_ahead=1, **both))
+    assert "ein mann" in streamed[2] and "red" in streamed[2]
+
+    (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
+    flags = ["--quiet", "--terms", "two", "--glossary", str(tmp_path / "words.tsv")]
+    with open(tmp_path / "in.txt", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert main([str(folder()), *flags]) == 0
+    written = capfdbinary.readouterr().out.decode().splitlines()
+    assert "two" in written[0] and "dog" in written[0] and "ein mann" in written[2]
+
+
+def test_terms_that_cannot_be_written_are_errors_of_their_line():
+    translator = Translator(folder(), threads=1)
+    results = translator.n_best(LINES[2:], terms=[["a man 's hat , red . a man 's hat"], ["dog"]])
+    assert "do all terms fit into max_length?" in results[0].error
+    assert results[1].error is None
+    with pytest.raises(ValueError, match="no pieces for the term ''"):
+        translator.translate(LINES, terms=[""])
+    with pytest.raises(ValueError, match="'terms' was passed, but .* takes the options"):
+        Translator(exports.artefact(FREE), threads=1).translate(LINES, terms=["dog"])
