@@ -189,7 +189,7 @@ def test_an_imported_model_trains_saves_and_loads(origin, tmp_path):
 def test_one_command_writes_the_export(origin, tmp_path):
     out = tmp_path / "out"
     command = ["whisper", str(origin.folder), str(out), "--export", "onnx", "--quiet"]
-    assert main([*command, "--precision", "weight_int8", "--max-length", "7"]) == 0
+    assert main([*command, "--max-length", "7"]) == 0
     session = exports.session(out)
     assert isinstance(session, onnxruntime.InferenceSession)
     inputs = {value.name: value.shape[1:] for value in session.get_inputs()}
