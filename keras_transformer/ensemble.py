@@ -45,7 +45,7 @@ class Ensemble(DistributedModel):
             shares their weights.
         **kwargs: `name` and `trainable`.
 
-    Call arguments: those of the members.
+    Call arguments: the same as of each member.
 
     Returns:
         (B, T, V) float32, the log of the mean probabilities. As logits they give the same
@@ -72,7 +72,7 @@ class Ensemble(DistributedModel):
         inputs = keras.tree.map_structure(
             lambda x: keras.Input(x.shape[1:], dtype=x.dtype, name=x.name), models[0].input
         )
-        # One layer, because the layers of a functional model need names of their own.
+        # One layer, because the layers of a functional model need different names.
         average = MeanProbabilities(models, name="members")
         super().__init__(inputs=inputs, outputs=average(inputs), **kwargs)
         self.models: list[CachedDecoding] = models
@@ -86,7 +86,7 @@ class Ensemble(DistributedModel):
 
     @property
     def target_vocab_size(self) -> int | None:
-        """The number of ids of a target vocabulary of its own."""
+        """The number of ids of a separate target vocabulary, or `None`."""
         return getattr(self.models[0], "target_vocab_size", None)
 
     @property

@@ -168,7 +168,7 @@ class StepsSession:
         return [found[name] for name in names]
 
     def stream(self, inputs: Mapping[str, Array]) -> Iterator[SearchState]:
-        """Yields the state after each step. Inputs are those of `run`.
+        """Yields the state after each step. Takes the inputs of `run`.
 
         The caller decides when the next step runs. Other calls, in the same thread too, do not
         change the state: its buffers are not among those that are kept.

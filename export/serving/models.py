@@ -231,7 +231,7 @@ class Models:
     ) -> AsyncGenerator[Any]:
         """Yields a `StreamPart` after each step of the model, then the `Generation`.
 
-        Close the iterator to end the work. Arguments are those of `answer`.
+        Close the iterator to end the work. Takes the arguments of `answer`.
         """
         parts: asyncio.Queue[Any] = asyncio.Queue()
         answering = asyncio.ensure_future(
