@@ -122,7 +122,7 @@ class OptionReader:
 def terms_of_lines(
     lines: Iterable[str | bytes], glossary: Glossary | StrPath, given: Iterable[Any] | None = None
 ) -> Iterator[list[str]]:
-    """The terms of each line: those of a glossary after those that were given.
+    """The terms of each line: first the given ones, then those of a glossary.
 
     Args:
         lines: iterable of str, or of bytes in UTF-8.

@@ -1,6 +1,6 @@
 """Transcribes sound files of any length with a Whisper model, window by window.
 
-The procedure is that of OpenAI's `transcribe` (arXiv 2212.04356, section 4.5). A window of 30
+It follows OpenAI's `transcribe` (arXiv 2212.04356, section 4.5). A window of 30
 seconds is decoded. The times that the model writes divide it into segments, and the next window
 starts where the last complete segment ends.
 

@@ -1,6 +1,6 @@
 """Times of words, from the attention of the decoder to the sound.
 
-The procedure is that of OpenAI's Whisper. Some heads of the cross-attention follow the sound. Their
+It follows OpenAI's Whisper. Some heads of the cross-attention follow the sound. Their
 weights are normalised over the tokens, smoothed over time and averaged. The path of the largest sum
 that goes forward in both tokens and time gives each token a time (dynamic time warping).
 
@@ -196,7 +196,7 @@ def place_words(
     last_end: float,
     tokens: SpeechTokens,
 ) -> list[TimedPart]:
-    """Gives each segment its words, and its times those of its first and last word.
+    """Gives each segment its words, and moves its times to its first and last word.
 
     Args:
         parts: segments in seconds from the start of the file.

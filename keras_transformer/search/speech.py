@@ -233,7 +233,7 @@ class SpeechSearch(BeamSearch):
         return result._replace(word_attention=attention, word_scores=scores)
 
     def _start_scores(self, log_probs: Tensor) -> Tensor:
-        """The log-probabilities (B, K) of the start tokens among those of all (B, V)."""
+        """The log-probabilities (B, K) of the start tokens, from all log-probabilities (B, V)."""
         size = log_probs.shape[-1]
         if max(self.start_tokens) >= size:
             raise ValueError(

@@ -37,7 +37,7 @@ class Terms(Rule):
     A term counts wherever its tokens follow each other. Terms may overlap: a term that is a part of
     another term, or that is given twice, needs to occur once. If a hypothesis breaks off a term,
     the term starts again; the last tokens may be its beginning. The tokens of a prompt do not
-    count, those of `target_prefix` do. Scores stay those of the model.
+    count; tokens of `target_prefix` do. Scores do not change.
 
     A hypothesis is dropped if the rest of its unmet terms does not fit into `max_length`. If all
     terms of a sentence have more than `max_length` tokens together, or if another constraint
