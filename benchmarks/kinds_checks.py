@@ -17,6 +17,7 @@ from keras_transformer import export
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison
+from keras_transformer.export.runtime.session import session_options
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
 GENERATED = 12  # most tokens that a search generates
@@ -104,8 +105,11 @@ class Kind:
             samples=self._samples(),
             verbose=False,
         )
-        providers = ["CPUExecutionProvider"]
-        session = onnxruntime.InferenceSession(path / signature.MODEL_FILE, providers=providers)
+        session = onnxruntime.InferenceSession(
+            path / signature.MODEL_FILE,
+            session_options(threads=None, arena=True, spinning=True),
+            providers=["CPUExecutionProvider"],
+        )
         names = [output.name for output in session.get_outputs()]
         return lambda case: dict(zip(names, session.run(names, case), strict=True))
 
