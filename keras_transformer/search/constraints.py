@@ -162,9 +162,17 @@ def constrain(
     """One step of all constraints, one after the other; returns the logits and their states."""
     logits, after = tf.cast(logits, tf.float32), []
     for constraint, state, facts in zip(constraints, states, known, strict=True):
-        logits, state = constraint.step(logits, past, state, facts)
+        new = constraint.step(logits, past, state, facts)
+        logits, state = tf.nest.map_structure(_with_static_shape, new, (logits, state))
         after.append(state)
     return logits, tuple(after)
+
+
+def _with_static_shape(new: Tensor, old: Tensor) -> Tensor:
+    """A new tensor with the static shape of the old one, which the loop requires."""
+    new = tf.convert_to_tensor(new)
+    new.set_shape([None, *old.shape[1:]])
+    return new
 
 
 def check_constraints(constraints: Sequence[Any], options: Sequence[str]) -> None:

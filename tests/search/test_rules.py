@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import exports
 from helpers.published import torch, transformers
 
 import keras_transformer as kt
@@ -230,3 +231,20 @@ def test_searches_are_those_of_ctranslate2(engines, width, rule, call, theirs):
     ours, free = ([row[row > 0].tolist() for row in rows] for rows in (ours, free))
     assert ours == found
     assert ours != free
+
+
+def test_a_prefix_and_a_minimum_for_each_sentence_trace_with_one_hypothesis():
+    """The state of the prefix lost its static width there, so that no graph was made."""
+    search = kt.GreedySearch(constraints=[kt.BiasedPrefix(0.7)], token_scores=True)
+    model = exports.tiny(num_layers=1)
+    spec = tf.TensorSpec([None, None], tf.int32)
+    lengths = tf.TensorSpec([None], tf.int32)
+    prefix = tf.constant([[7]])
+
+    @tf.function(input_signature=[spec, lengths])
+    def run(source_ids, min_length):
+        return search(model, source_ids, 5, min_length=min_length, biased_prefix=prefix)
+
+    source = exports.source(3)
+    expected = search(model, source, 5, min_length=np.full(3, 2), biased_prefix=prefix)
+    np.testing.assert_array_equal(run(source, np.full(3, 2)).ids, expected.ids)
