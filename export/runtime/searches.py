@@ -517,7 +517,8 @@ class Generator(SearchRunner):
 
         Args:
             prompt: str, or bytes in UTF-8.
-            seed, **options: as in `generate`.
+            seed: as in `generate`.
+            **options: as in `generate`.
             with_prompt: bool, whether the first part is the prompt, as in `Generation.full_text`:
                 then the space between both is right. Defaults to `False`.
 
