@@ -26,13 +26,14 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "sphinx_design",  # cards and grids
     "sphinx_gallery.gen_gallery",
 ]
 suppress_warnings = ["config.cache"]  # our scraper is a function, so the configuration is read anew
 exclude_patterns = ["gallery"]  # what sphinx-gallery makes of it is in auto_gallery
 
 # Markdown
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3  # [text](page.md#heading)
 
 # Docstrings: Keras' sections, single backticks for code and for names of this package.

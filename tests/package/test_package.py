@@ -195,6 +195,7 @@ SMALLER = {
     "range(0, 10_000, 3)": "range(300)",
     "vocab_size=8000": "vocab_size=300",
     "epochs=20": "epochs=1",
+    "epochs=10": "epochs=1",
     "num_layers=4": "num_layers=1",
 }
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
