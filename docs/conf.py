@@ -20,6 +20,8 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_copy_source = False
+html_baseurl = "https://keras-transformer-onnx.readthedocs.io/en/latest/"
+sitemap_url_scheme = "{link}"  # without language and version, which the base has
 
 extensions = [
     "myst_parser",
@@ -27,6 +29,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",  # cards and grids
+    "sphinx_llms_txt",  # llms.txt, the pages as one text for language models
+    "sphinx_sitemap",
     "sphinx_gallery.gen_gallery",
 ]
 suppress_warnings = ["config.cache"]  # our scraper is a function, so the configuration is read anew

@@ -225,3 +225,16 @@ def test_readme_code_runs(tmp_path):
 def test_the_first_example_of_the_readme_prints_what_it_says(tmp_path):
     expected = PYTHON[0].splitlines()[-1].removeprefix("# ")
     assert guides.run(PYTHON[0], tmp_path).splitlines()[-1] == expected
+
+
+def test_the_lock_files_of_images_have_the_versions_of_the_constraints():
+    def versions(path):
+        pins = re.findall(r"^([\w.-]+)==(\S+)", path.read_text("utf-8"), re.MULTILINE)
+        return {name.replace("_", "-").lower(): version for name, version in pins}
+
+    constraints = versions(ROOT / "constraints.txt")
+    for path in (ROOT / "docker").glob("*.lock"):
+        locked = versions(path)
+        assert "onnxruntime" in {name.removesuffix("-gpu") for name in locked}
+        assert {n: v for n, v in locked.items() if constraints.get(n, v) != v} == {}
+        assert {"numpy", "sentencepiece"} <= locked.keys() & constraints.keys()
