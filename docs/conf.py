@@ -19,6 +19,7 @@ html_show_copyright = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["accessible.js"]
 html_show_sourcelink = False
 html_baseurl = "https://keras-transformer-onnx.readthedocs.io/en/latest/"
 sitemap_url_scheme = "{link}"  # without language and version, which the base has
