@@ -46,3 +46,12 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
     command += ["--count", str(count), "--searches", str(searches)]
     done = subprocess.run(command, capture_output=True, text=True)  # forks: no TensorFlow before
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.full
+def test_damaged_files_are_refused_or_read():
+    pytest.importorskip("tokenizers")
+    command = [sys.executable, str(FUZZER.with_name("readers.py")), "--seed", "1"]
+    done = subprocess.run([*command, "--count", "3000"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("| glossary |") == 2  # the row, and the row in the whole table
