@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import re
 import resource
 import signal
 import sys
@@ -31,6 +30,7 @@ import common  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tokenizers  # noqa: E402
+from damage import LINES, damaged  # noqa: E402
 from helpers import artefacts, bergamot_model  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 from support.marian_writer import write_model  # noqa: E402
@@ -48,21 +48,15 @@ from keras_transformer.training.checkpoints import read_checkpoint, write_checkp
 WRONG = ("unclear error", "changed content", "crash", "hang")
 OUTCOMES = ("refused", "read", *WRONG)
 CHUNK, SECONDS, MEMORY = 250, 20, 2 * 2**30  # cases of a process; limits of a case
-EXTREMES = [0, 1, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1]
-TOKENS = ["-1", "0", "1e999", "NaN", "null", "true", '"x"', "[]", "{}", "9" * 40, '"\\ud800"']
-
-
-def tokenizer():
-    return kt.Tokenizer.train([f"{a} {b}" for a in "abcdefgh" for b in "xyz"], vocab_size=272)
 
 
 def artefact(folder):
-    artefacts.write(folder, tokenizer())
+    artefacts.write(folder, kt.Tokenizer.train(LINES, vocab_size=272))
     return read_artefact
 
 
 def sentencepiece(folder):
-    tokenizer().save(folder / "tokenizer.model")
+    kt.Tokenizer.train(LINES, vocab_size=272).save(folder / "tokenizer.model")
     return lambda folder: kt.Tokenizer.load(folder / "tokenizer.model")
 
 
@@ -148,42 +142,6 @@ READERS = {
     )
 }
 RARE = {"keras_model": 0.01, "artefact": 0.05}  # slow ones: their part of all cases
-
-
-def damaged(data, random, is_text):
-    """Bytes with one or two changes."""
-    data = bytearray(data)
-    for _ in range(random.integers(1, 3)):
-        size = len(data)
-        place, other = sorted(random.integers(0, size + 1, 2))
-        # Bits are frequent, and so are values of a text, which is then still of its format.
-        kind = 7 if is_text and random.random() < 0.8 else max(0, random.integers(-3, 8))
-        if kind == 0:  # bits
-            for at in random.integers(0, max(1, size), random.integers(1, 9)) if size else ():
-                data[at] ^= 1 << random.integers(0, 8)
-        elif kind == 1:  # a number
-            width = int(random.choice([1, 2, 4, 8]))
-            value = int(random.choice(len(EXTREMES)))
-            number = EXTREMES[value] % 256**width
-            data[place : place + width] = number.to_bytes(width, "little")
-        elif kind == 2:
-            del data[place:]
-        elif kind == 3:
-            del data[place : min(other, place + 64)]
-        elif kind == 4:
-            data[place:place] = random.bytes(random.integers(1, 40))
-        elif kind == 5:
-            data[place:place] = data[place : min(other, place + 64)]
-        elif kind == 6:
-            data[place : place + 8] = random.bytes(8)
-        else:  # a value of a text
-            values = list(
-                re.finditer(rb"-?\d+(\.\d+)?|\"[^\"]*\"|true|false|null|(?<=>)[^<]+", data)
-            )
-            if values:
-                value = values[random.integers(0, len(values))]
-                data[value.start() : value.end()] = str(random.choice(TOKENS)).encode()
-    return bytes(data)
 
 
 def judge(kind, read, samples, seed, index, folder):
