@@ -15,6 +15,7 @@ import sys
 import archive_rows
 import browser
 import common
+import fuzz_rows
 import kinds
 import kinds_speed
 import layers
@@ -188,6 +189,10 @@ TABLES = {
     "archive-speed": lambda: measured_by_machine("archive", "speed", archive_rows.speed_table),
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
+    "fuzz-models": lambda: measured("fuzz_models", fuzz_rows.outcomes),
+    "fuzz-refusals": lambda: fuzz_rows.refusals(read("fuzz_models")),
+    "fuzz-protocols": lambda: measured("fuzz_protocols", fuzz_rows.outcomes),
+    "fuzz-readers": lambda: measured("fuzz_readers", fuzz_rows.outcomes),
     "kinds": lambda: measured("kinds", lambda report: kinds.table(report["rows"])),
     "kinds-speed": lambda: measured(
         "kinds_speed", lambda report: kinds_speed.table(report["rows"])

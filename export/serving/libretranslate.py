@@ -101,6 +101,8 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
         raise Invalid("alternatives is how many more translations are asked for.")
     models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
     try:
+        for text in texts:
+            text.encode("utf-8")  # half a surrogate pair cannot be written back
         parts = [parts_of(text) for text in texts]
     except ValueError as error:
         raise Invalid(f"q is not of this format: {error}") from error

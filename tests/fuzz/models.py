@@ -178,6 +178,29 @@ def share(records, outcome):
     return outcomes.count(outcome) / max(1, len(outcomes))
 
 
+def reasons(records):
+    """How many cases were refused, by the beginning of the error."""
+    return collections.Counter(
+        re.sub(r"['\"\[(].*|\d+", "", record["told"])[:90]
+        for record in records
+        if record["outcome"] == "refused"
+    )
+
+
+def write_report(records, path):
+    """Writes the tables as JSON, for the documentation."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+    import common
+
+    report = common.head(argparse.Namespace(threads=1))
+    report["seeds"] = sorted({record["seed"] for record in records})
+    report["rows"] = {
+        f"{kind}s": collections.Counter(r["outcome"] for r in records if r["kind"] == kind)
+        for kind in sorted({record["kind"] for record in records})
+    }
+    common.write({**report, "refused": reasons(records)}, path)
+
+
 def table(records):
     """Outcomes by kind, and refusals by reason, in Markdown."""
     kinds = sorted({record["kind"] for record in records})
@@ -188,13 +211,8 @@ def table(records):
         "",
         f"{share(records, EXCUSED):.1%} {EXCUSED}, {share(records, 'refused'):.1%} refused",
     ]
-    reasons = collections.Counter(
-        re.sub(r"['\"\[(].*|\d+", "", record["told"])[:90]
-        for record in records
-        if record["outcome"] == "refused"
-    )
     lines += ["", "| refused because | cases |", "| --- | --- |"]
-    lines += [f"| {reason} | {cases} |" for reason, cases in reasons.most_common()]
+    lines += [f"| {reason} | {cases} |" for reason, cases in reasons(records).most_common()]
     for record in records:
         if record["outcome"] in (*WRONG, NOTHING, EXCUSED):
             lines += ["", *(f"{name}: {value}" for name, value in record.items())]
@@ -208,6 +226,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="index of one case; a search's begins with s")
     parser.add_argument("--out", type=pathlib.Path, help="JSON lines, one a case; continued")
+    parser.add_argument("--report", type=pathlib.Path, help="JSON: the tables, of all of --out")
     parser.add_argument("--limit", type=float, default=300, help="seconds a case may take")
     given = parser.parse_args()
     if given.only:
@@ -228,6 +247,8 @@ def main():
             with given.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(records[-1]) + "\n")
     print(table(records))
+    if given.report:
+        write_report(records, given.report)
     wrong = any(record["outcome"] in WRONG for record in records)
     sys.exit(wrong or share(records, EXCUSED) > MOST_EXCUSED)
 

@@ -220,6 +220,9 @@ def test_libretranslate_refuses_to_detect_and_other_content(running):
     status, _, answer = running.request("POST", "/translate", "q", {"Content-Type": "text/csv"})
     assert status == 415 and b"application/json" in answer
     form = {"Content-Type": "application/x-www-form-urlencoded"}
+    half = '{"q": ["\\ud800"], "source": "en", "target": "de"}'  # no letter, so not translated
+    status, _, answer = running.request("POST", "/translate", half, JSON)
+    assert status == 400 and b"surrogates" in answer
     status, _, answer = running.request("POST", "/translate", "q=%ff&source=en&target=de", form)
     assert status == 400 and b"form cannot be read" in answer
 
