@@ -44,6 +44,18 @@ CALL_OPTIONS: Mapping[str, CallOption] = {
 }
 
 
+# The call arguments of this package's constraints.
+CONSTRAINT_INPUTS = (
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "forbidden_words",
+    "biased_prefix",
+    "prefix_bias",
+    "terms",
+    "glossary",
+)
+
+
 def check_number(
     value: Any, name: str, kind: type, lowest: float, highest: float = math.inf
 ) -> None:
