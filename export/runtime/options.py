@@ -120,17 +120,20 @@ class OptionReader:
 
 
 def terms_of_lines(
-    lines: Iterable[str | bytes], glossary: Glossary | StrPath, given: Iterable[Any] | None = None
+    lines: Iterable[str | bytes],
+    glossary: Glossary | Mapping[str, str] | StrPath,
+    given: Iterable[Any] | None = None,
 ) -> Iterator[list[str]]:
     """The terms of each line: first the given ones, then those of a glossary.
 
     Args:
         lines: iterable of str, or of bytes in UTF-8.
-        glossary: `Glossary`, or the path of a file.
+        glossary: `Glossary`, a mapping from source to target phrases, or the path of a file.
         given: terms for all lines, or a list of terms for each. Defaults to `None`: none.
     """
     if not isinstance(glossary, Glossary):
-        glossary = Glossary.read(glossary)
+        is_mapping = isinstance(glossary, Mapping)
+        glossary = Glossary(glossary) if is_mapping else Glossary.read(glossary)
     given = [] if given is None else given
     by_line = given if _depth(given) > 1 else itertools.repeat(given)
     for line, terms in zip(lines, by_line, strict=False):
