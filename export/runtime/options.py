@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, check_option
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
@@ -103,11 +103,12 @@ class OptionReader:
             raise TypeError(f"`{name}` must be a number, got {shorten(value)}.")
         if self._entries[name]["dtype"] == "int32" and not isinstance(value, int):
             raise TypeError(f"`{name}` must be an integer, got {shorten(value)}.")
-        if name in CALL_OPTIONS:
+        if name in CALL_OPTIONS or name in CONSTRAINT_OPTIONS:
             check_option(name, value)
         most = self._entries[name]["default"]
-        if name in ("beam_width", "top_k") and most and not 1 <= value <= most:
-            raise ValueError(f"`{name}` must be from 1 to {most}, as exported, got {value}.")
+        least = {"beam_width": 1, "top_k": 1, "no_repeat_ngram_size": 0}.get(name)
+        if least is not None and most and not least <= value <= most:
+            raise ValueError(f"`{name}` must be from {least} to {most}, as exported, got {value}.")
 
     def _ids(self, name: str, value: Any) -> list[int]:
         """The tokens of a text."""

@@ -6,32 +6,30 @@ the log are applied here, and so are the same for every protocol.
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
-from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_INPUTS
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.signature import MOST_SEED, SEED
-from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
 from keras_transformer.export.serving.limits import Limits, on_thread_if_large
-from keras_transformer.export.serving.line_queue import ByLine, LineQueue, Lines, Options, Receive
+from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.pools import Pool
 from keras_transformer.export.serving.refusals import (
-    Invalid,
     Late,
     Refusal,
     Unavailable,
     Unknown,
 )
 from keras_transformer.export.serving.request_log import Record
-from keras_transformer.text.glossary import Glossary
+from keras_transformer.export.serving.request_options import (
+    GLOSSARY,
+    checked_options,
+    with_terms,
+)
 
-GLOSSARY = "glossary"
 logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 
 
@@ -91,29 +89,7 @@ class Model:
                 for each of them. Defaults to `None`: the number is not known, so one value holds
                 for all lines.
         """
-        known, options = self.description.options, {}
-        for name, value in values.items():
-            if value is None:
-                continue
-            if name == SEED:
-                options[name] = self._checked_seed(value)
-            elif name == GLOSSARY and "terms" in known:
-                options[name] = _glossary(value)
-            elif name in known:
-                options[name] = _option(name, value, *known[name], lines)
-            elif name in CALL_OPTIONS or name in CONSTRAINT_INPUTS:
-                has = ", ".join(known) or "none"
-                raise Invalid(f"{self.name} does not take {name}. Its options are: {has}.")
-        return options
-
-    def _checked_seed(self, value: object) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
-            value = int(value)
-        if not self.description.samples:
-            raise Invalid(f"{self.name} draws no random numbers: leave out the seed.")
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SEED:
-            raise Invalid(f"The seed must be an integer from 0 to {MOST_SEED}.")
-        return value
+        return checked_options(self.name, self.description, values, lines)
 
 
 class Models:
@@ -224,7 +200,7 @@ class Models:
         """
         if options and GLOSSARY in options:
             size = sum(map(len, items))
-            options = await on_thread_if_large(size, _with_terms, items, options)
+            options = await on_thread_if_large(size, with_terms, items, options)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)
@@ -260,53 +236,3 @@ class Models:
             yield result
         finally:
             answering.cancel()
-
-
-def _option(name: str, value: Any, dtype: str, rank: int, lines: int | None) -> Any:
-    """Returns an option of a request: for all lines, or as `ByLine`."""
-    if isinstance(value, str) and value.startswith("["):  # gRPC and addresses have no lists
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
-    inner = value[0] if isinstance(value, list) and value else None
-    if rank and (isinstance(inner, list) or rank < 3 and isinstance(value, list)):
-        if lines is None:
-            raise Invalid(f"{name} has one value for all lines here, not one for each line.")
-        if len(value) != lines:
-            raise Invalid(f"{name} has {len(value)} values, and the request has {lines} lines.")
-        return ByLine(_value(name, one, dtype, rank) for one in value)
-    return _value(name, value, dtype, rank)
-
-
-def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
-    """Returns an option of a line: a number, a text, or a list of texts."""
-    if rank > 1:
-        texts = value if isinstance(value, list) else [value]
-        if (rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
-            raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
-        return texts[0] if rank == 2 else texts
-    kind = int if dtype.startswith("int") else float
-    try:
-        number = kind(value) if isinstance(value, (str, int, float)) else None
-    except (ValueError, OverflowError):
-        number = None
-    if isinstance(value, bool) or number is None or not (isinstance(value, str) or number == value):
-        raise Invalid(f"{name} is {'an integer' if kind is int else 'a number'}.")
-    return number
-
-
-def _glossary(value: Any) -> Glossary:
-    """The glossary of a request: an object of target phrases by source phrase, or its JSON."""
-    try:
-        entries = json.loads(value) if isinstance(value, str) else value
-        if isinstance(entries, dict) and all(isinstance(x, str) for x in entries.values()):
-            return Glossary(entries)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"{GLOSSARY} cannot be read: {error!s:.200}") from error
-    raise Invalid(f"{GLOSSARY} is an object of target phrases by source phrase.")
-
-
-def _with_terms(items: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with terms of each line, in place of a glossary."""
-    options = dict(options)
-    found = terms_of_lines(items, options.pop(GLOSSARY), options.get("terms"))
-    return options | {"terms": ByLine(found)}
