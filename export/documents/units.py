@@ -105,6 +105,8 @@ class Unit:
         """Ends the innermost element."""
         element = self._open.pop()
         element.closing, element.stop = markup, len(self.text)
+        if self._run and element.start == element.stop and not element.children:
+            self._run.append(element)
 
     def close(self) -> None:
         """Ends the unit: white space at its end leaves the text."""

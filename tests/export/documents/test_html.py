@@ -138,6 +138,7 @@ def test_placeholders_come_back(text):
         "<p>a <code>x</code><kbd>y</kbd>b</p>",
         "<p>a <u><code>x</code></u>b</p>",
         "<p>see {x}{y}. And {x}.</p>",
+        "<p>a <img><b></b><i><u></u></i>b</p>",
     ],
 )
 def test_words_stay_together_with_what_touches_them(document):
