@@ -106,7 +106,7 @@ def test_options_of_a_call_are_those_of_python(node_folder):
         {"max_length": 4, "min_length": 3},
         {"max_length": [3, 5, 2, 7, 4, 3, 6], "beam_width": 2, "length_penalty": 1.5},
         {"target_prefix": "the dog", "repetition_penalty": 1.7},
-        {"target_prefix": ["the", "", "a man", "", "", "red", ""], "forbidden_words": ["the", "a"]},
+        {"target_prefix": ["the", "", "a man", "", "", "red", ""], "forbidden_words": ["dog"]},
         {"terms": ["hat"]},
         {"terms": terms, "max_length": 9},
         {"terms": [[]] * 7},
