@@ -192,7 +192,7 @@ def terms_table(report):
 
 
 TABLES = {
-    "tasks": task_rows.tasks_table,
+    "tasks": task_rows.task_cards,
     **{
         f"task {name}": lambda path=path: task_rows.task_table(path)
         for name, path in task_rows.TASKS.items()
