@@ -177,6 +177,21 @@ def bergamot_table(report):
     return workers.table(heads, rows)
 
 
+def terms_table(report):
+    heads = ["search", "terms", "written without", "written", "BLEU", "ms", "ms alone"]
+    free, none = report["free"], report["no terms"]
+    rows = [
+        ["no constraint", None, None, None, free["bleu"], free["ms"], free["ms alone"]],
+        ["`Terms`, none passed", None, None, None, free["bleu"], none["ms"], none["ms alone"]],
+    ]
+    for name, part in report["sets"].items():
+        shares = [f"{part[key]:.1%}" for key in ("without terms", "present")]
+        numbers = [part[key] for key in ("bleu", "ms", "ms alone")]
+        rows.append([f"`Terms`, {name}", part["terms"], *shares, *numbers])
+    equal = f"Without terms, {none['equal']} of {report['sentences']} translations are equal."
+    return f"{workers.table(heads, rows)}\n\n{equal}"
+
+
 TABLES = {
     "tasks": task_rows.task_cards,
     **{
@@ -208,6 +223,7 @@ TABLES = {
     "serving-random": lambda: measured(
         "serving_random", lambda report: serving.table(report["rows"])
     ),
+    "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
     "web": lambda: measured("web", browser.table),
 }

@@ -44,6 +44,17 @@ CALL_OPTIONS: Mapping[str, CallOption] = {
 }
 
 
+# The same for the arguments of this package's constraints. Rank 3: words of each sentence.
+CONSTRAINT_OPTIONS: Mapping[str, CallOption] = {
+    "no_repeat_ngram_size": CallOption("int32", 0, 0),
+    "repetition_penalty": CallOption("float32", 0, _ABOVE_0),
+    "forbidden_words": CallOption("int32", 3, 0),
+    "biased_prefix": CallOption("int32", 2, 0),
+    "prefix_bias": CallOption("float32", 0, 0, 1 - 2.0**-24),
+    "terms": CallOption("int32", 3, 0),
+}
+
+
 def check_number(
     value: Any, name: str, kind: type, lowest: float, highest: float = math.inf
 ) -> None:
@@ -57,7 +68,7 @@ def check_number(
 
 def check_option(name: str, value: Any) -> None:
     """Raises `TypeError` or `ValueError` unless a number fits to the option `name`."""
-    option = CALL_OPTIONS[name]
+    option = CALL_OPTIONS[name] if name in CALL_OPTIONS else CONSTRAINT_OPTIONS[name]
     kind = numbers.Integral if option.dtype == "int32" else numbers.Real
     highest = min(option.highest, 2**31 - 1) if option.dtype == "int32" else option.highest
     check_number(value, name, kind, option.lowest, highest)

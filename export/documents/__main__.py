@@ -26,6 +26,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", "-o", required=True, help="the new file; a folder for several")
     parser.add_argument("--format", choices=list(FORMATS), help="defaults to the file's suffix")
     parser.add_argument("--language", default="en", help="source language (ISO 639-1)")
+    parser.add_argument(
+        "--glossary",
+        help="TSV or TBX: the target phrase must be in a sentence with the source phrase",
+    )
     parser.add_argument("--threads", type=int, help="threads of a batch")
     return parser.parse_args(arguments)
 
@@ -36,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     output = pathlib.Path(args.output)
     try:
         translator = Translator(args.artefact, threads=args.threads)
-        documents = DocumentTranslator(translator, args.language)
+        options = {"glossary": args.glossary} if args.glossary else {}
+        documents = DocumentTranslator(translator, args.language, **options)
         for path in map(pathlib.Path, args.documents):
             inside = len(args.documents) > 1 or output.is_dir()
             translate_file(documents, path, output / path.name if inside else output, args.format)

@@ -3,11 +3,13 @@
 A document is a sequence of parts: strings, which stay as they are, and units, which are translated.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from keras_transformer.export.documents.sentences import split_sentences
 from keras_transformer.export.documents.units import Unit, has_letters, words
+from keras_transformer.text.glossary import Glossary
 
 Parts: TypeAlias = Sequence[str | Unit]
 
@@ -32,7 +34,7 @@ class SentenceTranslator(Protocol):
         """One `AlignedText` for each sentence, in order."""
 
 
-def aligned(translator: Any) -> SentenceTranslator:
+def aligned(translator: Any, options: Mapping[str, Any]) -> SentenceTranslator:
     """A `SentenceTranslator` from a `Translator`.
 
     A model that was exported without `alignments=True` gives no alignment. The words of source and
@@ -40,10 +42,11 @@ def aligned(translator: Any) -> SentenceTranslator:
 
     Args:
         translator: `keras_transformer.export.runtime.Translator`.
+        options: dict, options of its calls.
     """
 
     def translate(sentences: list[str]) -> list[AlignedText]:
-        results = translator.n_best(sentences)
+        results = translator.n_best(sentences, **options)
         return [aligned_text(*pair) for pair in zip(sentences, results, strict=True)]
 
     return translate
@@ -82,6 +85,12 @@ class DocumentTranslator:
         translate: `Translator`, or any other `SentenceTranslator`.
         language: str, the source language as an ISO 639-1 code. It decides where sentences
             end. Defaults to "en".
+        **options: options of `Translator.translate`, the same for all sentences. With `glossary`
+            an entry applies to each sentence with its source phrase. Not with another
+            `SentenceTranslator`.
+
+    Raises:
+        TypeError: options were passed without a `Translator`.
 
     Example:
 
@@ -95,9 +104,18 @@ class DocumentTranslator:
     '<p>A <b>RED</b> CAR.<br>HI {{name}}!</p>'
     """
 
-    def __init__(self, translate: Any, language: str = "en") -> None:
+    def __init__(self, translate: Any, language: str = "en", **options: Any) -> None:
         is_runner = hasattr(translate, "n_best")
-        self._translate: SentenceTranslator = aligned(translate) if is_runner else translate
+        if options and not is_runner:
+            raise TypeError(
+                f"{', '.join(options)}: options need a Translator, but {type(translate).__name__} "
+                "was passed. Pass a Translator, or leave them out."
+            )
+        if isinstance(options.get("glossary"), (str, os.PathLike)):  # read once, not for each call
+            options["glossary"] = Glossary.read(options["glossary"])
+        self._translate: SentenceTranslator = translate
+        if is_runner:
+            self._translate = aligned(translate, options)
         self.language: str = language
 
     def text(self, text: str) -> str:

@@ -38,6 +38,7 @@ class Element:
         opening, closing: str, written before and after the content.
         start, stop: int, the part of the unit's text that it encloses. Equal if it has no content.
         space_before, space_after: bool, whether white space surrounds an element without content.
+        is_prefix: bool, whether such an element touches the word after it, and none before it.
         children: list of `Element`, inside this one, in order.
     """
 
@@ -47,6 +48,7 @@ class Element:
     stop: int = 0
     space_before: bool = False
     space_after: bool = False
+    is_prefix: bool = False
     children: "list[Element]" = dataclasses.field(default_factory=list)
 
 
@@ -74,7 +76,8 @@ class Unit:
         self.text: str = ""
         self._escape = escape
         self._open = [Element()]
-        self._last: Element | None = None  # without content, at the end of the text
+        # Elements without content at the end of the text, with no white space between them.
+        self._run: list[Element] = []
 
     def add_text(self, text: str) -> None:
         """Adds text, in which placeholders become elements without content."""
@@ -87,9 +90,10 @@ class Unit:
 
     def add_opaque(self, markup: str) -> None:
         """Adds an element without content."""
-        position = len(self.text)
-        self._last = Element(markup, "", position, position, self.text.endswith(" "))
-        self._open[-1].children.append(self._last)
+        position, has_space = len(self.text), self.text.endswith(" ") and not self._run
+        element = Element(markup, "", position, position, space_before=has_space)
+        self._open[-1].children.append(element)
+        self._run.append(element)
 
     def open(self, markup: str) -> None:
         """Begins an element."""
@@ -101,6 +105,8 @@ class Unit:
         """Ends the innermost element."""
         element = self._open.pop()
         element.closing, element.stop = markup, len(self.text)
+        if self._run and element.start == element.stop and not element.children:
+            self._run.append(element)
 
     def close(self) -> None:
         """Ends the unit: white space at its end leaves the text."""
@@ -142,17 +148,27 @@ class Unit:
             here = last
         return "".join([*parts, self._escape(text[here:stop])])
 
+    def _is_alone(self, last: Element) -> bool:
+        """Whether no other element starts or ends where the last one of the run stands."""
+        here = self._open[-1]
+        before = here.children[-2:-1]
+        is_first = here.start < last.start and all(one.stop < last.start for one in before)
+        return here.children[-1:] == [last] and is_first
+
     def _add_plain(self, text: str) -> None:
         text = re.sub(f"[{SPACES}]+", " ", text)
-        last = self._last
-        if text and last and last.start == len(self.text):
+        if text and self._run:
+            last = self._run[-1]
             last.space_after = text.startswith(" ")
-            if last.space_before and not last.space_after and not text[0].isalnum():
+            is_prefix = self._run[0].space_before and not last.space_after
+            for element in self._run:
+                element.is_prefix = is_prefix
+            if is_prefix and not text[0].isalnum() and self._is_alone(last):
                 # "see {url}." becomes "see.", not "see ."
                 self.text = self.text.removesuffix(" ")
                 last.start = last.stop = len(self.text)
         if text:
-            self._last = None
+            self._run = []
         self.text += text.lstrip(" ") if self.text[-1:] in ("", " ") else text
 
 
@@ -188,7 +204,7 @@ class _Target:
             own = counts[id(child)] and [owner == id(child) for owner in owners]
             best = _best_run(own, free) if own else None
             if best is None:
-                position = self._position(child.start, first, last)
+                position = self._position(child, first, last)
                 self.spans[id(child)] = position, position
                 self.place(child.children, first, first)
                 continue
@@ -222,9 +238,14 @@ class _Target:
                 stop -= len(suffix)
         return start, max(start, stop)
 
-    def _position(self, place: int, first: int, last: int) -> int:
+    def _position(self, child: Element, first: int, last: int) -> int:
         """The character of the translation before which an element without content stands."""
+        place = child.start
         source = bisect.bisect_left(self._starts, place) - 1  # the last word that starts before it
+        if self._is_prefix(child, source + 1):
+            word = self._first.get(source + 1, last)
+            if first <= word < last:
+                return self.words[word][0]
         word = self._last.get(source, last)
         if first <= word < last:
             start, stop = self._source_words[source]
@@ -235,6 +256,13 @@ class _Target:
         if source < 0 or not self.words:
             return self.words[first][0] if first < len(self.words) else len(self._text)
         return self.words[min(max(last, 1), len(self.words)) - 1][1]
+
+    def _is_prefix(self, child: Element, source: int) -> bool:
+        """Whether an element without content belongs to the source word that starts there."""
+        is_start = self._starts[source : source + 1] == [child.start]
+        while child.children:
+            child = child.children[-1]
+        return is_start and child.is_prefix
 
     def _within(self, word: int, prefix: str, suffix: str) -> int:
         """The place in a word of the translation that has `prefix` before or `suffix` after it."""

@@ -8,20 +8,19 @@ servers.
 
 import argparse
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from keras_transformer.export.artefact.reader import read_task
-from keras_transformer.export.artefact.results import Translation
 from keras_transformer.export.artefact.signature import ALIGNMENTS
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
-from keras_transformer.export.runtime.lines import Format, format_result, in_one_line, iter_lines
+from keras_transformer.export.runtime.lines import Format, format_result, iter_lines, stream_line
 from keras_transformer.export.runtime.predictor import open_runner
 from keras_transformer.export.runtime.sound_command import add_options, given_options, transcribe
+from keras_transformer.text.glossary import Glossary
 
 # Options that only some tasks have. With other tasks they are an error.
 _TASKS = {
@@ -190,7 +189,7 @@ def _given(options: argparse.Namespace) -> list[str]:
 
 
 def _search_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of the search that were passed."""
+    """The options of the search that were passed. `_serve_lines` reads the glossary."""
     names = [
         flag[2:].replace("-", "_")
         for flag in (*_OPTIONS, "--forbidden-words", "--terms", "--glossary")
@@ -228,7 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress.say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        progress.say("interrupted; what was written so far is complete")
+        rest = (
+            "the last line is cut off" if options.stream else "what was written so far is complete"
+        )
+        progress.say(f"interrupted; {rest}")
         return 130
 
 
@@ -243,6 +245,8 @@ def _serve_lines(
                 f"{option} goes with the tasks {', '.join(_TASKS[option])}; this artefact's is "
                 f"{task!r}"
             )
+    if options.glossary is not None:
+        options.glossary = _glossary(options.glossary)
     with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints missing libraries
         runner = open_runner(
             options.folder, options.provider, threads=options.threads, workers=options.workers
@@ -258,7 +262,10 @@ def _serve_lines(
     results = runner.results(lines, options.seed, *sizes, **_search_options(options))
     if options.stream:
         runner.check_streams()
-        results = map(functools.partial(_stream_line, options, runner, target), lines)
+        search = _search_options(options)
+        if task == "generate":
+            search |= {"seed": options.seed, "with_prompt": options.with_prompt}
+        results = (stream_line(runner, line, target, search) for line in lines)
     line_format = Format(options.json, options.n_best, options.with_prompt, options.alignments)
     failed = 0
     for number, result in enumerate(results, 1):
@@ -274,22 +281,11 @@ def _serve_lines(
     return 1 if failed else 0
 
 
-def _stream_line(
-    options: argparse.Namespace, runner: Any, target: BinaryIO, line: bytes
-) -> Translation:
-    """Writes the text of a line, part by part; returns it, or why there is none."""
-    search = _search_options(options)
-    if runner.task == "generate":
-        search |= {"seed": options.seed, "with_prompt": options.with_prompt}
-    text = ""
+def _glossary(path: str) -> Glossary:
     try:
-        for part in runner.stream(line, **search):
-            target.write(in_one_line(text + part).removeprefix(in_one_line(text)).encode())
-            target.flush()
-            text += part
-    except ValueError as error:
-        return Translation(error=str(error))
-    return Translation((text,))
+        return Glossary.read(path)
+    except OSError as error:
+        raise ValueError(f"--glossary {path} cannot be read: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ All commands and services use these functions, so they treat unusual lines alike
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.results import as_json
+from keras_transformer.export.artefact.results import Translation, as_json
 
 # The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
@@ -105,6 +105,39 @@ def format_result(number: int, result: Any, options: Format) -> bytes:
         found = [details.pharaoh for details in result.details] or [""]
         rows = [f"{row}\t{pairs}" for row, pairs in zip(rows, found, strict=False)]
     return "".join(in_one_line(row) + "\n" for row in rows).encode("utf-8")
+
+
+def stream_line(
+    runner: Any, line: bytes, target: BinaryIO, options: Mapping[str, Any]
+) -> Translation:
+    """Writes the text of a line, part by part, without a newline at its end.
+
+    Args:
+        runner: `Translator` or `Generator`.
+        line: the input.
+        target: binary file.
+        options: of `runner.stream`.
+
+    Returns:
+        The text, or why there is none.
+    """
+    text = ""
+    try:
+        for part in runner.stream(line, **options):
+            target.write(in_one_line(text + part).removeprefix(in_one_line(text)).encode())
+            target.flush()
+            text += part
+    except ValueError as error:
+        return Translation(error=str(error))
+    except KeyboardInterrupt:
+        target.write(b"\n")
+        target.flush()
+        raise
+    except Exception as error:  # onnxruntime's errors have no common base below Exception
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        return Translation(error=f"onnxruntime failed: {error}")
+    return Translation((text,))
 
 
 def in_one_line(text: str) -> str:

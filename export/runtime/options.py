@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, check_option
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
@@ -103,11 +103,12 @@ class OptionReader:
             raise TypeError(f"`{name}` must be a number, got {shorten(value)}.")
         if self._entries[name]["dtype"] == "int32" and not isinstance(value, int):
             raise TypeError(f"`{name}` must be an integer, got {shorten(value)}.")
-        if name in CALL_OPTIONS:
+        if name in CALL_OPTIONS or name in CONSTRAINT_OPTIONS:
             check_option(name, value)
         most = self._entries[name]["default"]
-        if name in ("beam_width", "top_k") and most and not 1 <= value <= most:
-            raise ValueError(f"`{name}` must be from 1 to {most}, as exported, got {value}.")
+        least = {"beam_width": 1, "top_k": 1, "no_repeat_ngram_size": 0}.get(name)
+        if least is not None and most and not least <= value <= most:
+            raise ValueError(f"`{name}` must be from {least} to {most}, as exported, got {value}.")
 
     def _ids(self, name: str, value: Any) -> list[int]:
         """The tokens of a text."""
@@ -120,17 +121,20 @@ class OptionReader:
 
 
 def terms_of_lines(
-    lines: Iterable[str | bytes], glossary: Glossary | StrPath, given: Iterable[Any] | None = None
+    lines: Iterable[str | bytes],
+    glossary: Glossary | Mapping[str, str] | StrPath,
+    given: Iterable[Any] | None = None,
 ) -> Iterator[list[str]]:
     """The terms of each line: first the given ones, then those of a glossary.
 
     Args:
         lines: iterable of str, or of bytes in UTF-8.
-        glossary: `Glossary`, or the path of a file.
+        glossary: `Glossary`, a mapping from source to target phrases, or the path of a file.
         given: terms for all lines, or a list of terms for each. Defaults to `None`: none.
     """
     if not isinstance(glossary, Glossary):
-        glossary = Glossary.read(glossary)
+        is_mapping = isinstance(glossary, Mapping)
+        glossary = Glossary(glossary) if is_mapping else Glossary.read(glossary)
     given = [] if given is None else given
     by_line = given if _depth(given) > 1 else itertools.repeat(given)
     for line, terms in zip(lines, by_line, strict=False):

@@ -249,8 +249,8 @@ score 0 |
                 for all lines; a list has one for each line. Texts become tokens of the target. All
                 default to the values of the exported search. With the constraint `Terms`, `terms`
                 are phrases that must appear: a list for all lines, or one for each line. `glossary`
-                adds those whose source phrase is in the line: a `Glossary`, or the path of a .tsv
-                or .tbx file.
+                adds those whose source phrase is in the line: a `Glossary`, a mapping from source
+                to target phrases, or the path of a .tsv or .tbx file.
 
         Returns:
             List of str, in the order of `lines`.

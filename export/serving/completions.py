@@ -127,7 +127,7 @@ def _parse(models: Models, body: bytes) -> _Parsed:
         raise Invalid("A stream has one prompt, and n is 1.")
     usage = fields.get("stream_options", {})
     usage = isinstance(usage, dict) and usage.get("include_usage") is True
-    return _Parsed(model, prompts, _options(model, fields), n, stops, stream, usage)
+    return _Parsed(model, prompts, _options(model, fields, len(prompts)), n, stops, stream, usage)
 
 
 def _texts(name: str, value: object) -> list[str]:
@@ -138,7 +138,7 @@ def _texts(name: str, value: object) -> list[str]:
     return texts
 
 
-def _options(model: Model, fields: dict[str, Any]) -> dict[str, Any]:
+def _options(model: Model, fields: dict[str, Any], count: int) -> dict[str, Any]:
     """The options of the search. Those without an effect on this model are left out."""
     options = {name: value for name, value in fields.items() if name != "max_tokens"}
     for name, values in _NEUTRAL_OPTIONS.items():
@@ -150,7 +150,7 @@ def _options(model: Model, fields: dict[str, Any]) -> dict[str, Any]:
         options.pop("seed", None)
     if "max_tokens" in fields:
         options["max_length"] = fields["max_tokens"]
-    return model.checked_options(options)
+    return model.checked_options(options, count)
 
 
 def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The protocol of LibreTranslate: `/translate` and `/languages`, for models named after languages.
 
 A model that translates and is called `en-de` serves English to German. A text is translated
-sentence by sentence; its lines, placeholders and, with the format `html`, its tags stay. Detection
-of the language is refused.
+sentence by sentence; its lines, placeholders and, with the format `html`, its tags stay. Options of
+the search, such as `glossary`, hold for each sentence. Detection of the language is refused.
 """
 
 import re
@@ -27,6 +27,7 @@ from keras_transformer.export.serving.request_log import Record
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _FORMATS = {"text": plain_parts, "html": html_parts}
+_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
 _NO_DETECTION = "These models do not detect languages: name the source."
 
 
@@ -37,6 +38,7 @@ class _Parsed(NamedTuple):
     documents: list[Document]
     is_list: bool
     alternatives: int
+    options: dict[str, Any]
 
 
 def routes(models: Models, make_endpoint: Any) -> list[Route]:
@@ -64,7 +66,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         seconds = request_seconds(request.headers)
         results = []
         if lines:
-            results = await models.answer(record, parsed.model, lines, seconds=seconds)
+            results = await models.answer(record, parsed.model, lines, parsed.options, seconds)
         return await on_thread_if_large(len(body), _response, parsed, results)
 
     return [
@@ -109,7 +111,8 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     models.admission.check_lines(sum(isinstance(part, Unit) for one in parts for part in one))
     documents = [Document(one, fields["source"]) for one in parts]
     models.admission.check_lines(sum(len(document.sentences) for document in documents))
-    return _Parsed(model, documents, is_list, int(digits))
+    options = model.checked_options({name: fields[name] for name in fields if name not in _FIELDS})
+    return _Parsed(model, documents, is_list, int(digits), options)
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, Any]:

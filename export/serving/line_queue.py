@@ -43,11 +43,17 @@ Measure: TypeAlias = Callable[[Lines], list[int]]
 Receive: TypeAlias = Callable[[Any], None]
 
 
+class ByLine(tuple[Any, ...]):
+    """The values of an option, one for each line of a request."""
+
+
 class QueuedRequest:
     """A request in the queue.
 
     Attributes:
-        items, lengths, options: as above.
+        items, lengths: as above.
+        options: the options that hold for all lines.
+        by_line: the options that differ by line.
         results: list, one a line.
         tokens: int, tokens that the model read.
         since: float, when the request came, by `time.monotonic`.
@@ -65,7 +71,13 @@ class QueuedRequest:
     ) -> None:
         self.items: Lines = items
         self.lengths: list[int] = lengths
-        self.options: Options = options
+        options = options or {}
+        self.by_line: dict[str, ByLine] = {
+            name: value for name, value in options.items() if isinstance(value, ByLine)
+        }
+        self.options: dict[str, Any] = {
+            name: value for name, value in options.items() if name not in self.by_line
+        }
         self.results: list[Any] = [None] * len(items)
         self.tokens: int = 0
         self.waited: float = 0.0
@@ -86,6 +98,11 @@ class QueuedRequest:
         self.unfinished_lines -= 1
         if not self.unfinished_lines and not self.done.done():
             self.done.set_result(None)
+
+    def may_share_a_batch(self, other: "QueuedRequest") -> bool:
+        """Whether the lines of two requests may be in one batch: they have the same options."""
+        same = self.options == other.options and self.by_line.keys() == other.by_line.keys()
+        return same and not (self.alone or other.alone)
 
     def emit(self, part: Any) -> bool:
         """Passes on a part of a stream, from any thread; returns whether the client still waits."""
@@ -151,8 +168,8 @@ class LineQueue:
 
         Args:
             items: list of lines.
-            options: dict, of the search, or None. Only requests with the same options share a
-                batch.
+            options: dict, of the search, or None. A `ByLine` has a value for each line. Only
+                requests with the same options, apart from these values, share a batch.
             deadline: float, by the event loop's time; or None. Lines that are not in a batch by
                 then are not computed.
             receive: function that gets the parts of a stream of one line, in the event loop; or
@@ -225,7 +242,11 @@ class LineQueue:
         if first.receive is not None:
             run = functools.partial(run, emit=first.emit)
         try:
-            result = await run(items, first.options)
+            by_line = {
+                name: [request.by_line[name][place] for request, place in batch]
+                for name in first.by_line
+            }
+            result = await run(items, first.options | by_line)
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)
@@ -267,8 +288,7 @@ class LineQueue:
         lines = [
             (abs(length - longest), length, place, request)
             for request in self._requests
-            if request is first
-            or not (first.alone or request.alone or request.options != first.options)
+            if request is first or first.may_share_a_batch(request)
             for length, place in request.waiting[:NEXT_LINES]
         ]
         # Python's sort is stable: of equal lines those go first whose turn is first.

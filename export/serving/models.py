@@ -10,23 +10,25 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
-from keras_transformer.call_options import CALL_OPTIONS
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.signature import MOST_SEED, SEED
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
-from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.limits import Limits, on_thread_if_large
 from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.pools import Pool
 from keras_transformer.export.serving.refusals import (
-    Invalid,
     Late,
     Refusal,
     Unavailable,
     Unknown,
 )
 from keras_transformer.export.serving.request_log import Record
+from keras_transformer.export.serving.request_options import (
+    GLOSSARY,
+    checked_options,
+    with_terms,
+)
 
 logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 
@@ -73,35 +75,21 @@ class Model:
         self.description = batch.description
         return batch
 
-    def checked_options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the checked options of a request: `seed` and the options of the search.
+    def checked_options(
+        self, values: Mapping[str, Any], lines: int | None = None
+    ) -> dict[str, Any]:
+        """Returns the checked options of a request: `seed`, `glossary` and those of the search.
 
-        Numbers may be written as text. The runtime checks their range.
+        Numbers may be written as text, and lists and glossaries as JSON in a text. The runtime
+        checks the range of numbers.
 
         Args:
             values: dict from names to values. `None` and names that no search has are left out.
+            lines: int, how many lines the request has. An option may then be a list with a value
+                for each of them. Defaults to `None`: the number is not known, so one value holds
+                for all lines.
         """
-        known, options = self.description.options, {}
-        for name, value in values.items():
-            if value is None:
-                continue
-            if name == SEED:
-                options[name] = self._checked_seed(value)
-            elif name in known:
-                options[name] = _option(name, value, *known[name])
-            elif name in CALL_OPTIONS:
-                has = ", ".join(known) or "none"
-                raise Invalid(f"{self.name} does not take {name}. Its options are: {has}.")
-        return options
-
-    def _checked_seed(self, value: object) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
-            value = int(value)
-        if not self.description.samples:
-            raise Invalid(f"{self.name} draws no random numbers: leave out the seed.")
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SEED:
-            raise Invalid(f"The seed must be an integer from 0 to {MOST_SEED}.")
-        return value
+        return checked_options(self.name, self.description, values, lines)
 
 
 class Models:
@@ -203,13 +191,16 @@ class Models:
 
         Args:
             record: from `request`.
-            model, items, options: of the request.
+            model, items, options: of the request. A glossary becomes terms of each line.
             seconds: float, the deadline that the client sets, or None.
             receive: as in `LineQueue.submit`.
 
         Returns:
             The results, one a line.
         """
+        if options and GLOSSARY in options:
+            size = sum(map(len, items))
+            options = await on_thread_if_large(size, with_terms, items, options)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)
@@ -245,20 +236,3 @@ class Models:
             yield result
         finally:
             answering.cancel()
-
-
-def _option(name: str, value: Any, dtype: str, rank: int) -> Any:
-    """Returns an option of a request: a number, a text, or a list of texts."""
-    if rank > 1:
-        texts = value if isinstance(value, list) else [value]
-        if (rank == 2 and len(texts) > 1) or not all(isinstance(text, str) for text in texts):
-            raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
-        return texts[0] if rank == 2 else texts
-    kind = int if dtype.startswith("int") else float
-    try:
-        number = kind(value) if isinstance(value, (str, int, float)) else None
-    except (ValueError, OverflowError):
-        number = None
-    if isinstance(value, bool) or number is None or not (isinstance(value, str) or number == value):
-        raise Invalid(f"{name} is {'an integer' if kind is int else 'a number'}.")
-    return number

@@ -110,7 +110,8 @@ def parse(
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
     parameters = get_object(fields, "parameters")
-    options, seconds = model.checked_options(parameters), _timeout(parameters.get("timeout"))
+    options = model.checked_options(parameters, len(items))
+    seconds = _timeout(parameters.get("timeout"))
     return Inference(items, shape, _outputs(get_objects(fields, "outputs")), options, seconds)
 
 

@@ -14,7 +14,7 @@ const FILES = [
   "page/sentences.js",
   "page/style.css",
   ...["artefact", "batches", "cache", "download", "engine", "errors", "index", "lines", "manifest", "node"].map(source),
-  ...["remote", "tokenizer", "translator", "worker"].map(source),
+  ...["options", "protobuf", "remote", "tokenizer", "translator", "worker"].map(source),
   "vendor/ort-wasm-simd-threaded.mjs",
   "vendor/ort.wasm.min.mjs",
   "vendor/runtime.js",

@@ -18,6 +18,7 @@ from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
     SOURCE_IDS,
+    Source,
     batch_size_of,
     check_flag,
     check_right_padded,
@@ -241,7 +242,7 @@ class Search(loop.StepSearch):
         source = inputs["source"]
         start = start_ids(model, source)  # (B, P)
         batch_size, width = tf.shape(start)[0], self.width
-        memory = model.encode(model_source(source))
+        memory = self._encode(model, source, inputs)
         prefix = inputs.get("target_prefix")
         if prefix is not None:
             prefix = for_each_sentence(prefix, batch_size)
@@ -276,6 +277,14 @@ class Search(loop.StepSearch):
             length = memory_length(model, memory)
             hypotheses = hypotheses._replace(alignments=tf.zeros([*rows, length]))
         return memory, LoopInputs(limit, given, options=options, known=known), hypotheses
+
+    def _encode(self, model: SearchModel, source: Source, inputs: Mapping[str, Tensor]) -> Any:
+        """The encoded source. A shortlist allows the ids that the call names."""
+        names = ["target_prefix", *(x for one in self.constraints for x in one.listed_inputs)]
+        named = [for_each_sentence(inputs[x], batch_size_of(source)) for x in names if x in inputs]
+        if named and hasattr(model, "encode_allowing"):
+            return model.encode_allowing(model_source(source), named)
+        return model.encode(model_source(source))
 
     @property
     def _loop_options(self) -> list[str]:

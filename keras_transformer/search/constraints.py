@@ -7,13 +7,13 @@ Shapes: B batch, W hypotheses, S source length, V vocabulary, t tokens so far.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.search.inputs import for_each_sentence, missing_methods
-from keras_transformer.search.ranking import ListedScores
+from keras_transformer.search.ranking import ListedScores, Logits, with_scores
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -43,6 +43,10 @@ class Constraint(Protocol):
             others have a first axis for the sentences, which is 1 in the default: it holds for
             every sentence. Other axes of the default may be empty. An exported file has an input
             with this default for each.
+        listed_inputs: the names of the inputs that hold ids (B, ...) that a `Shortlist` must allow.
+        takes_listed: bool, whether `step` also takes and returns `ListedScores`, which a
+            `Shortlist` gives. Otherwise it gets the logits of the whole vocabulary, which takes
+            more time. Defaults to `False`.
 
     Example:
 
@@ -58,6 +62,8 @@ class Constraint(Protocol):
     """
 
     inputs: Mapping[str, Array] = {}
+    listed_inputs: ClassVar[Sequence[str]] = ()
+    takes_listed: ClassVar[bool] = False
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Any:
         """Reads source and inputs once, before the first step.
@@ -99,30 +105,46 @@ class Constraint(Protocol):
         raise NotImplementedError
 
 
-def forbid_tokens(logits: Tensor, forbidden: Tensor) -> Tensor:
+def forbid_tokens(logits: Logits, forbidden: Tensor) -> Logits:
     """Returns logits with -inf for the forbidden tokens.
 
     The padding token, which searches never choose, takes the share of the forbidden tokens. So the
     log-probabilities of all other tokens stay as they are.
 
     Args:
-        logits: float32 (B, W, V).
-        forbidden: boolean, broadcasts to (B, W, V).
+        logits: float32 (B, W, V), or `ListedScores` of K ids.
+        forbidden: boolean, broadcasts to (B, W, V), or to (B, W, K) for `ListedScores`.
 
     Raises:
         ValueError: if the vocabularies differ.
     """
+    if isinstance(logits, ListedScores):
+        return with_scores(logits, _forbid(logits.scores, forbidden))
     size = logits.shape[-1]
     if forbidden.shape[-1] != size:
         raise ValueError(
             f"The model has a vocabulary of {size} ids, but the constraint has "
             f"{forbidden.shape[-1]}. Make the constraint from the model's target vocabulary."
         )
-    forbidden = tf.logical_or(forbidden, np.arange(size) == PAD_ID)
+    return _forbid(logits, forbidden)
+
+
+def _forbid(logits: Tensor, forbidden: Tensor) -> Tensor:
+    """As `forbid_tokens`, for logits of any columns (B, W, C)."""
+    forbidden = tf.logical_or(forbidden, is_padding(logits))
     peak = tf.reduce_max(logits, axis=-1, keepdims=True)
     share = tf.exp(logits - peak) * tf.cast(forbidden, tf.float32)
     share = peak + tf.math.log(tf.reduce_sum(share, axis=-1, keepdims=True))  # (B, W, 1)
     return tf.concat([share, tf.where(forbidden, -np.inf, logits)[..., PAD_ID + 1 :]], axis=-1)
+
+
+def is_padding(logits: Tensor) -> Tensor | Array:
+    """Whether each column of logits (B, W, C) is the padding token: boolean (C,).
+
+    It is the first column, also of the scores of `ListedScores`.
+    """
+    size = logits.shape[2]
+    return tf.equal(tf.range(tf.shape(logits)[2]), 0) if size is None else np.arange(size) < 1
 
 
 def start_constraints(
@@ -158,13 +180,17 @@ def constrain(
     past: Past,
     states: Sequence[Any],
     known: Sequence[Any],
-) -> tuple[Tensor, tuple[Any, ...]]:
+) -> tuple[Tensor | ListedScores, tuple[Any, ...]]:
     """One step of all constraints, one after the other; returns the logits and their states."""
-    logits, after = tf.cast(logits, tf.float32), []
+    after = []
     for constraint, state, facts in zip(constraints, states, known, strict=True):
-        new = constraint.step(logits, past, state, facts)
-        logits, state = tf.nest.map_structure(_with_static_shape, new, (logits, state))
-        after.append(state)
+        if not (constraint.takes_listed and isinstance(logits, ListedScores)):
+            logits = tf.cast(logits, tf.float32)
+        new, state_after = constraint.step(logits, past, state, facts)
+        if not isinstance(new, ListedScores):
+            new = _with_static_shape(new, logits)
+        logits = new
+        after.append(tf.nest.map_structure(_with_static_shape, state_after, state))
     return logits, tuple(after)
 
 

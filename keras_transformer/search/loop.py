@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Alignments, Cache, SearchModel, Shared
 from keras_transformer.search.constraints import Constraint, Past, constrain
-from keras_transformer.search.ranking import ListedScores, log_softmax
+from keras_transformer.search.ranking import ListedScores, log_probs_of, log_softmax
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
 
@@ -351,15 +351,12 @@ def given_at(
         Tokens, int32 (B, 1), 0 if none is given, and log-probabilities, float32 (B, W), 0 for
         tokens of a prompt.
     """
-    log_probs = tf.convert_to_tensor(log_probs)
     column = tf.minimum(position + 1, tf.shape(loop_inputs.given.tokens)[1] - 1)
     tokens = tf.expand_dims(tf.gather(loop_inputs.given.tokens, column, axis=1), 1)  # (B, 1)
-    batch_size, width, vocab_size = tf.unstack(tf.shape(log_probs))
-    offset = tf.reshape(tf.range(batch_size * width) * vocab_size, [batch_size, width])
-    log_probs = tf.gather(tf.reshape(log_probs, [-1]), offset + tokens)  # (B, W)
+    found = log_probs_of(tf.expand_dims(tokens, 2), log_probs)[:, :, 0]  # (B, W)
     # Log-probabilities are at most 0, so the maximum gives 0 for tokens of a prompt.
     uncounted = tf.where(loop_inputs.count(position) > 0, -np.inf, np.float32(0))
-    return tokens, tf.maximum(log_probs, uncounted)
+    return tokens, tf.maximum(found, uncounted)
 
 
 def without_prompt(record: Tensor, prompt_length: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.special_ids import NUM_SPECIAL
-from keras_transformer.types import Tensor
+from keras_transformer.special_ids import NUM_SPECIAL, PAD_ID
+from keras_transformer.types import Array, Tensor
 
 # The logit of an id outside a shortlist: e^-10000 is 0, and unlike -inf it never gives NaN.
 NOT_LISTED = -1e4
@@ -44,28 +45,68 @@ class ListedScores:
         scores: float32 (B, W, K).
         ids: int64 (K,), the listed ids in ascending order. All ids below `LEAST_LISTED` must be
             among them.
-        vocab_size: int, V.
+        columns: int32 (V,), the place of each id in `ids`; 0 for ids that are not listed.
     """
 
     scores: Tensor
     ids: Tensor
-    vocab_size: int
+    columns: Tensor
 
     def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         batch_size, width, listed = tf.unstack(tf.shape(self.scores))
         # ONNX Runtime copies whole rows far faster than single numbers: one row for each id.
         rows = tf.transpose(tf.reshape(self.scores, [batch_size * width, listed]))  # (K, B W)
-        every = tf.fill([self.vocab_size, batch_size * width], NOT_LISTED)
+        vocab_size = self.columns.shape[0]
+        every = tf.fill([vocab_size, batch_size * width], NOT_LISTED)
         every = tf.tensor_scatter_nd_update(every, tf.expand_dims(self.ids, 1), rows)
-        every = tf.reshape(tf.transpose(every), [batch_size, width, self.vocab_size])
+        every = tf.reshape(tf.transpose(every), [batch_size, width, vocab_size])
         return tf.convert_to_tensor(every, dtype, name=name)
 
 
-def log_softmax(logits: Tensor | ListedScores) -> Tensor | ListedScores:
-    """Log-probabilities, float32 (B, W, V), of logits (B, W, V)."""
+Logits = TypeVar("Logits", Tensor, ListedScores)
+
+
+def scores_of(logits: Tensor | ListedScores) -> Tensor:
+    """The scores (B, W, C) of all ids, or of the listed ids."""
+    return logits.scores if isinstance(logits, ListedScores) else logits
+
+
+def with_scores(logits: Logits, scores: Tensor) -> Logits:
+    """`logits` with other scores (B, W, C)."""
+    return (
+        dataclasses.replace(logits, scores=scores) if isinstance(logits, ListedScores) else scores
+    )
+
+
+def ids_of(logits: Tensor | ListedScores) -> Tensor | Array:
+    """The ids of the columns of `scores_of`, int32 (C,)."""
     if isinstance(logits, ListedScores):
-        return dataclasses.replace(logits, scores=tf.nn.log_softmax(logits.scores))
-    return tf.nn.log_softmax(tf.cast(logits, tf.float32))
+        return tf.cast(logits.ids, tf.int32)
+    return np.arange(logits.shape[-1], dtype=np.int32)
+
+
+def log_softmax(logits: Logits) -> Logits:
+    """Log-probabilities, float32 (B, W, V), of logits (B, W, V)."""
+    return with_scores(logits, tf.nn.log_softmax(tf.cast(scores_of(logits), tf.float32)))
+
+
+def log_probs_of(ids: Tensor, log_probs: Tensor | ListedScores) -> Tensor:
+    """The log-probabilities (B, W, N) of ids.
+
+    Args:
+        ids: int (B, W, N), or (B, 1, N) for all hypotheses.
+        log_probs: float32 (B, W, V).
+    """
+    listed, column = log_probs, tf.cast(ids, tf.int32)
+    if isinstance(listed, ListedScores):
+        log_probs, column = listed.scores, tf.gather(listed.columns, ids)
+    batch_size, width, size = tf.unstack(tf.shape(log_probs))
+    offset = tf.reshape(tf.range(batch_size * width) * size, [batch_size, width, 1])
+    found = tf.gather(tf.reshape(log_probs, [-1]), offset + column)
+    if isinstance(listed, ListedScores):
+        is_listed = tf.logical_or(column > 0, tf.equal(tf.cast(ids, tf.int32), PAD_ID))
+        found = tf.where(is_listed, found, NOT_LISTED)
+    return found
 
 
 def top_candidates(

@@ -7,20 +7,28 @@ Q prefix length.
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.call_options import check_number
-from keras_transformer.search.constraints import Constraint, Past, forbid_tokens
+from keras_transformer.search.constraints import (
+    Constraint,
+    Past,
+    forbid_tokens,
+    is_padding,
+)
+from keras_transformer.search.ranking import ListedScores, Logits, ids_of, scores_of, with_scores
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Array, Tensor
 
 
 class Rule(Constraint):
     """The base of this file's constraints: dataclasses that `keras.saving` can save."""
+
+    takes_listed: ClassVar[bool] = True
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -68,7 +76,7 @@ class NoRepeatNgrams(Rule):
         """The size for this call."""
         return inputs["no_repeat_ngram_size"]
 
-    def step(self, logits: Tensor, past: Past, state: Any, known: Tensor) -> tuple[Tensor, Any]:
+    def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
         """Forbids the tokens that followed the last n - 1 tokens before."""
         before = self.size - 1
         history = tf.pad(past.history, [[0, 0], [0, 0], [before, 0]])  # (B, W, n - 1 + t)
@@ -118,11 +126,12 @@ class RepetitionPenalty(Rule):
         """The penalty for this call."""
         return inputs["repetition_penalty"]
 
-    def step(self, logits: Tensor, past: Past, state: Any, known: Tensor) -> tuple[Tensor, Any]:
+    def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
         """Scales the logits of all tokens of the history."""
-        seen = tf.logical_and(among(past.history, logits), np.arange(logits.shape[-1]) != PAD_ID)
-        factor = tf.where(logits < 0, known, 1.0 / known)
-        return logits * tf.where(seen, factor, 1.0), state
+        scores = scores_of(logits)
+        seen = tf.logical_and(among(past.history, logits), tf.logical_not(is_padding(scores)))
+        factor = tf.where(scores < 0, known, 1.0 / known)
+        return with_scores(logits, scores * tf.where(seen, factor, 1.0)), state
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -168,7 +177,7 @@ class ForbiddenWords(Rule):
         column = tf.maximum(tf.range(size) - (size - 1) + length, 0)
         return tf.gather(words, column, batch_dims=2)
 
-    def step(self, logits: Tensor, past: Past, state: Any, known: Tensor) -> tuple[Tensor, Any]:
+    def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
         """Forbids the last tokens of words whose other tokens are the last ones of the history."""
         ids = _completing(past.history, known)
         if self.words:
@@ -221,6 +230,8 @@ class BiasedPrefix(Rule):
     array([13, 17], dtype=int32)
     """
 
+    listed_inputs: ClassVar[Sequence[str]] = ("biased_prefix",)
+
     strength: float = 0.5
 
     def __post_init__(self) -> None:
@@ -241,8 +252,8 @@ class BiasedPrefix(Rule):
         return tf.fill([batch_size, width], True)
 
     def step(
-        self, logits: Tensor, past: Past, state: Tensor, known: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+        self, logits: Logits, past: Past, state: Tensor, known: tuple[Tensor, Tensor]
+    ) -> tuple[Logits, Tensor]:
         """Mixes the distribution with the next token of the prefix."""
         prefix, strength = known
         last, token = (_at(prefix, past.count - back) for back in (2, 1))  # (B, 1)
@@ -250,11 +261,12 @@ class BiasedPrefix(Rule):
         state = tf.logical_and(state, tf.logical_or(begins, tf.equal(past.ids, last)))
         now = tf.logical_and(state, tf.logical_and(token != PAD_ID, past.count > 0))
         bias = tf.expand_dims(strength * tf.cast(now, tf.float32), 2)  # (B, W, 1)
-        here = tf.equal(np.arange(logits.shape[-1], dtype=np.int32), token[:, :, tf.newaxis])
-        log_probs = tf.nn.log_softmax(logits) + tf.math.log(1.0 - bias)
+        here = tf.equal(ids_of(logits), token[:, :, tf.newaxis])
+        log_probs = tf.nn.log_softmax(scores_of(logits)) + tf.math.log(1.0 - bias)
         own = tf.reduce_max(tf.where(here, log_probs, -np.inf), axis=2, keepdims=True)
         mixed = tf.math.log(tf.exp(own) + bias)
-        return tf.maximum(log_probs, tf.where(here, mixed, -np.inf)), state
+        log_probs = tf.maximum(log_probs, tf.where(here, mixed, -np.inf))
+        return with_scores(logits, log_probs), state
 
 
 def _at(tokens: Tensor, column: Tensor) -> Tensor:
@@ -263,17 +275,19 @@ def _at(tokens: Tensor, column: Tensor) -> Tensor:
     return tf.gather(tokens, column + tf.zeros_like(tokens[:, :1]), batch_dims=1)
 
 
-def among(ids: Tensor, logits: Tensor) -> Tensor:
+def among(ids: Tensor, logits: Tensor | ListedScores) -> Tensor:
     """Whether each token of the vocabulary is one of the ids of a hypothesis.
 
     Args:
         ids: int32 (B, W, N).
-        logits: float32 (B, W, V).
+        logits: float32 (B, W, V), or `ListedScores` of K ids.
 
     Returns:
-        Boolean (B, W, V).
+        Boolean (B, W, V), or (B, W, K). It has no meaning for padding.
     """
-    shape = tf.shape(logits)
+    if isinstance(logits, ListedScores):
+        ids = tf.gather(logits.columns, ids)
+    shape = tf.shape(scores_of(logits))
     offset = tf.reshape(shape[2] * tf.range(shape[0] * shape[1]), [shape[0], shape[1], 1])
     places = tf.reshape(ids + offset, [-1, 1])
     none = tf.fill([tf.reduce_prod(shape)], False)

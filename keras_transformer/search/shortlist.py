@@ -8,7 +8,7 @@ Shapes: B batch, W hypotheses, S source length, V vocabulary, C candidates of a 
 candidates of a batch, D d_model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,14 +70,23 @@ class Shortlist:
         """The ids that are allowed for each source (B, S): boolean (B, V)."""
         return self.chosen(tf.convert_to_tensor(source_ids, tf.int32)).numpy() > 0.5
 
-    def chosen(self, source_ids: Tensor) -> Tensor:
-        """As `candidates`, for a graph: float32 (B, V), 1 for allowed ids, else 0."""
+    def chosen(self, source_ids: Tensor, also: Sequence[Tensor] = ()) -> Tensor:
+        """As `candidates`, for a graph: float32 (B, V), 1 for allowed ids, else 0.
+
+        Args:
+            source_ids: int32 (B, S).
+            also: int32 tensors (B, ...), further ids that are allowed; 0 is padding.
+        """
         size = len(self.always)
         ids = tf.gather(self.table, source_ids)  # (B, S, C)
         ids = tf.where(tf.expand_dims(source_ids != PAD_ID, 2), ids, END_ID)
         batch_size = tf.shape(source_ids)[0]
-        offset = size * tf.range(batch_size)[:, tf.newaxis, tf.newaxis]
-        places = tf.reshape(ids + offset, [-1, 1])  # (B S C, 1)
+        places = []
+        for more in (ids, *also):
+            offset = tf.reshape(size * tf.range(batch_size), [-1, *[1] * (len(more.shape) - 1)])
+            more = tf.where(more != PAD_ID, more, END_ID)
+            places.append(tf.reshape(more + offset, [-1, 1]))
+        places = tf.concat(places, axis=0) if also else places[0]  # (B S C + ..., 1)
         start = tf.tile(self.always.astype("float32"), [batch_size])  # (B V,)
         ones = tf.ones_like(places[:, 0], tf.float32)
         chosen = tf.reshape(tf.tensor_scatter_nd_update(start, places, ones), [batch_size, size])
@@ -97,12 +106,14 @@ class ShortMemory(NamedTuple):
             that are not candidates of the sentence.
         kernel: (D, K), the columns of the output layer.
         ids: int64 (K,), the ids of the candidates.
+        columns: int32 (V,), the place of each id in `ids`; 0 for other ids.
     """
 
     memory: Any
     bias: Tensor
     kernel: Shared
     ids: Shared
+    columns: Shared
 
 
 class Shortlisted:
@@ -141,8 +152,18 @@ class Shortlisted:
 
     def encode(self, source_ids: Tensor) -> ShortMemory:
         """Encodes the source, ids (B, S), and selects the candidates of the batch."""
+        return self.encode_allowing(source_ids, ())
+
+    def encode_allowing(self, source_ids: Tensor, also: Sequence[Tensor]) -> ShortMemory:
+        """As `encode`, with further candidates.
+
+        Args:
+            source_ids: int32 (B, S).
+            also: int32 tensors (B, ...), ids that are candidates of their sentence too; 0 is
+                padding. A search passes its target prefix and the tokens of its terms.
+        """
         embedding = self.model.decoder_stack.embedding
-        chosen = self.shortlist.chosen(source_ids)  # (B, V)
+        chosen = self.shortlist.chosen(source_ids, also)  # (B, V)
         lowest = (np.arange(len(self.shortlist.always)) < LEAST_LISTED).astype("float32")
         ids = tf.where(tf.maximum(tf.reduce_max(chosen, axis=0), lowest) > 0)[:, 0]  # (K,)
         bias = (1.0 - tf.gather(chosen, ids, axis=1)) * NOT_LISTED
@@ -153,7 +174,11 @@ class Shortlisted:
             kernel = tf.transpose(tf.gather(table, ids))
         else:
             kernel = tf.gather(tf.convert_to_tensor(embedding.kernel), ids, axis=1)
-        return ShortMemory(self.model.encode(source_ids), bias, Shared(kernel), Shared(ids))
+        columns = tf.scatter_nd(
+            ids[:, tf.newaxis], tf.range(tf.size(ids)), self.shortlist.always.shape
+        )
+        memory = self.model.encode(source_ids)
+        return ShortMemory(memory, bias, Shared(kernel), Shared(ids), Shared(columns))
 
     def decode_step(
         self,
@@ -169,5 +194,5 @@ class Shortlisted:
         )
         logits = tf.matmul(tf.cast(vectors, tf.float32), memory.kernel.tensor)  # (B, W, K)
         logits += memory.bias[:, tf.newaxis]
-        scores = ListedScores(logits, memory.ids.tensor, len(self.shortlist.always))
+        scores = ListedScores(logits, memory.ids.tensor, memory.columns.tensor)
         return scores, cache, *weights

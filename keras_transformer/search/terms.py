@@ -9,16 +9,16 @@ Shapes: B batch, W hypotheses, N terms, L tokens of the longest term, V vocabula
 a hypothesis, K candidates of a sentence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.search.constraints import Past
-from keras_transformer.search.ranking import Forbidden, forbid
+from keras_transformer.search.ranking import Forbidden, ListedScores, forbid, log_probs_of
 from keras_transformer.search.rules import Rule
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -42,8 +42,8 @@ class Terms(Rule):
     A hypothesis is dropped if the rest of its unmet terms does not fit into `max_length`. If all
     terms of a sentence have more than `max_length` tokens together, or if another constraint
     forbids them, the sentence has no hypothesis: its ids are 0 and its score is -inf. So it is
-    with terms that contain padding, begin or end tokens. With a `Shortlist`, a token of a term that
-    is not listed lowers the sum of log-probabilities by 10,000.
+    with terms that contain padding, begin or end tokens. A `Shortlist` allows the tokens of all
+    terms of a sentence.
 
     Call arguments:
         terms: integers (B, N, L), or (1, N, L) for all sentences, each row a term, padded with 0 on
@@ -59,6 +59,8 @@ class Terms(Rule):
     >>> bool(all(19 in ids for ids in result.ids.numpy()[0]))
     True
     """
+
+    listed_inputs: ClassVar[Sequence[str]] = ("terms",)
 
     @property
     def inputs(self) -> Mapping[str, Array]:
@@ -81,7 +83,9 @@ class Terms(Rule):
         """
         return tf.fill([batch_size, width, *tf.unstack(tf.shape(known))[1:]], False)
 
-    def step(self, logits: Tensor, past: Past, state: Tensor, known: Tensor) -> tuple[Tensor, Any]:
+    def step(
+        self, logits: Tensor | ListedScores, past: Past, state: Tensor, known: Tensor
+    ) -> tuple[Tensor | ListedScores, Any]:
         """Follows the terms. `BeamSearch` chooses the tokens."""
         after = matched(state, past.ids, known[:, tf.newaxis])
         generated = tf.reshape(past.count > 1, [-1, 1, 1, 1])
@@ -135,7 +139,7 @@ class FollowedTerms(NamedTuple):
         self,
         values: Tensor,
         ids: Tensor,
-        log_probs: Tensor,
+        log_probs: Tensor | ListedScores,
         forbidden: Forbidden,
         left: Tensor,
         is_given: Tensor | bool,
@@ -163,7 +167,7 @@ class FollowedTerms(NamedTuple):
         )
         not_new = tf.logical_or(is_candidate, tf.reduce_any(again, axis=3))
         not_new = tf.logical_or(not_new, is_given)
-        more = forbid(_log_probs_of(tokens, log_probs), tokens, forbidden)
+        more = forbid(log_probs_of(tokens, log_probs), tokens, forbidden)
         values = tf.concat([values, tf.where(not_new, -np.inf, more)], axis=2)
         ids = tf.concat([ids, tokens], axis=2)
 
@@ -198,13 +202,6 @@ class FollowedTerms(NamedTuple):
         """The next token of each term, int32 (B, W, N); 0 for a met term."""
         here = tf.equal(tf.range(tf.shape(self.terms)[-1]), self._met()[..., tf.newaxis])
         return tf.reduce_sum(self.terms * tf.cast(here, tf.int32), axis=-1)
-
-
-def _log_probs_of(ids: Tensor, log_probs: Tensor) -> Tensor:
-    """The log-probabilities (B, W, N) of ids (B, W, N), from all (B, W, V)."""
-    batch_size, width, vocab_size = tf.unstack(tf.shape(log_probs, tf.int64))
-    offset = tf.reshape(tf.range(batch_size * width) * vocab_size, [batch_size, width, 1])
-    return tf.gather(tf.reshape(log_probs, [-1]), offset + ids)
 
 
 def by_bank(total: Tensor, missing: Tensor, states: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ COMMANDS = {
     "pretrained",
     "search",
     "serving",
+    "terms",
     "training",
 }
 

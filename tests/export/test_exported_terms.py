@@ -87,7 +87,10 @@ def test_translations_contain_terms_and_those_of_a_glossary(tmp_path, monkeypatc
     with open(tmp_path / "in.txt", encoding="utf-8") as file:
         monkeypatch.setattr("sys.stdin", file)
         assert main([str(folder()), *flags]) == 0
-    written = capfdbinary.readouterr().out.decode().splitlines()
+        assert main([str(folder()), "--glossary", "no.tsv"]) == 2
+    output, errors = capfdbinary.readouterr()
+    assert errors == b"error: --glossary no.tsv cannot be read: No such file or directory\n"
+    written = output.decode().splitlines()
     assert "two" in written[0] and "dog" in written[0] and "ein mann" in written[2]
 
 

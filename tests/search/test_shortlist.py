@@ -110,14 +110,71 @@ def test_so_do_searches_that_need_the_whole_vocabulary(search, prefix):
     np.testing.assert_allclose(found.scores[:, :3], expected.scores[:, :3], rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("search", [kt.GreedySearch(min_length=4), kt.BeamSearch(4)], ids=repr)
+RULES = [kt.RepetitionPenalty(1.3), kt.NoRepeatNgrams(2), kt.ForbiddenWords([[7], [4, 9]])]
+RULES += [kt.BiasedPrefix(0.4)]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [kt.GreedySearch(min_length=4), kt.BeamSearch(4), kt.BeamSearch(4, constraints=[kt.Terms()])],
+    ids=["greedy", "beam", "terms"],
+)
 def test_the_loop_ranks_the_candidates_only(search):
     model = Shortlisted(random_model(), random_shortlist())
-    function = tf.function(lambda ids: search(model, ids, LENGTH), autograph=False)
+    given = {"target_prefix": SOURCE[:, :1]}
+    if search.constraints:
+        given["terms"] = SOURCE[:, None, :2]
+    function = tf.function(lambda ids: search(model, ids, LENGTH, **given), autograph=False)
     graph = function.get_concrete_function(tf.TensorSpec([None, None], tf.int32)).graph
     bodies = [{node.op for node in body.node_def} for body in graph.as_graph_def().library.function]
     steps = [operations for operations in bodies if "LogSoftmax" in operations]
     assert steps and all("TensorScatterUpdate" not in operations for operations in steps)
+
+
+class AnyLogits(kt.search.Constraint):
+    """Changes nothing, but takes the logits of the whole vocabulary."""
+
+    def step(self, logits, past, state, known):
+        assert logits.shape[-1] == V
+        return logits, state
+
+
+def test_rules_give_the_same_for_candidates_and_for_the_whole_vocabulary():
+    model = Shortlisted(random_model(), random_shortlist(multiple=4))
+    given = {
+        "forbidden_words": np.array([[[4], [31]]]),
+        "biased_prefix": np.array([[36, 4], [35, 0], [0, 0]]),
+        "target_prefix": np.array([[0, 0], [0, 0], [30, 33]]),
+    }
+    few, all_logits = (
+        kt.BeamSearch(3, constraints=[*more, *RULES])(model, SOURCE, LENGTH, **given)
+        for more in ([], [AnyLogits()])
+    )
+    np.testing.assert_array_equal(few.ids, all_logits.ids)
+    np.testing.assert_allclose(few.scores, all_logits.scores, rtol=1e-5)
+    assert (few.scores.numpy() > -99).all()  # given tokens are candidates
+
+
+TERMS = np.array([[[36, 32], [7, 0]], [[31, 0], [0, 0]], [[0, 0], [0, 0]]], "int32")
+
+
+def test_terms_become_candidates_of_their_sentence():
+    model, shortlist = random_model(), random_shortlist()
+    search = kt.BeamSearch(6, constraints=[kt.Terms()])
+    wide = Masked(model, shortlist)
+    allowed = shortlist.chosen(SOURCE, [TERMS])
+    more = allowed.numpy() - shortlist.chosen(SOURCE).numpy()
+    assert more.sum(axis=1).tolist() == [2.0, 1.0, 0.0]  # 7 is listed anyway
+    wide.encode = lambda source_ids: (model.encode(source_ids), allowed)
+    found, expected = (
+        search(one, SOURCE, LENGTH, terms=TERMS) for one in (Shortlisted(model, shortlist), wide)
+    )
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+    for rows, terms in zip(found.ids.numpy(), TERMS, strict=True):
+        assert all(set(terms[terms > 0]) <= set(row) for row in rows)
+    free = kt.BeamSearch(6)(Shortlisted(model, shortlist), SOURCE, LENGTH)
+    np.testing.assert_allclose(found.scores[2], free.scores[2], atol=1e-4)
 
 
 class Tagged(kt.Transformer):
@@ -176,7 +233,8 @@ def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
 
 
 def test_an_artefact_writes_the_same(tmp_path):
-    model, shortlist, search = random_model(), random_shortlist(multiple=8), kt.BeamSearch(2)
+    model, shortlist = random_model(), random_shortlist(multiple=8)
+    search = kt.BeamSearch(2, constraints=[kt.Terms(), *RULES])
     export_onnx(
         model,
         tmp_path / "out",
@@ -184,14 +242,16 @@ def test_an_artefact_writes_the_same(tmp_path):
         search,
         shortlist=shortlist,
         max_length=LENGTH,
+        options=("target_prefix",),
         samples=[SOURCE, SOURCE[:1]],
         verbose=False,
     )
     session = open_session(read_artefact(tmp_path / "out"), threads=1)
-    ids, scores = session.run(["token_ids", "scores"], {"source_ids": SOURCE})
-    expected = search(Shortlisted(model, shortlist), SOURCE, LENGTH)
-    np.testing.assert_array_equal(ids, expected.ids)
-    np.testing.assert_allclose(scores, expected.scores, atol=1e-4)
+    for given in ({}, {"terms": TERMS, "target_prefix": np.array([[34]], "int32")}):
+        ids, scores = session.run(["token_ids", "scores"], {"source_ids": SOURCE, **given})
+        expected = search(Shortlisted(model, shortlist), SOURCE, LENGTH, **given)
+        np.testing.assert_array_equal(ids, expected.ids)
+        np.testing.assert_allclose(scores, expected.scores, atol=1e-4)
 
 
 @pytest.mark.parametrize(

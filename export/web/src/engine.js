@@ -9,6 +9,7 @@ import { batches, padRows, runRows } from "./batches.js";
 import { ArtefactError } from "./errors.js";
 import { encodeLines } from "./lines.js";
 import { inNode } from "./node.js";
+import { Options, withoutDefaults } from "./options.js";
 import { Tokenizer } from "./tokenizer.js";
 
 /** @typedef {import("./manifest.js").Manifest} Manifest */
@@ -24,12 +25,14 @@ export class Engine {
    * @param {Tokenizer} source
    * @param {Tokenizer} target
    * @param {number} sourceLimit
+   * @param {Options} options
    */
-  constructor(session, source, target, sourceLimit) {
+  constructor(session, source, target, sourceLimit, options) {
     this.session = session;
     this.source = source;
     this.target = target;
     this.sourceLimit = sourceLimit;
+    this.options = options;
     /** @type {ort.InferenceSession | null} */
     this.attentionSession = null;
   }
@@ -47,8 +50,11 @@ export class Engine {
     const source = await Tokenizer.load(files["tokenizer.model"], "tokenizer.model", sizes.source);
     const own = "target_tokenizer.model";
     const target = files[own] ? await Tokenizer.load(files[own], own, sizes.target) : source;
+    const entries = manifest.options ?? [];
+    withoutDefaults(files["model.onnx"], entries);
     const session = await openSession(files["model.onnx"]);
-    return new Engine(session, source, target, manifest.limits.source_length);
+    const options = new Options(entries, target);
+    return new Engine(session, source, target, manifest.limits.source_length, options);
   }
 
   /** How many threads a batch is computed with. */
@@ -61,10 +67,12 @@ export class Engine {
    *
    * @param {string[]} lines
    * @param {number} batchTokens
+   * @param {Record<string, any>} values options of the search
    * @param {() => Promise<void>} pause awaited before each batch; may throw, to stop
    * @returns {Promise<Translation[]>}
    */
-  async nBest(lines, batchTokens, pause) {
+  async nBest(lines, batchTokens, values, pause) {
+    const optionsOf = this.options.read(values, lines.length);
     const { rows, refused } = encodeLines(lines, this.source, this.sourceLimit);
     /** @type {Translation[]} */
     const results = lines.map((_, index) =>
@@ -72,9 +80,10 @@ export class Engine {
     );
     for (const keys of batches(rows, batchTokens)) {
       await pause();
+      const numbers = new Map(keys.map((key) => [rows.get(key) ?? [], key]));
       const found = await runRows(
-        (part) => this.#run(part),
-        keys.map((key) => rows.get(key) ?? []),
+        (part) => this.#run(part, optionsOf(part.map((row) => numbers.get(row) ?? 0))),
+        [...numbers.keys()],
       );
       keys.forEach((key, index) => {
         results[key] = this.#result(rows.get(key) ?? [], found[index]);
@@ -118,10 +127,11 @@ export class Engine {
    * The ids (W, T) and scores (W) of each row.
    *
    * @param {number[][]} rows
+   * @param {Record<string, ort.Tensor>} options
    */
-  async #run(rows) {
+  async #run(rows, options) {
     const { ids, dims } = padRows(rows);
-    const outputs = await this.session.run({ source_ids: new ort.Tensor("int32", ids, dims) });
+    const outputs = await this.session.run({ source_ids: new ort.Tensor("int32", ids, dims), ...options });
     const { token_ids, scores } = outputs;
     const [, width, length] = token_ids.dims;
     const size = width * length;

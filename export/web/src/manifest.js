@@ -11,11 +11,22 @@ const FORMAT_VERSION = 1;
 const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
 
 /**
+ * An option of a call: an input of the model. Its default is a number, or an array of numbers.
+ *
+ * @typedef {object} OptionEntry
+ * @property {string} name
+ * @property {string} dtype "int32" or "float32"
+ * @property {string[]} axes
+ * @property {any} default
+ */
+
+/**
  * What this package reads of a manifest.
  *
  * @typedef {object} Manifest
  * @property {string} task
  * @property {{name: string}[]} inputs
+ * @property {OptionEntry[]} [options] inputs with a default
  * @property {{name: string}[]} outputs
  * @property {{source: number, target: number}} vocab_size
  * @property {{source_length: number}} limits

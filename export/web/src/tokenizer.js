@@ -2,6 +2,7 @@
 
 import { SentencePieceProcessor } from "../vendor/sentencepiece.mjs";
 import { ArtefactError } from "./errors.js";
+import { fields } from "./protobuf.js";
 
 const [PAD_ID, , BEGIN_ID, END_ID] = [0, 1, 2, 3];
 
@@ -95,32 +96,4 @@ function readPieces(data) {
     const first = [...fields(/** @type {Uint8Array} */ (value))].find(({ number }) => number === 1);
     return text.decode(first?.value ?? undefined);
   });
-}
-
-/**
- * The fields of a protocol buffer; `value` is null where it is a number. Ends where the bytes are none.
- *
- * @param {Uint8Array} data
- */
-function* fields(data) {
-  let place = 0;
-  const varint = () => {
-    let number = 0;
-    for (let scale = 1; place < data.length; scale *= 128) {
-      const byte = data[place++];
-      number += (byte & 127) * scale;
-      if (byte < 128) break;
-    }
-    return number;
-  };
-  while (place < data.length) {
-    const key = varint();
-    const [number, kind] = [Math.floor(key / 8), key % 8];
-    const size = { 0: 0, 1: 8, 2: -1, 5: 4 }[kind];
-    if (size === undefined) return;
-    if (kind === 0) varint();
-    const length = size < 0 ? varint() : size;
-    yield { number, value: kind === 2 ? data.subarray(place, place + length) : null };
-    place += length;
-  }
 }

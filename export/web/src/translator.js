@@ -38,6 +38,9 @@ import { Remote } from "./remote.js";
  * @typedef {object} CallOptions
  * @property {number} [batchTokens] most source tokens of a batch, padding included; default 2048. A longer
  *   line is a batch of its own.
+ * @property {Record<string, any>} [options] options of the search that the artefact takes, by their names in
+ *   Python, such as `{ max_length: 20, target_prefix: "Der", terms: ["Hut"] }`. A value holds for all lines; an
+ *   array has one for each line. `terms` and `forbidden_words` are arrays of texts, or arrays of those.
  * @property {AbortSignal} [signal] the promise is rejected at once; the batch that runs is finished unseen
  */
 
@@ -114,12 +117,12 @@ export class Translator {
    * @param {CallOptions} [options]
    * @returns {Promise<Translation[]>}
    */
-  async nBest(lines, { batchTokens = 2048, signal } = {}) {
+  async nBest(lines, { batchTokens = 2048, options = {}, signal } = {}) {
     const list = checkedLines(lines);
     if (!(batchTokens >= 1)) {
       throw new RangeError(`\`batchTokens\` must be at least 1, got ${batchTokens}.`);
     }
-    return this.#remote.ask("nBest", { lines: list, batchTokens }, { signal });
+    return this.#remote.ask("nBest", { lines: list, batchTokens, options }, { signal });
   }
 
   /**

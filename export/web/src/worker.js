@@ -21,7 +21,7 @@ const calls = {
     engine = await Engine.open(parts);
     return { threads: engine.threads };
   },
-  nBest: ({ id, lines, batchTokens }) => engine.nBest(lines, batchTokens, () => pause(id)),
+  nBest: ({ id, lines, batchTokens, options }) => engine.nBest(lines, batchTokens, options, () => pause(id)),
   openAttention: ({ model }) => engine.openAttention(model),
   attention: ({ sourceIds, ids }) => engine.attention(sourceIds, ids),
   labels: async ({ ids, side }) => engine.labels(ids, side),

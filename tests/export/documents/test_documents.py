@@ -3,6 +3,7 @@
 import pytest
 from helpers import exports
 
+import keras_transformer as kt
 from keras_transformer.export.artefact.results import Translation
 from keras_transformer.export.documents import (
     AlignedText,
@@ -158,6 +159,32 @@ def test_a_translator_aligns_its_words(tmp_path):
     (tmp_path / "a.txt").write_text(f"{sentence}\n")
     assert main([str(folder), str(tmp_path / "a.txt"), "-o", str(tmp_path / "b.txt")]) == 0
     assert (tmp_path / "b.txt").read_text() == " ".join(words) + "\n"
+
+
+def test_a_glossary_applies_to_sentences_across_tags(tmp_path):
+    search = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
+    translator = Translator(exports.artefact(search), threads=1)
+    (tmp_path / "words.tsv").write_text("the dog\tein mann\n", encoding="utf-8")
+    documents = DocumentTranslator(translator, glossary=tmp_path / "words.tsv", max_length=9)
+    found = documents.html("<p>the <b>dog</b> runs. two words</p>")
+    plain = found.replace("<b>", "").replace("</b>", "")
+    assert found.count("<b>") == found.count("</b>") == 1
+    sentences = ["the dog runs.", "two words"]
+    given = {"terms": [["ein mann"], []], "max_length": 9}
+    assert plain == f"<p>{' '.join(translator.translate(sentences, **given))}</p>"
+    assert "ein mann" in plain and "ein mann" in documents.markdown("# the *dog*\n")
+    with pytest.raises(TypeError, match="glossary: options need a Translator, but function"):
+        DocumentTranslator(shout, glossary={"the dog": "ein mann"})
+
+    (tmp_path / "a.txt").write_text("the Dog  runs\n")
+    command = [
+        str(exports.artefact(search)),
+        str(tmp_path / "a.txt"),
+        "-o",
+        str(tmp_path / "b.txt"),
+    ]
+    assert main([*command, "--glossary", str(tmp_path / "words.tsv")]) == 0
+    assert "ein mann" in (tmp_path / "b.txt").read_text()
 
 
 def test_the_command_says_what_is_wrong(tmp_path, capsys):

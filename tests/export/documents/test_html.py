@@ -130,6 +130,22 @@ def test_placeholders_come_back(text):
 
 
 @pytest.mark.parametrize(
+    "document",
+    [
+        "<p>see <b>{x}.</b> ok</p>",
+        "<p>a <code>x</code>b, <code>c</code> d<code>e</code></p>",
+        "<p>a <code>x</code><kbd>y</kbd> b</p>",
+        "<p>a <code>x</code><kbd>y</kbd>b</p>",
+        "<p>a <u><code>x</code></u>b</p>",
+        "<p>see {x}{y}. And {x}.</p>",
+        "<p>a <img><b></b><i><u></u></i>b</p>",
+    ],
+)
+def test_words_stay_together_with_what_touches_them(document):
+    assert DocumentTranslator(copy).html(document) == document
+
+
+@pytest.mark.parametrize(
     ("document", "expected"),
     [
         ("<p>a <b>b c</b> d</p>", "<p>d <b>c b</b> a</p>"),

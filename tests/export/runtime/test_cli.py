@@ -1,6 +1,7 @@
 """The command line: options, streams, exit statuses, and the output of each task."""
 
 import io
+import itertools
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ from helpers import (
     runtime_process,
     seeded_artefact,
 )
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from keras_transformer.export.runtime import open_runner
 from keras_transformer.export.runtime.__main__ import main
@@ -210,8 +212,33 @@ def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
     status, output, errors = command(b"\xff\na\n", folder, "--stream", "--quiet")
     assert (status, output) == (1, f"\n{answered(['a'], folder)[0]}\n")
     assert errors.startswith("line 1 is not continued: not UTF-8 at byte 1")
+    for value in ("0", "-3"):
+        status, output, errors = command(
+            ["a"], folder, "--stream", "--quiet", "--max-length", value
+        )
+        assert (status, output) == (2, "") and "error: max_length must lie in [1" in errors
     monkeypatch.setattr(StepsSession, "run", None)  # which is not called
     assert len(answered(lines, folder, "--stream")) == len(lines)
+
+
+@pytest.mark.parametrize("error", [Fail("out of memory"), KeyboardInterrupt()], ids=repr)
+def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
+    folder = exports.artefact(GreedySearch(min_length=5), "generate", layout="steps")
+    run_steps = StepsSession.run_steps
+
+    def fail(session, buffers):
+        yield from itertools.islice(run_steps(session, buffers), 3)
+        raise error
+
+    monkeypatch.setattr(StepsSession, "run_steps", fail)
+    status, output, errors = command(b"a\na man\n", folder, "--stream", "--quiet")
+    if isinstance(error, KeyboardInterrupt):
+        assert (status, output.count("\n")) == (130, 1)
+        assert errors == "interrupted; the last line is cut off\n"
+    else:
+        assert (status, output.count("\n")) == (1, 2)
+        expected = [f"line {n} is not continued: onnxruntime failed: out of memory" for n in (1, 2)]
+        assert errors.splitlines() == [*expected, "2 lines were not continued"]
 
 
 # Arguments
@@ -236,6 +263,7 @@ def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
         ("classify", "--stream", "--stream goes with the tasks translate, generate"),
         ("generate", "--stream --n-best 2", "--stream writes texts: leave out --n-best"),
         ("generate", "--stream", "error: .* has its search in one file.*layout='steps'"),
+        ("generate", "--terms x", "error: 'terms' was passed, but .* takes the options"),
         ("generate", "--seed -1", "`seed` must be from 0 to 2147483646, got -1"),
         ("generate", "--seed x", "argument --seed: invalid int value"),
         ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),

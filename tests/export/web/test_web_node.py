@@ -9,6 +9,8 @@ from helpers import artefacts, exports, node, web
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import seal
+from keras_transformer.export.runtime import Translator
+from keras_transformer.search import BeamSearch, ForbiddenWords, RepetitionPenalty, Terms
 
 ODD = [
     "",
@@ -87,6 +89,47 @@ def test_a_second_tokenizer_writes_the_translations(node_folder, tmp_path):
     lines = ["a man", "the dog"]
     (results,) = load(node_folder, [folder], lines)
     web.assert_as_in_python(results, folder, lines)
+
+
+CONTROLLED = BeamSearch(
+    5, 0.6, constraints=[Terms(), ForbiddenWords(), RepetitionPenalty(1.0)], min_length=2
+)
+
+
+@pytest.mark.full
+def test_options_of_a_call_are_those_of_python(node_folder):
+    given = ("target_prefix", "beam_width")
+    folder, lines = exports.artefact(CONTROLLED, options=given), web.sentences(7)
+    terms = [["hat"], [], ["two", "red"], [], [], ["dog"], []]
+    calls = [
+        {},
+        {"max_length": 4, "min_length": 3},
+        {"max_length": [3, 5, 2, 7, 4, 3, 6], "beam_width": 2, "length_penalty": 1.5},
+        {"target_prefix": "the dog", "repetition_penalty": 1.7},
+        {"target_prefix": ["the", "", "a man", "", "", "red", ""], "forbidden_words": ["dog"]},
+        {"terms": ["hat"]},
+        {"terms": terms, "max_length": 9},
+        {"terms": [[]] * 7},
+    ]
+    refused = {
+        "TypeError: 'top_k' was passed, but this artefact takes the options [": {"top_k": 3},
+        "RangeError: `beam_width` must be from 1 to 5, got 6.": {"beam_width": 6},
+        "RangeError: `max_length` must be from 1 to": {"max_length": 0},
+        "TypeError: `max_length` must be an integer, got 2.5.": {"max_length": 2.5},
+        "RangeError: `max_length` has 2 values, and there are 7 lines.": {"max_length": [2, 3]},
+        "TypeError: `target_prefix` must be a text, got number.": {"target_prefix": 5},
+        "RangeError: The target's tokenizer has no pieces for the term": {"terms": [""]},
+    }
+    request = {"folder": str(folder), "lines": lines, "calls": [*calls, *refused.values()]}
+    found = node.run(node_folder, "options.js", request)["found"]
+    translator = Translator(folder, threads=1)
+    for call, results in zip(calls, found, strict=False):
+        for result, expected in zip(results, translator.n_best(lines, **call), strict=True):
+            assert result["texts"][0] == expected.texts[0] and result["error"] is None, call
+            assert abs(result["scores"][0] - expected.scores[0]) < 1e-4, call
+    assert len({json.dumps(results) for results in found[: len(calls)]}) == len(calls) - 1
+    for message, error in zip(refused, found[len(calls) :], strict=True):
+        assert error.startswith(message)
 
 
 def changed(folder, **fields):

@@ -1,0 +1,96 @@
+"""The options of a request: checked, for all lines or for each, and terms from a glossary."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS
+from keras_transformer.export.artefact.signature import MOST_SEED, SEED
+from keras_transformer.export.runtime.options import terms_of_lines
+from keras_transformer.export.serving.engine import Description
+from keras_transformer.export.serving.line_queue import ByLine, Lines
+from keras_transformer.export.serving.refusals import Invalid
+from keras_transformer.text.glossary import Glossary
+
+GLOSSARY = "glossary"
+
+
+def checked_options(
+    model: str, description: Description, values: Mapping[str, Any], lines: int | None
+) -> dict[str, Any]:
+    """Returns the options of a request to a model; see `Model.checked_options`."""
+    known, options = description.options, {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name == SEED:
+            options[name] = _seed(model, description, value)
+        elif name == GLOSSARY and "terms" in known:
+            options[name] = _glossary(value)
+        elif name in known:
+            options[name] = _option(name, value, *known[name], lines)
+        elif name in (*CALL_OPTIONS, *CONSTRAINT_OPTIONS, GLOSSARY):
+            has = ", ".join(known) or "none"
+            raise Invalid(f"{model} does not take {name}. Its options are: {has}.")
+    return options
+
+
+def _seed(model: str, description: Description, value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
+        value = int(value)
+    if not description.samples:
+        raise Invalid(f"{model} draws no random numbers: leave out the seed.")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SEED:
+        raise Invalid(f"The seed must be an integer from 0 to {MOST_SEED}.")
+    return value
+
+
+def _option(name: str, value: Any, dtype: str, rank: int, lines: int | None) -> Any:
+    """Returns an option of a request: for all lines, or as `ByLine`."""
+    if isinstance(value, str) and value.startswith("["):  # gRPC and addresses have no lists
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    inner = value[0] if isinstance(value, list) and value else None
+    if rank and (isinstance(inner, list) or rank < 3 and isinstance(value, list)):
+        if lines is None:
+            raise Invalid(f"{name} has one value for all lines here, not one for each line.")
+        if len(value) != lines:
+            raise Invalid(f"{name} has {len(value)} values, and the request has {lines} lines.")
+        return ByLine(_value(name, one, dtype, rank) for one in value)
+    return _value(name, value, dtype, rank)
+
+
+def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
+    """Returns an option of a line: a number, a text, or a list of texts."""
+    if rank > 1:
+        texts = value if isinstance(value, list) else [value]
+        if (rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
+            raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
+        return texts[0] if rank == 2 else texts
+    kind = int if dtype.startswith("int") else float
+    try:
+        number = kind(value) if isinstance(value, (str, int, float)) else None
+    except (ValueError, OverflowError):
+        number = None
+    if isinstance(value, bool) or number is None or not (isinstance(value, str) or number == value):
+        raise Invalid(f"{name} is {'an integer' if kind is int else 'a number'}.")
+    return number
+
+
+def _glossary(value: Any) -> Glossary:
+    """The glossary of a request: an object of target phrases by source phrase, or its JSON."""
+    try:
+        entries = json.loads(value) if isinstance(value, str) else value
+        if isinstance(entries, dict) and all(isinstance(x, str) for x in entries.values()):
+            return Glossary(entries)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{GLOSSARY} cannot be read: {error!s:.200}") from error
+    raise Invalid(f"{GLOSSARY} is an object of target phrases by source phrase.")
+
+
+def with_terms(items: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with terms of each line, in place of a glossary."""
+    options = dict(options)
+    found = terms_of_lines(items, options.pop(GLOSSARY), options.get("terms"))
+    return options | {"terms": ByLine(found)}

@@ -1,0 +1,165 @@
+/**
+ * Options of a call: numbers and texts as inputs of the model. Shapes: B lines of a batch, L tokens of
+ * the longest text, N texts of a line.
+ */
+
+import * as ort from "../vendor/ort.wasm.min.mjs";
+import { padRows } from "./batches.js";
+import { fields } from "./protobuf.js";
+
+/** @typedef {number | string | string[]} Value of a line */
+/** @typedef {import("./manifest.js").OptionEntry} OptionEntry */
+
+const UNKNOWN_ID = 1;
+// Numbers of fields in ONNX's messages, and one that GraphProto has not.
+const [GRAPH, INITIALIZER, TENSOR_NAME, NO_FIELD] = [7, 5, 8, 3];
+const BYTES = 2; // the kind of a field
+// The lowest number of each option, where it is not 0, and the highest.
+const LOWEST = { max_length: 1, beam_width: 1, temperature: 1e-37, top_p: 1e-37, repetition_penalty: 1e-37 };
+const HIGHEST = { top_p: 1, prefix_bias: 1 - 2 ** -24 };
+// The exported value is the highest one.
+const AT_MOST_EXPORTED = ["beam_width", "top_k", "no_repeat_ngram_size"];
+
+/**
+ * Takes the defaults of options out of a model, in place. onnxruntime-web accepts no value for an input that
+ * has a default. The key of each such initializer becomes that of a field that ONNX does not read.
+ *
+ * @param {Uint8Array} model what an ONNX file holds
+ * @param {OptionEntry[]} entries
+ */
+export function withoutDefaults(model, entries) {
+  const names = new Set(entries.map(({ name }) => name));
+  const text = new TextDecoder();
+  for (const { number, value: graph } of fields(model)) {
+    if (number !== GRAPH || !graph) continue;
+    for (const { number: field, start, value: tensor } of fields(graph)) {
+      if (field !== INITIALIZER || !tensor) continue;
+      const name = [...fields(tensor)].find((part) => part.number === TENSOR_NAME)?.value;
+      if (name && names.has(text.decode(name))) graph[start] = NO_FIELD * 8 + BYTES;
+    }
+  }
+}
+
+/** The options of an artefact. */
+export class Options {
+  /**
+   * @param {OptionEntry[]} entries of the manifest
+   * @param {import("./tokenizer.js").Tokenizer} tokenizer of the target
+   */
+  constructor(entries, tokenizer) {
+    this.entries = entries;
+    this.tokenizer = tokenizer;
+  }
+
+  /**
+   * A function from the numbers of the lines of a batch to the inputs of the model.
+   *
+   * @param {Record<string, any>} values by name: for all lines, or an array with one for each line
+   * @param {number} lines how many
+   * @returns {(keys: number[]) => Record<string, ort.Tensor>}
+   * @throws {TypeError | RangeError} a value does not fit, or the artefact does not take the option
+   */
+  read(values, lines) {
+    const known = this.entries.map(({ name }) => name);
+    const unknown = Object.keys(values).find((name) => !known.includes(name));
+    if (unknown !== undefined) {
+      throw new TypeError(`'${unknown}' was passed, but this artefact takes the options [${known.join(", ")}].`);
+    }
+    const makers = this.entries.map((entry) => {
+      const value = values[entry.name];
+      if (value === undefined || value === null) return () => defaultTensor(entry);
+      if (!isByLine(entry, value)) {
+        const tensor = this.#tensor(entry, [this.#value(entry, value)]);
+        return () => tensor;
+      }
+      if (value.length !== lines) {
+        throw new RangeError(`\`${entry.name}\` has ${value.length} values, and there are ${lines} lines.`);
+      }
+      const each = value.map((/** @type {Value} */ one) => this.#value(entry, one));
+      return (/** @type {number[]} */ keys) => this.#tensor(entry, keys.map((key) => each[key]));
+    });
+    return (keys) => Object.fromEntries(this.entries.map(({ name }, place) => [name, makers[place](keys)]));
+  }
+
+  /**
+   * The value of a line: a number, ids, or ids of several texts.
+   *
+   * @param {OptionEntry} entry
+   * @param {any} value
+   */
+  #value(entry, value) {
+    const rank = entry.axes.length;
+    if (rank < 2) return checkedNumber(entry, value);
+    if (rank === 2) return this.#ids(entry.name, value);
+    if (!Array.isArray(value)) throw new TypeError(`\`${entry.name}\` must be an array of texts.`);
+    return value.map((text) => this.#ids(entry.name, text));
+  }
+
+  /** @param {string} name @param {any} text */
+  #ids(name, text) {
+    if (typeof text !== "string") throw new TypeError(`\`${name}\` must be a text, got ${typeof text}.`);
+    const ids = this.tokenizer.encode(text);
+    if (name === "terms" && (!ids.length || ids.includes(UNKNOWN_ID))) {
+      throw new RangeError(`The target's tokenizer has no pieces for the term ${JSON.stringify(text)}.`);
+    }
+    return ids;
+  }
+
+  /**
+   * The input for the values of lines: (B,), (B, L) or (B, N, L); or a scalar.
+   *
+   * @param {OptionEntry} entry
+   * @param {any[]} values results of `#value`
+   */
+  #tensor({ dtype, axes }, values) {
+    const rank = axes.length;
+    if (rank < 2) return numbers(dtype, values, rank ? [values.length] : []);
+    if (rank === 2) {
+      const { ids, dims } = padRows(values);
+      return new ort.Tensor("int32", ids, dims);
+    }
+    const count = Math.max(...values.map((texts) => texts.length));
+    const rows = values.flatMap((texts) => [...texts, ...Array(count - texts.length).fill([])]);
+    const { ids, dims } = rows.length ? padRows(rows) : { ids: new Int32Array(0), dims: [0, 0] };
+    return new ort.Tensor("int32", ids, [values.length, count, dims[1]]);
+  }
+}
+
+/**
+ * Whether a value is an array with one value for each line.
+ *
+ * @param {OptionEntry} entry
+ * @param {any} value
+ */
+function isByLine({ axes }, value) {
+  if (!axes.length || !Array.isArray(value)) return false;
+  return axes.length < 3 || Array.isArray(value[0]);
+}
+
+/** @param {OptionEntry} entry @returns {ort.Tensor} */
+function defaultTensor({ dtype, axes, default: value }) {
+  if (axes.length < 2) return numbers(dtype, [value].flat(), axes.length ? [1] : []);
+  return numbers(dtype, [], [1, ...Array(axes.length - 1).fill(0)]);
+}
+
+/** @param {string} dtype @param {number[]} values @param {number[]} dims */
+function numbers(dtype, values, dims) {
+  if (dtype === "int32") return new ort.Tensor("int32", Int32Array.from(values), dims);
+  return new ort.Tensor("float32", Float32Array.from(values), dims);
+}
+
+/** @param {OptionEntry} entry @param {any} value @returns {number} */
+function checkedNumber({ name, dtype, default: exported }, value) {
+  const isNumber = dtype === "int32" ? Number.isInteger(value) : Number.isFinite(value);
+  if (!isNumber) {
+    throw new TypeError(`\`${name}\` must be ${dtype === "int32" ? "an integer" : "a number"}, got ${value}.`);
+  }
+  const limit = [exported].flat()[0];
+  const lowest = /** @type {Record<string, number>} */ (LOWEST)[name] ?? 0;
+  const fixed = /** @type {Record<string, number>} */ (HIGHEST)[name];
+  const highest = AT_MOST_EXPORTED.includes(name) && limit ? limit : (fixed ?? 2 ** 31 - 1);
+  if (value < lowest || value > highest) {
+    throw new RangeError(`\`${name}\` must be from ${lowest} to ${highest}, got ${value}.`);
+  }
+  return value;
+}

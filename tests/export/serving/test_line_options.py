@@ -1,0 +1,123 @@
+"""Options that differ by line, and glossaries: every protocol gives what `Translator` gives."""
+
+import concurrent.futures
+import json
+import time
+import urllib.parse
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from helpers import exports, local_service
+
+import keras_transformer as kt
+from keras_transformer.export.runtime import Translator
+
+SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
+LINES = ["a man 's hat , red .", "the Dog  runs", "two words"]
+TERMS = [["hat", "red"], [], ["dog"]]
+GLOSSARY = {"the dog": "ein mann", "red": "dog"}
+
+
+@pytest.fixture(scope="module")
+def artefact():
+    return exports.artefact(SEARCH)
+
+
+@pytest.fixture(scope="module")
+def door(artefact):
+    pool = local_service.Pool(artefact)
+    made = local_service.Running({"en-de": pool})
+    made.batches = pool.batches
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def translator(artefact):
+    return Translator(artefact, threads=1)
+
+
+def infer(door, lines=LINES, **parameters):
+    entry = {"name": "text", "datatype": "BYTES", "shape": [len(lines)], "data": lines}
+    fields = {"inputs": [entry], "outputs": [{"name": "text"}], "parameters": parameters}
+    status, _, body = door.request("POST", "/v2/models/en-de/infer", json.dumps(fields))
+    answer = json.loads(body)
+    return answer["outputs"][0]["data"] if status == 200 else answer["error"]
+
+
+def test_http_takes_a_value_for_each_line(door, translator):
+    assert infer(door, terms=TERMS) == translator.translate(LINES, terms=TERMS)
+    assert infer(door, max_length=[3, 5, 2]) == translator.translate(LINES, max_length=[3, 5, 2])
+    given = {"terms": ["two"], "glossary": GLOSSARY}
+    assert infer(door, **given) == translator.translate(
+        LINES, terms=["two"], glossary=kt.Glossary(GLOSSARY)
+    )
+
+
+def test_grpc_takes_them_as_json(door, translator):
+    given = tritonclient.grpc.InferInput("text", [len(LINES)], "BYTES")
+    given.set_data_from_numpy(np.array([line.encode() for line in LINES], object))
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client:
+        for name, value in {"terms": TERMS, "glossary": GLOSSARY}.items():
+            answer = client.infer("en-de", [given], parameters={name: json.dumps(value)})
+            value = kt.Glossary(value) if name == "glossary" else value
+            expected = translator.translate(LINES, **{name: value})
+            assert [text.decode() for text in answer.as_numpy("text")] == expected
+
+
+def test_lines_and_libretranslate_take_glossaries(door, translator):
+    expected = translator.translate(LINES, glossary=kt.Glossary(GLOSSARY))
+    query = urllib.parse.urlencode({"glossary": json.dumps(GLOSSARY)})
+    body = "\n".join(LINES).encode()
+    status, _, answer = door.request("POST", f"/lines/en-de?{query}", body)
+    assert (status, answer.decode().splitlines()) == (200, expected)
+    fields = {"q": "<p>the <b>dog</b> runs</p>", "format": "html", "glossary": GLOSSARY}
+    fields |= {"source": "en", "target": "de", "terms": ["two"]}
+    json_type = {"Content-Type": "application/json"}
+    status, _, answer = door.request("POST", "/translate", json.dumps(fields), json_type)
+    text = json.loads(answer)["translatedText"].replace("<b>", "").replace("</b>", "")
+    assert status == 200 and "ein mann" in text and "two" in text
+
+
+def test_requests_with_values_by_line_share_batches(door, translator):
+    door._pools["en-de"].gate.clear()
+    before = len(door.batches)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        first = threads.submit(infer, door, ["two"])
+        while door.batches[-1][0] != ["two"]:
+            time.sleep(0.01)
+        others = [
+            threads.submit(infer, door, [line], terms=[terms])
+            for line, terms in zip(LINES, TERMS, strict=True)
+        ]
+        while door.models.get("en-de").queue.waiting < 3:
+            time.sleep(0.01)
+        door._pools["en-de"].gate.set()
+        assert [one.result()[0] for one in others] == translator.translate(LINES, terms=TERMS)
+        first.result()
+    # Lines of similar length share a batch, with the terms of their requests.
+    assert max(len(lines) for lines, _ in door.batches[before:]) > 1
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"terms": TERMS[:2]}, "terms has 2 values, and the request has 3 lines"),
+        ({"terms": [["hat"], 5, []]}, "terms is a list of texts"),
+        ({"terms": 7}, "terms is a list of texts"),
+        ({"max_length": [3, "many", 2]}, "max_length is an integer"),
+        ({"glossary": ["the dog"]}, "glossary is an object of target phrases"),
+        ({"glossary": "{"}, "glossary cannot be read"),
+        ({"glossary": {"the dog": " "}}, "An entry needs a source and a target phrase"),
+        ({"forbidden_words": ["x"]}, "en-de does not take forbidden_words"),
+    ],
+)
+def test_what_does_not_fit_is_named(door, parameters, message):
+    assert message in infer(door, **parameters)
+
+
+def test_lines_of_unknown_number_take_one_value(door):
+    query = urllib.parse.urlencode({"terms": json.dumps(TERMS)})
+    status, _, answer = door.request("POST", f"/lines/en-de?{query}", b"a man")
+    assert status == 400 and b"one value for all lines" in answer
