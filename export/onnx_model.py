@@ -99,10 +99,11 @@ def export_onnx(
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
             scale for each column of a weight; the fastest; inputs share a scale, so a sentence may
-            change a little in another batch, except in the encoder of a `SpeechSearch`), "weight_int8" and "weight_int4" (a scale for every 32
-            rows of a column: closer to float32 and smaller, for large models). Weights of
-            convolutions stay float32. If nothing can be reduced, a warning says so, and the
-            manifest says "float32". Defaults to "float32".
+            change a little in another batch, except in the encoder of a `SpeechSearch`),
+            "weight_int8" and "weight_int4" (a scale for every 32 rows of a column: closer to
+            float32 and smaller, for large models). Weights of convolutions stay float32. If nothing
+            can be reduced, a warning says so, and the manifest says "float32". Defaults to
+            "float32".
         head: meaning of the outputs of a model without search: `Classification`,
             `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
             gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
