@@ -9,7 +9,6 @@ import math
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from python_multipart import create_form_parser
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
@@ -125,6 +124,8 @@ def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dic
         WrongType: the body has another type.
         Invalid: the form is malformed.
     """
+    from python_multipart import create_form_parser  # only requests with files need it
+
     kind = content_type.partition(";")[0].strip().lower()
     if kind != MULTIPART:
         raise WrongType(f"The content is {MULTIPART}, not {shorten(kind)}.")

@@ -20,6 +20,7 @@ from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.search import GreedySearch
 
 soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("python_multipart")
 
 WORDS = (Word(" No", 0.0, 0.5, 0.9), Word(" matter.", 0.5, 1.2, 0.8))
 SEGMENTS = [
