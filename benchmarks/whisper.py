@@ -23,28 +23,23 @@ into the folder of `--work` first:
 """
 
 import argparse
-import collections
 import json
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
 import tarfile
 import time
-import wave
 from pathlib import Path
 
 import common
-import numpy as np
+from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
 from whisper_sentences import SENTENCES
+from whisper_speed import child, long, speed
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-PRECISIONS, WIDTHS = ("float32", "int8"), (1, 5)
-ENGINES = ("keras_transformer", "faster-whisper")
 PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "av", "numpy")
-PLAIN = {"temperature": (0.0,)}  # no fallback: its samples are random
 
 
 def sound_items(args):
@@ -71,43 +66,6 @@ def sound_items(args):
     return found
 
 
-def open_engine(name, args, precision, width):
-    """A function of a path and options that gives segments as dicts."""
-    if name == "faster-whisper":
-        import faster_whisper
-
-        made = faster_whisper.WhisperModel(
-            str(args.model), device="cpu", compute_type=precision, cpu_threads=args.threads
-        )
-
-        def run(path, **options):
-            segments, info = made.transcribe(path, beam_size=width, **options)
-            return [_row(segment, "avg_logprob", "word") for segment in segments], info.language
-
-        return run
-    from keras_transformer.export.runtime import Transcriber
-
-    transcriber = Transcriber(args.work / f"{precision}-{width}", threads=args.threads)
-
-    def run(path, **options):
-        if "temperature" in options:
-            options["temperatures"] = options.pop("temperature")
-        segments = transcriber.transcribe(path, **options)
-        return [_row(one, "average_log_probability", "text") for one in segments], segments.language
-
-    return run
-
-
-def _row(segment, score, word):
-    row = {name: getattr(segment, name) for name in ("start", "end", "text")}
-    words = segment.words or ()
-    row["words"] = [(getattr(one, word), one.start, one.end) for one in words]
-    return {**row, "score": getattr(segment, score)}
-
-
-# Texts
-
-
 def texts(args):
     """Runs both engines on all sounds, as far as time allows, and compares."""
     path, done = args.work / "texts.jsonl", {}
@@ -126,9 +84,18 @@ def texts(args):
             for (name, width), run in engines.items():
                 if (item["path"], name, width) in done or time.monotonic() > end:
                     continue
-                options = {**PLAIN, "language": item["language"], "word_timestamps": width > 1}
+                options = {
+                    **PLAIN,
+                    "language": item["language"],
+                    "word_timestamps": width > 1,
+                }
                 segments, _ = run(item["path"], **options)
-                row = {"path": item["path"], "engine": name, "width": width, "segments": segments}
+                row = {
+                    "path": item["path"],
+                    "engine": name,
+                    "width": width,
+                    "segments": segments,
+                }
                 done[item["path"], name, width] = row
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 file.flush()
@@ -194,110 +161,6 @@ def normalised(text, language):
 
     text = re.sub(r"\d+", lambda match: num2words(int(match[0]), lang=language), text)
     return " ".join(re.sub(r"[^\w\s]|_", " ", text.lower()).split())
-
-
-# Speed
-
-
-def child(args):
-    """Transcribes the files that arrive on standard input, a list a line; prints the times."""
-    import resource
-
-    run = open_engine(args.engine, args, args.precision, args.width)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        start, clock, words = time.perf_counter(), time.process_time(), 0
-        for path in json.loads(line):
-            segments, _ = run(path, **PLAIN)
-            words += sum(len(segment["text"].split()) for segment in segments)
-        found = {"seconds": time.perf_counter() - start, "words": words}
-        found["processor seconds"] = time.process_time() - clock
-        found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        print(json.dumps(found), flush=True)
-
-
-class Child:
-    """An engine in a process of its own."""
-
-    def __init__(self, args, engine, precision, width):
-        command = [sys.executable, __file__, "child", "--engine", engine]
-        command += ["--precision", precision, "--width", str(width)]
-        command += ["--threads", str(args.threads), "--model", args.model, "--work", args.work]
-        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        serves = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}  # imports no framework
-        self._process = subprocess.Popen(command, env=serves, **options)
-        assert self._process.stdout.readline() == "ready\n"
-
-    def run(self, paths):
-        """Times and memory for these files."""
-        self._process.stdin.write(json.dumps([str(path) for path in paths]) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def stop(self):
-        """Ends the process."""
-        self._process.stdin.close()
-        self._process.wait()
-
-
-def speed(args):
-    """Real-time factor and memory of both engines, in turn."""
-    paths, rows = sorted(args.sounds.glob("*.wav")), []
-    length = sum(map(seconds_of, paths))
-    for precision in PRECISIONS:
-        for width in WIDTHS:
-            if not (args.work / f"{precision}-{width}").exists():
-                continue  # not exported
-            children = {name: Child(args, name, precision, width) for name in ENGINES}
-            runs = collections.defaultdict(list)
-            for _ in range(args.rounds):
-                for name, one in children.items():
-                    runs[name].append(one.run(paths))
-            for name, one in children.items():
-                one.stop()
-                medians = {
-                    key: statistics.median(r[key] for r in runs[name]) for key in runs[name][0]
-                }
-                row = {"precision": precision, "beam width": width, "engine": name, **medians}
-                row["times real time"] = length / row["seconds"]
-                rows.append(row)
-                print(row, flush=True)
-    return {"sound seconds": length, "rounds": args.rounds, "rows": rows}
-
-
-def seconds_of(path):
-    with wave.open(str(path)) as file:
-        return file.getnframes() / file.getframerate()
-
-
-def long(args):
-    """Memory and time for recordings joined to two and to thirty minutes."""
-    rows = []
-    for minutes in (2, 30):
-        path = joined(args, minutes)
-        one = Child(args, ENGINES[0], "int8", 1)
-        found = one.run([path])
-        one.stop()
-        rows.append(
-            {"minutes": minutes, **found, "times real time": 60 * minutes / found["seconds"]}
-        )
-        print(rows[-1], flush=True)
-    return rows
-
-
-def joined(args, minutes):
-    """The recordings, again and again, at 16 kHz."""
-    from keras_transformer.export.runtime.sound import read_blocks
-
-    sounds = [np.concatenate(list(read_blocks(path))) for path in sorted(args.sounds.glob("*.wav"))]
-    count, path = minutes * 60 * 16_000, args.work / f"{minutes}_minutes.wav"
-    samples = np.resize(np.concatenate(sounds), count)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return path
 
 
 def main():

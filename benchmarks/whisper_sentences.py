@@ -42,7 +42,12 @@ _PARTS = {
         ),
     ),
     "it": (
-        ("Mia sorella", "Il vecchio professore", "Il nostro vicino", "La giovane dottoressa"),
+        (
+            "Mia sorella",
+            "Il vecchio professore",
+            "Il nostro vicino",
+            "La giovane dottoressa",
+        ),
         (
             "legge una lunga lettera.",
             "beve il caffè in cucina.",
