@@ -52,7 +52,7 @@ def judge(kind, seed, index, tell):
     if kind == "search":
         judging = SearchJudge(case.model, random, case.search, case.options)
     else:
-        judging = ModelJudge(case.judged, random)
+        judging = ModelJudge(case.judged, random, case.in_precision)
     *inputs, empty = judging.feeds()
     keras_found = []
     for feed in inputs:

@@ -101,7 +101,10 @@ class Model:
         self.run(f"model = keras.Model([{', '.join(inputs)}], {told})")
         self.run(f"shake(model, {random.integers(1000)})")
         self.model = self.names["model"]
-        self.judged = in_float32(self.lines, self.model) if self.reduced else self.model
+        self.judged = self.in_precision("float32") if self.reduced else self.model
+
+    def in_precision(self, dtype):
+        return in_precision(dtype, self.lines, self.model)
 
     def run(self, line):
         exec(line, self.names)
@@ -226,10 +229,15 @@ class Search(Model):
         self.options = self.names["options"]
 
 
-def in_float32(lines, model):
-    """The model of the lines under the float32 policy, which is what a file computes."""
+def in_precision(dtype, lines, model):
+    """The model of the lines under another policy, such as float32, as in files."""
     names, (policy, *others) = dict(NAMES), lines
-    exec("\n".join(["keras.config.set_dtype_policy('float32')", *others, policy]), names)
+    floatx = keras.config.floatx()
+    try:
+        keras.config.set_floatx(dtype)
+        exec("\n".join([f"keras.config.set_dtype_policy('{dtype}')", *others, policy]), names)
+    finally:
+        keras.config.set_floatx(floatx)
     copy = names["model"]
     copy.set_weights([np.asarray(keras.ops.cast(weight, "float32")) for weight in model.weights])
     for mine, theirs in zip(copy.inputs, model.inputs, strict=True):

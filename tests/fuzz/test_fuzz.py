@@ -39,6 +39,26 @@ def test_the_judge_excuses_numbers_that_noise_moves(monkeypatch, output, place, 
     assert judge.verdict(feed, expected, found)[0] == outcome
 
 
+def test_the_judge_takes_a_file_for_right_that_is_closer_to_float64_than_keras(monkeypatch):
+    monkeypatch.syspath_prepend(FUZZER.parent)
+    from judging import ModelJudge
+
+    def made(dtype):
+        x = keras.Input((1,), name="x", dtype=dtype)
+        norm = keras.layers.LayerNormalization(dtype=dtype)
+        model = keras.Model(x, {"norm": norm(keras.ops.tile(x, (1, 2)))})
+        norm.beta.assign([0.1, 0.3])
+        return model
+
+    judge = ModelJudge(made("float32"), np.random.default_rng(0), made)
+    feed = {"x": np.array([[432.0]], "float32")}
+    expected = judge.answer(feed)
+    right, wrong = {"norm": np.array([[0.1, 0.3]])}, {"norm": np.array([[0.1, 0.31]])}
+    assert np.abs(expected["norm"] - right["norm"]).max() > 1e-4  # float32 adds 432 / sqrt(0.001)
+    assert judge.verdict(feed, expected, right)[0] == "ill-conditioned"
+    assert judge.verdict(feed, expected, wrong)[0] == "wrong"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count, searches", [(6, 0), pytest.param(60, 6, marks=pytest.mark.full)])
 def test_random_models_and_searches_are_right_or_refused(count, searches):
@@ -46,3 +66,15 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
     command += ["--count", str(count), "--searches", str(searches)]
     done = subprocess.run(command, capture_output=True, text=True)  # forks: no TensorFlow before
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "script, said", [("readers", "| glossary |"), ("protocols", '"openai": {')]
+)
+def test_damaged_files_and_requests_are_refused_or_answered(script, said):
+    pytest.importorskip("tokenizers")
+    command = [sys.executable, str(FUZZER.with_name(f"{script}.py")), "--seed", "1"]
+    done = subprocess.run([*command, "--count", "1500"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert said in done.stdout
