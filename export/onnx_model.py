@@ -99,10 +99,11 @@ def export_onnx(
             The graph of a `Sampling` has a second input, the scalar `seed`.
         precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
             scale for each column of a weight; the fastest; inputs share a scale, so a sentence may
-            change a little in another batch), "weight_int8" and "weight_int4" (a scale for every 32
-            rows of a column: closer to float32 and smaller, for large models). Weights of
-            convolutions stay float32. If nothing can be reduced, a warning says so, and the
-            manifest says "float32". Defaults to "float32".
+            change a little in another batch, except in the encoder of a `SpeechSearch`),
+            "weight_int8" and "weight_int4" (a scale for every 32 rows of a column: closer to
+            float32 and smaller, for large models). Weights of convolutions stay float32. If nothing
+            can be reduced, a warning says so, and the manifest says "float32". Defaults to
+            "float32".
         head: meaning of the outputs of a model without search: `Classification`,
             `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
             gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
@@ -215,7 +216,7 @@ def export_onnx(
 def _graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str, GraphSource]]:
     """Yields each file's name and source. Trace a source before you take the next one."""
     if layout == "loop":
-        source = GraphSource(task.model, task.function, task.specs, task.axes)
+        source = GraphSource(task.model, task.function, task.specs, task.axes, task.row_scales)
         yield signature.MODEL_FILE, source
         return
     stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
@@ -240,7 +241,7 @@ def _make_graph(
             fuse_blocks(model, precision)
     if precision != "float32":
         with progress(f"converting to {precision}"):
-            reduced = quantize.reduce_precision(model, precision, keep_float)
+            reduced = quantize.reduce_precision(model, precision, keep_float, source.row_scales)
         precision = precision if reduced else "float32"
     serve_empty_batches(model.graph)
     clean(model)

@@ -34,6 +34,7 @@ class Segment(NamedTuple):
             makes it large.
         temperature: float, 0 for a search without randomness.
         words: tuple of `Word`; empty without `word_timestamps`.
+        seek: int, first frame of the window, in units of 10 ms.
     """
 
     start: float
@@ -45,6 +46,7 @@ class Segment(NamedTuple):
     compression_ratio: float
     temperature: float
     words: tuple[Word, ...] = ()
+    seek: int = 0
 
 
 def clock(seconds: float, separator: str = ".") -> str:

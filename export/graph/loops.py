@@ -20,6 +20,9 @@ from keras_transformer.export.graph.nodes import (
 )
 from keras_transformer.export.graph.shapes import InferredShapes
 
+# Operators that need their weight as a constant of their own graph.
+PRODUCTS = ("MatMul", "FusedMatMul", "DynamicQuantizeMatMul")
+
 
 def keep_loop_state(graph: ir.Graph) -> None:
     """Removes from every loop's state what never changes, and what is never read.
@@ -190,7 +193,7 @@ def _sink(value: ir.Value, main: ir.Graph, body: ir.Graph) -> None:
         del main.initializers[value.name]
         body.register_initializer(value)
         return
-    products = [user for user in inside if user.op_type in ("MatMul", "FusedMatMul")]
+    products = [user for user in inside if user.op_type in PRODUCTS]
     if products:
         shape = add_initializer(body, f"{value.name}/shape", value.const_value.shape.numpy())
         reshape = ir.Node("", "Reshape", [value, shape])

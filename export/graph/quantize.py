@@ -8,6 +8,11 @@ the logits is written twice: as a table and as the weight of a product.
 By default no product with weights stays float32, because that does not pay: whichever `keep_float`
 keeps, BLEU on Multi30k does not rise and a batch takes 10 to 40 % longer (docs, benchmarks).
 
+ONNX Runtime rewrites the weights of a `DynamicQuantizeMatMul` on processors with AVX2 and without
+VNNI, where products of signed bytes saturate. It fails if two products of a graph read one weight,
+and it skips weights of outer graphs. So each product has a constant of its own there: here by a
+Flatten, in loops by `loops.sink_weights`. The file holds the weight once.
+
 Shapes: K rows and N columns of a weight, n blocks of a column; V rows of a table, D numbers each.
 """
 
@@ -26,6 +31,7 @@ from keras_transformer.export.graph.nodes import (
     attribute,
     only_reader,
     other_input,
+    replace_node,
     substitute,
 )
 from keras_transformer.export.graph.simplify import clean
@@ -61,13 +67,17 @@ def check_keep_float(keep_float: Sequence[str], precision: str, paths: Sequence[
             )
 
 
-def reduce_precision(model: ir.Model, precision: str, keep_float: Sequence[str] = ()) -> int:
+def reduce_precision(
+    model: ir.Model, precision: str, keep_float: Sequence[str] = (), row_scales: bool = False
+) -> int:
     """Rewrites a model in place.
 
     Args:
         model: result of `simplify` or `fuse_blocks`.
         precision: "float16", "int8", "weight_int8" or "weight_int4".
         keep_float: prefixes of Keras paths of weights that stay float32.
+        row_scales: whether "int8" rounds each row of an input with its own scale. Defaults to
+            `False`: all rows share one. In the body of a loop they always do.
 
     Returns:
         Number of weights that were reduced. Weights of convolutions never are.
@@ -82,11 +92,12 @@ def reduce_precision(model: ir.Model, precision: str, keep_float: Sequence[str] 
         return halve(model, is_kept)
     bits = ROW_BITS[precision]
     products = {}  # name of a weight -> its reduced form, which all products with it share
+    own: dict[tuple[str, int], ir.Value] = {}
     for node in all_nodes(model.graph):
         weight = _weight(node)
         if weight is not None and not is_kept(weight):
             if precision == "int8":
-                _integer_product(model.graph, node, weight, products)
+                _integer_product(model.graph, node, weight, products, own, row_scales)
             else:
                 _block_product(model.graph, node, weight, products, bits)
     clean(model)  # removed products read no table
@@ -171,20 +182,55 @@ def quantize_columns(matrix: Array) -> tuple[Array, Array]:
     return np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8), scale
 
 
-def _integer_product(graph: ir.Graph, node: ir.Node, weight: ir.Value, products: dict) -> None:
-    """`DynamicQuantizeMatMul`: rows of the input are rounded to 8 bits when it runs.
+def _integer_product(
+    graph: ir.Graph,
+    node: ir.Node,
+    weight: ir.Value,
+    products: dict,
+    own: dict[tuple[str, int], ir.Value],
+    row_scales: bool,
+) -> None:
+    """`DynamicQuantizeMatMul`: the input is rounded to 8 bits when it runs.
 
     before   y = Add(MatMul(x, w), bias)
     after    y = DynamicQuantizeMatMul(x, q, scale, zero, bias)      w about q * scale
+
+    With `row_scales` the rows of x get the same largest size before they are rounded:
+
+    after    r = ReduceMax(Abs(x)); y = Add(Mul(DynamicQuantizeMatMul(x / r, ...), r), bias)
+
+    Args:
+        products: dict from the name of a weight to its integers and scales.
+        own: dict from the name of a weight and the id of a graph to the integers that the last
+            product in this graph reads.
     """
     if weight.name not in products:
         quantized, scale = quantize_columns(_matrix(node, weight))
         products[weight.name] = (
             add_initializer(graph, f"{weight.name}/int8", quantized),
             add_initializer(graph, f"{weight.name}/scale", scale),
-            add_initializer(graph, f"{weight.name}/zero", np.zeros(scale.shape, np.int8)),
         )
-    inputs, output = [node.inputs[0], *products[weight.name]], node.outputs[0]
+    integers, scale = products[weight.name]
+    key = weight.name, id(node.graph)
+    if key in own:  # a chain: equal nodes with equal inputs would become one
+        flatten = ir.Node("", "Flatten", [own[key]])
+        node.prepend(flatten)
+        copied, integers = integers, flatten.outputs[0]
+        integers.type, integers.shape = copied.type, copied.shape
+    own[key] = integers
+    zero = add_initializer(graph, f"{weight.name}/zero", np.zeros(scale.shape, np.int8))
+    weights, output = [integers, scale, zero], node.outputs[0]
+    if row_scales and node.graph is graph:
+        tape = ir.tape.Tape()
+        least = tape.op("Constant", [], {"value": ir.tensor(np.float32(1e-30))})  # rows of zeros
+        size = tape.op("Abs", [node.inputs[0]])
+        size = tape.op("ReduceMax", [size], {"axes": [-1], "keepdims": 1})
+        size = tape.op("Max", [size, least])
+        rows = tape.op("Div", [node.inputs[0], size])
+        product = tape.op("DynamicQuantizeMatMul", [rows, *weights], domain=MICROSOFT)
+        replace_node(node, tape, tape.op("Mul", [product, size]))
+        return
+    inputs = [node.inputs[0], *weights]
     add = only_reader(output, "Add")
     bias = other_input(add, output).const_value if add else None
     if bias is not None and len(bias.shape) == 1:

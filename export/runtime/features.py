@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_transformer.export.runtime.sound import read_windows
+from keras_transformer.export.runtime.sound import Sound, read_windows
 from keras_transformer.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
-from keras_transformer.types import Array, StrPath
+from keras_transformer.types import Array
 
 BLOCK = 30 * SAMPLE_RATE  # samples that are transformed together
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP
@@ -24,8 +24,9 @@ class FeatureReader:
     The second pass follows `window`.
 
     Args:
-        path: str or path-like, a sound file.
+        sound: as in `sound.read_windows`.
         mels: int, M.
+        most_seconds: float, the longest sound. Defaults to `None`: no limit.
 
     Attributes:
         frames: int, number of whole frames of 10 ms in the file.
@@ -33,6 +34,7 @@ class FeatureReader:
 
     Raises:
         FileNotFoundError, ImportError, ValueError: as in `sound.read_windows`.
+        ValueError: the sound is too long. It is not read to its end.
 
     Example:
 
@@ -40,15 +42,19 @@ class FeatureReader:
     (3000, 80)
     """
 
-    def __init__(self, path: StrPath, mels: int):
+    def __init__(self, sound: Sound, mels: int, most_seconds: float | None = None):
         filters, loudest = mel_filters(mels), -np.inf
         self.frames: int = 0
-        for block in log_mel_blocks(path, filters):
+        for block in log_mel_blocks(sound, filters):
             loudest = max(loudest, block.max(initial=-np.inf))
             self.frames += len(block)
+            if most_seconds is not None and self.frames > most_seconds * FRAMES_PER_SECOND:
+                raise ValueError(
+                    f"The sound is longer than {most_seconds:g} seconds. Send it in parts."
+                )
         self.duration: float = self.frames / FRAMES_PER_SECOND
         self._lowest = np.float32(loudest - RANGE)
-        self._blocks = log_mel_blocks(path, filters)
+        self._blocks = log_mel_blocks(sound, filters)
         self._first, self._kept = 0, np.zeros((0, mels), np.float32)
 
     def window(self, start: int, length: int) -> Array:
@@ -73,18 +79,18 @@ class FeatureReader:
         self._first, self._kept = self._first + count, self._kept[count:]
 
 
-def log_mel_blocks(path: StrPath, filters: Array) -> Iterator[Array]:
+def log_mel_blocks(sound: Sound, filters: Array) -> Iterator[Array]:
     """Blocks (S, M) of the logarithms to base 10 of the mel bands, float32, before clamping.
 
     Frame i is centred at sample 160 i. The file is reflected at its start and has zeros after its
     end.
 
     Args:
-        path: str or path-like, a sound file.
+        sound: as in `sound.read_windows`.
         filters: (F, M), from `mel_filters`.
     """
     window, rest, total, done = hann_window(), None, 0, 0
-    for samples in read_windows(path, BLOCK):
+    for samples in read_windows(sound, BLOCK):
         total += len(samples)
         if rest is None:
             rest = np.pad(samples, (WINDOW // 2, 0), mode="reflect")

@@ -29,6 +29,7 @@ from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.runner import ALL, Runner
+from keras_transformer.export.runtime.sound import Sound
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.export.runtime.streaming import GrowingText
@@ -37,7 +38,7 @@ from keras_transformer.export.runtime.transcription import Transcription
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array, StrPath
+from keras_transformer.types import Array
 
 
 class TranslationMaker:
@@ -587,7 +588,7 @@ class Transcriber(SearchRunner):
         return reader, TranslationMaker(artefact)
 
     @overload
-    def transcribe(self, inputs: StrPath, **options: Any) -> Transcription: ...
+    def transcribe(self, inputs: Sound, **options: Any) -> Transcription: ...
 
     @overload
     def transcribe(
@@ -600,7 +601,7 @@ class Transcriber(SearchRunner):
 
     def transcribe(
         self,
-        inputs: StrPath | Iterable[Any],
+        inputs: Sound | Iterable[Any],
         seed: int | None = None,
         tokens_per_batch: int = 2048,
         **options: Any,
@@ -612,8 +613,8 @@ class Transcriber(SearchRunner):
         of `SpeechOptions`, such as `language="de"` or `task="translate"`.
 
         Args:
-            inputs: str or path-like, a sound file; or an iterable of arrays or of dicts of arrays;
-                or one array with batch axis.
+            inputs: str or path-like, a sound file; or bytes, its content; or an iterable of arrays
+                or of dicts of arrays; or one array with batch axis.
             seed: as in `Generator`.
             tokens_per_batch: int, maximum size of a batch; the first axis of an input counts.
             **options: as in `Translator.translate`.
@@ -623,11 +624,11 @@ class Transcriber(SearchRunner):
             is refused or fails; or a `Transcription`.
 
         Raises:
-            ArtefactError: a path is passed, and the artefact has another search.
+            ArtefactError: a sound is passed, and the artefact has another search.
             FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
-            ValueError: the file is no sound, or the model does not know the language.
+            ValueError: the file is no sound or too long, or the model does not know the language.
         """
-        if isinstance(inputs, (str, os.PathLike)):
+        if isinstance(inputs, (str, os.PathLike, bytes)):
             if seed is not None:
                 options["seed"] = seed
             tokenizer, chosen = self.target_tokenizer, SpeechOptions(**options)

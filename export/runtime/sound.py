@@ -2,24 +2,32 @@
 
 PyAV decodes WAV, FLAC, OGG, MP3 and other formats of FFmpeg. FFmpeg mixes the channels, resamples
 and rounds to 16 bits, as in OpenAI's Whisper.
+
+Sound can also be bytes in memory, such as an upload. FFmpeg then reads only `UPLOADS`, because its
+playlist formats open other files and addresses.
 """
 
+import io
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.types import Array, StrPath
 
+Sound: TypeAlias = StrPath | bytes
+# FFmpeg's names of the formats that are read from bytes.
+UPLOADS = "aac,aiff,amr,asf,caf,flac,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,webm"
 
-def read_windows(path: StrPath, size: int) -> Iterator[Array]:
+
+def read_windows(sound: Sound, size: int) -> Iterator[Array]:
     """Consecutive windows of a sound file, mixed to one channel.
 
     Args:
-        path: str or path-like, a sound file.
+        sound: str or path-like, a sound file; or bytes, its content.
         size: int, samples of a window.
 
     Returns:
@@ -31,7 +39,7 @@ def read_windows(path: StrPath, size: int) -> Iterator[Array]:
         ValueError: the file is empty, damaged, without samples or of an unknown format.
     """
     waiting: list[Array] = []
-    for block in read_blocks(path):
+    for block in read_blocks(sound):
         waiting.append(block)
         if sum(map(len, waiting)) >= size:
             samples = np.concatenate(waiting)
@@ -43,15 +51,22 @@ def read_windows(path: StrPath, size: int) -> Iterator[Array]:
         yield samples
 
 
-def read_blocks(path: StrPath) -> Iterator[Array]:
+def read_blocks(sound: Sound) -> Iterator[Array]:
     """As `read_windows`, in blocks of any size."""
-    av, name, count = _library(), os.fspath(path), 0
-    if not os.path.isfile(name):
-        raise FileNotFoundError(f"There is no file {name!r}.")
-    if os.path.getsize(name) == 0:
-        raise ValueError(f"{name!r} is empty: 0 bytes. Copy the recording again.")
+    av, count, options = _library(), 0, {}
+    if isinstance(sound, bytes):
+        name, size, source = "The sound", len(sound), io.BytesIO(sound)
+        options = {"format_whitelist": UPLOADS, "protocol_whitelist": ""}
+    else:
+        source = os.fspath(sound)
+        name = repr(source)
+        if not os.path.isfile(source):
+            raise FileNotFoundError(f"There is no file {name}.")
+        size = os.path.getsize(source)
+    if size == 0:
+        raise ValueError(f"{name} is empty: 0 bytes. Copy the recording again.")
     try:
-        with av.open(name) as file:
+        with av.open(source, options=options, metadata_errors="ignore") as file:
             resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
             frames = file.decode(audio=0) if file.streams.audio else ()
             for frame in itertools.chain(frames, [None] if frames else []):
@@ -61,11 +76,11 @@ def read_blocks(path: StrPath) -> Iterator[Array]:
                     yield samples
     except av.FFmpegError as error:
         raise ValueError(
-            f"{name!r} cannot be read as sound: {error.strerror}. Pass a complete WAV, FLAC, OGG "
+            f"{name} cannot be read as sound: {error.strerror}. Pass a complete WAV, FLAC, OGG "
             "or MP3 file."
         ) from error
     if not count:
-        raise ValueError(f"{name!r} holds no sound: it has no samples. Record it again.")
+        raise ValueError(f"{name} holds no sound: it has no samples. Record it again.")
 
 
 def _library() -> Any:

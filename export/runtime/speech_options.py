@@ -28,6 +28,8 @@ class SpeechOptions:
         prompt_reset_on_temperature: text of a larger temperature is no prompt. Defaults to 0.5.
         word_timestamps: whether segments have `words`. Defaults to `False`.
         seed: int, of sampling. Defaults to 0.
+        most_seconds: length of the longest sound; a longer one is refused before it is decoded.
+            Defaults to `None`: no limit.
 
     Raises:
         ValueError: a task that there is not, or no temperatures.
@@ -44,6 +46,7 @@ class SpeechOptions:
     prompt_reset_on_temperature: float = 0.5
     word_timestamps: bool = False
     seed: int = 0
+    most_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

@@ -10,6 +10,7 @@ features of 0, not with the features of silence. So does this module, and the to
 Shapes: P start tokens, T generated tokens.
 """
 
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,11 +21,12 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime.features import FRAMES_PER_SECOND, FeatureReader
+from keras_transformer.export.runtime.sound import Sound
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
 from keras_transformer.export.runtime.word_times import TimedPart, place_words, time_words
 from keras_transformer.special_ids import END_ID, PAD_ID
-from keras_transformer.types import Array, StrPath
+from keras_transformer.types import Array
 
 FEATURES = "features"
 FRAMES_PER_TIME = round(SECONDS * FRAMES_PER_SECOND)  # features between two tokens of times
@@ -48,7 +50,7 @@ class Transcription(Iterator[Segment]):
         session: `onnxruntime.InferenceSession` of an artefact with a `SpeechSearch`.
         manifest: dict, its manifest.
         tokenizer: its tokenizer.
-        path: str or path-like, the sound file.
+        sound: str or path-like, the sound file; or bytes, its content.
         options: `SpeechOptions`.
 
     Attributes:
@@ -61,7 +63,7 @@ class Transcription(Iterator[Segment]):
     Raises:
         ArtefactError: the artefact has another search.
         FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
-        ValueError: the file is no sound, or the model does not know the language.
+        ValueError: the file is no sound or too long, or the model does not know the language.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Transcription(Iterator[Segment]):
         session: Any,
         manifest: dict[str, Any],
         tokenizer: Any,
-        path: StrPath,
+        sound: Sound,
         options: SpeechOptions,
     ):
         self._session, self._options = session, options
@@ -92,12 +94,13 @@ class Transcription(Iterator[Segment]):
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
         self._size = manifest["limits"]["source_length"]  # frames of a window
         (mels,) = [x["axes"][-1] for x in manifest["inputs"] if x["name"] == FEATURES]
-        self._reader = FeatureReader(path, mels)
+        self._reader = FeatureReader(sound, mels, options.most_seconds)
         self.duration: float = self._reader.duration
         self.position: float = 0.0
         self.language: str | None = language if languages else "en"
         self.language_probability: float | None = 1.0 if self.language else None
-        self._segments = self._transcribed()
+        self._windows = self._transcribed()
+        self._segments = itertools.chain.from_iterable(self._windows)
 
     def __iter__(self) -> "Transcription":
         return self
@@ -105,7 +108,11 @@ class Transcription(Iterator[Segment]):
     def __next__(self) -> Segment:
         return next(self._segments)
 
-    def _transcribed(self) -> Iterator[Segment]:
+    def windows(self) -> Iterator[list[Segment]]:
+        """The segments of each window that is left; an empty list for a window without text."""
+        return self._windows
+
+    def _transcribed(self) -> Iterator[list[Segment]]:
         start, total, options, last_word = 0, self._reader.frames, self._options, 0.0
         before = self._tokens.encode(f" {text}") if (text := options.initial_prompt.strip()) else []
         while start < total:
@@ -113,7 +120,7 @@ class Transcription(Iterator[Segment]):
             features = self._reader.window(start, self._size)
             before = before[-self._most_before :]
             decoded = self._decode(features, before, start)
-            advance = size
+            advance, segments = size, []
             if not self._is_silent(decoded):
                 parts, advance, closed = split(decoded.token_ids, start, size, self._tokens)
                 if options.word_timestamps:
@@ -128,12 +135,13 @@ class Transcription(Iterator[Segment]):
                         continue
                     before += part.token_ids
                     times, ids = (part.start, part.end), tuple(part.token_ids)
-                    yield Segment(*times, text, ids, *decoded[1:-1], part.words)
+                    segments.append(Segment(*times, text, ids, *decoded[1:-1], part.words, start))
                 reset = decoded.temperature > options.prompt_reset_on_temperature
                 if reset or not options.condition_on_previous_text:
                     before = []
             start += advance
             self.position = min(start, total) / FRAMES_PER_SECOND
+            yield segments
         self.position = self.duration
 
     def _with_words(

@@ -16,7 +16,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.serving import completions, http_v2, libretranslate, plain
+from keras_transformer.export.serving import (
+    completions,
+    http_v2,
+    libretranslate,
+    plain,
+    transcriptions,
+)
 from keras_transformer.export.serving.bodies import read_body, unless_gone
 from keras_transformer.export.serving.events import EventStream
 from keras_transformer.export.serving.models import Models
@@ -30,7 +36,7 @@ from keras_transformer.export.serving.refusals import (
 )
 from keras_transformer.export.serving.request_log import Record
 
-PROTOCOLS = (completions, http_v2, libretranslate, plain)
+PROTOCOLS = (completions, http_v2, libretranslate, plain, transcriptions)
 Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
 
 
@@ -43,8 +49,8 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
         allowed_hosts: as `HeaderCheck` takes them.
     """
 
-    def make_endpoint(protocol: str, handler: Handler) -> ASGIApp:
-        return _Endpoint(models, protocol, handler)
+    def make_endpoint(protocol: str, handler: Handler, most: int | None = None) -> ASGIApp:
+        return _Endpoint(models, protocol, handler, most or models.limits.body_bytes)
 
     async def live(request: Request) -> Response:
         return Response("live\n", media_type="text/plain")
@@ -77,16 +83,18 @@ class _Endpoint:
         models: `Models`.
         protocol: str, its name in metrics and log.
         handler: async function of a request, its body and its `Record`, which returns a response.
+        most: int, bytes of a body.
     """
 
-    def __init__(self, models: Models, protocol: str, handler: Handler) -> None:
+    def __init__(self, models: Models, protocol: str, handler: Handler, most: int) -> None:
         self._models, self._protocol, self._handler = models, protocol, handler
+        self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models, request = self._models, Request(scope, receive)
         with models.request(self._protocol) as record:
             try:
-                body = await read_body(request, record, models.limits)
+                body = await read_body(request, record, models.limits, self._most)
                 with models.admission.limit_computing():
                     leaving = asyncio.ensure_future(receive())
                     try:

@@ -1,9 +1,11 @@
 """Bodies of HTTP requests: read within limits of size and time, and parsed."""
 
 import asyncio
+import collections
 import contextlib
 import gc
 import json
+import math
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -11,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.limits import FORM_FIELDS, Limits
 from keras_transformer.export.serving.refusals import (
     Invalid,
     Refusal,
@@ -22,6 +24,7 @@ from keras_transformer.export.serving.refusals import (
 from keras_transformer.export.serving.request_log import Record
 
 T = TypeVar("T")
+MULTIPART = "multipart/form-data"
 
 
 async def unless_gone(leaving: asyncio.Future[Any], work: Coroutine[Any, Any, T]) -> T:
@@ -48,14 +51,14 @@ async def unless_gone(leaving: asyncio.Future[Any], work: Coroutine[Any, Any, T]
         working.cancel()
 
 
-async def read_body(request: Request, record: Record, limits: Limits) -> bytes:
-    """Reads the body of a request.
+async def read_body(request: Request, record: Record, limits: Limits, most: int) -> bytes:
+    """Reads the body of a request of at most `most` bytes.
 
     A body that is too large is read to its end and dropped, within the same time: most clients read
     no response before they have sent all.
 
     Raises:
-        TooLarge: the body exceeds `body_bytes`.
+        TooLarge: the body exceeds `most`.
         TooSlow: it does not arrive in time.
         Busy: the bodies of all requests exceed `buffered_bytes`.
         WrongType: it is compressed.
@@ -70,8 +73,8 @@ async def read_body(request: Request, record: Record, limits: Limits) -> bytes:
                 if refusal is not None:
                     continue
                 try:
-                    if record.buffered + len(part) > limits.body_bytes:
-                        raise TooLarge(f"A request may have {limits.body_bytes} bytes.")
+                    if record.buffered + len(part) > most:
+                        raise TooLarge(f"A request may have {most} bytes.")
                     record.buffer(len(part))
                     parts.append(part)
                 except Refusal as error:
@@ -108,6 +111,47 @@ def read_json(data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Invalid("The body is JSON, but no object.")
     return found
+
+
+def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dict[str, bytes]]:
+    """Parses a form of `multipart/form-data`.
+
+    Returns:
+        Two dicts: from the names of fields to their texts, and from the names of files to their
+        bytes.
+
+    Raises:
+        WrongType: the body has another type.
+        Invalid: the form is malformed.
+    """
+    from python_multipart import create_form_parser  # only requests with files need it
+
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != MULTIPART:
+        raise WrongType(f"The content is {MULTIPART}, not {shorten(kind)}.")
+    fields: dict[str, list[str]] = collections.defaultdict(list)
+    files: dict[str, bytes] = {}
+
+    def count() -> None:
+        if len(files) + sum(map(len, fields.values())) >= FORM_FIELDS:
+            raise Invalid(f"A form may have {FORM_FIELDS} fields.")
+
+    def on_field(field: Any) -> None:
+        count()
+        fields[field.field_name.decode()].append((field.value or b"").decode())
+
+    def on_file(file: Any) -> None:
+        count()
+        files[file.field_name.decode()] = file.file_object.getvalue()
+
+    options = {"MAX_MEMORY_FILE_SIZE": math.inf}  # no temporary files
+    try:
+        parser = create_form_parser({"Content-Type": content_type}, on_field, on_file, options)
+        parser.write(data)
+        parser.finalize()
+    except ValueError as error:
+        raise Invalid(f"The form cannot be read ({type(error).__name__}).") from error
+    return dict(fields), files
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""OpenAI's protocol: `/v1/completions` and `/v1/models`, for language models.
+"""OpenAI's protocol: `/v1/completions`, for language models, and `/v1/models`.
 
 With `stream` the text comes as server-sent events. The model then has the layout "steps".
 """
@@ -60,11 +60,14 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         return {"id": name, "object": "model", "created": created, "owned_by": "keras_transformer"}
 
     async def list_models(request: Request) -> Response:
-        names = [n for n in models.names() if models.get(n).description.task == "generate"]
+        names = [name for name in models.names() if _has_protocol(models.get(name))]
         return JSONResponse({"object": "list", "data": [described(name) for name in names]})
 
     async def one_model(request: Request) -> Response:
-        return JSONResponse(described(_model(models, request.path_params["model"]).name))
+        model = models.get(request.path_params["model"])
+        if not _has_protocol(model):
+            raise Unknown(f"{model.name} has no endpoint of this protocol.")
+        return JSONResponse(described(model.name))
 
     async def complete(request: Request, body: bytes, record: Record) -> Response:
         parsed = await on_thread_if_large(len(body), _parse, models, body)
@@ -93,6 +96,10 @@ def error_body(status: int, text: str) -> dict[str, Any]:
     """An error in OpenAI's form."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": text, "type": kind, "param": None, "code": None}}
+
+
+def _has_protocol(model: Model) -> bool:
+    return model.description.task == "generate" or model.description.hears
 
 
 def _model(models: Models, name: object) -> Model:

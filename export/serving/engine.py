@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.export.artefact.signature import MANIFEST_FILE
+from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime import ArtefactError, Generator, open_runner
+from keras_transformer.export.runtime.features import FRAMES_PER_SECOND
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
 
@@ -36,6 +38,7 @@ class Description:
         version: str, the first digits of the manifest's checksum.
         samples: bool, whether results depend on a seed.
         streams: bool, whether `run_stream` works: a language model with the layout "steps".
+        hears: bool, whether `run_stream` transcribes sound files: a Whisper model.
         options: dict from the names of the options that a request may set to their dtype and rank.
     """
 
@@ -43,6 +46,7 @@ class Description:
     version: str
     samples: bool
     streams: bool = False
+    hears: bool = False
     options: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
 
@@ -77,6 +81,20 @@ class StreamPart(NamedTuple):
     text: str
     prompt_tokens: int
     tokens: int
+
+
+class Transcript(NamedTuple):
+    """The transcript of a sound file.
+
+    Attributes:
+        language: str, its code.
+        duration: float, seconds of sound.
+        segments: list of `Segment`.
+    """
+
+    language: str | None
+    duration: float
+    segments: list[Segment]
 
 
 class Engine:
@@ -144,35 +162,29 @@ class Engine:
         self,
         prompt: str | bytes,
         options: Mapping[str, Any] | None,
-        emit: Callable[[StreamPart], bool],
+        emit: Callable[[Any], bool],
     ) -> BatchResult:
-        """Continues a prompt in the calling thread.
+        """Continues a prompt or transcribes sound, in the calling thread.
 
         Args:
-            prompt, options: as in `run_batch`.
-            emit: function that is called after each step of the model. `False` ends the work.
+            prompt: line, or bytes of a sound file for a model that `hears`.
+            options: as in `run_batch`; for sound those of `SpeechOptions`.
+            emit: function that is called after each step of the model with a `StreamPart`, or after
+                each window of sound with the list of its `Segment`s. `False` ends the work.
 
         Returns:
-            `BatchResult`, whose result is `None` if `emit` has ended the work.
+            `BatchResult`, whose result is a `Generation` or a `Transcript`, or `None` if `emit` has
+            ended the work.
 
         Raises:
             Invalid, Refusal: as in `run_batch`.
         """
         with self._runner() as (description, runner):
             start = time.perf_counter()
-            lengths, result = runner.lengths([prompt]), None
-            steps = runner.stream_steps(prompt, with_prompt=True, **(options or {}))
-            try:
-                next(steps)  # the prompt
-                for tokens in itertools.count(2 - lengths[0]):
-                    if not emit(StreamPart(next(steps), lengths[0], max(0, tokens))):
-                        break
-            except StopIteration as end:
-                result = end.value
-            finally:
-                steps.close()
+            run = _transcribe if description.hears else _continue
+            result, length = run(runner, prompt, options or {}, emit)
             seconds = time.perf_counter() - start
-        return BatchResult([result], lengths, seconds, description, str(os.getpid()))
+        return BatchResult([result], [length], seconds, description, str(os.getpid()))
 
     @contextlib.contextmanager
     def _runner(self) -> Iterator[tuple[Description, Any]]:
@@ -226,7 +238,9 @@ class Engine:
             for entry in manifest.get("options", [])
         }
         streams = manifest.get("layout") == "steps" and isinstance(runners[0], Generator)
-        description = Description(manifest["task"], version, runners[0].samples, streams, options)
+        hears = (manifest.get("search") or {}).get("class_name") == "SpeechSearch"
+        samples = runners[0].samples
+        description = Description(manifest["task"], version, samples, streams, hears, options)
         return description, idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
@@ -249,3 +263,34 @@ class Engine:
         while True:
             time.sleep(FOLDER_CHECK_SECONDS)
             self.reload()
+
+
+def _continue(
+    runner: Any, prompt: str | bytes, options: Mapping[str, Any], emit: Callable[[Any], bool]
+) -> tuple[Any, int]:
+    """The `Generation` of a prompt and the number of its tokens, see `Engine.run_stream`."""
+    (length,), result = runner.lengths([prompt]), None
+    steps = runner.stream_steps(prompt, with_prompt=True, **options)
+    try:
+        next(steps)  # the prompt
+        for tokens in itertools.count(2 - length):
+            if not emit(StreamPart(next(steps), length, max(0, tokens))):
+                break
+    except StopIteration as end:
+        result = end.value
+    finally:
+        steps.close()
+    return result, length
+
+
+def _transcribe(
+    runner: Any, sound: bytes, options: Mapping[str, Any], emit: Callable[[Any], bool]
+) -> tuple[Transcript | None, int]:
+    """The `Transcript` of sound and the number of its frames, see `Engine.run_stream`."""
+    transcription = runner.transcribe(sound, **options)
+    length, segments = round(transcription.duration * FRAMES_PER_SECOND), []
+    for window in transcription.windows():
+        segments += window
+        if not emit(window):
+            return None, length
+    return Transcript(transcription.language, transcription.duration, segments), length

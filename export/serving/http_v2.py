@@ -35,8 +35,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
     Args:
         models: `Models`.
-        make_endpoint: function of a protocol's name and a handler. It returns an endpoint, which
-            counts requests and reads their bodies.
+        make_endpoint: function of a protocol's name, a handler and, optionally, the most bytes of a
+            body. It returns an endpoint, which counts requests and reads their bodies.
     """
 
     async def metadata(request: Request) -> Response:

@@ -12,7 +12,7 @@ THREAD_BYTES = 2**16  # a request of at least this size is parsed on a thread
 TAKEN = 64 * 2**10  # bytes of a response that a client must take in `write_seconds`
 WINDOW = 512  # lines of a stream that are computed before more is read
 GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
-FORM_FIELDS = 1000  # fields of a form
+FORM_FIELDS = 1000  # fields of a form, files included
 # Largest values of `Limits`. gRPC takes numbers of 32 bits.
 MAX_LIMIT, MAX_BUFFERED = 2**31 - 1, 2**63 - 1
 
@@ -23,6 +23,8 @@ class Limits:
 
     Attributes:
         body_bytes: int, of a request, and of a line of a stream.
+        sound_bytes: int, of a request with a sound file.
+        sound_seconds: float, length of the sound.
         buffered_bytes: int, of all requests and streams that are being read or computed.
         header_bytes: int, of everything in an HTTP request that is no body.
         header_seconds: float, in which the headers of an HTTP request must arrive.
@@ -39,6 +41,8 @@ class Limits:
     """
 
     body_bytes: int = 8 * 2**20
+    sound_bytes: int = 25 * 2**20  # OpenAI's limit
+    sound_seconds: float = 3600.0
     buffered_bytes: int = 256 * 2**20
     header_bytes: int = 64 * 2**10
     header_seconds: float = 10.0

@@ -216,11 +216,11 @@ class Models:
         self,
         record: Record,
         model: Model,
-        prompt: str,
+        prompt: str | bytes,
         options: Options = None,
         seconds: float | None = None,
     ) -> AsyncGenerator[Any]:
-        """Yields a `StreamPart` after each step of the model, then the `Generation`.
+        """Yields the parts of a stream, then its result; see `Engine.run_stream`.
 
         Close the iterator to end the work. Takes the arguments of `answer`.
         """

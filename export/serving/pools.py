@@ -60,7 +60,9 @@ class Pool(Protocol):
     async def run_stream(
         self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
     ) -> BatchResult:
-        """Continues a prompt, see `Engine.run_stream`; another thread calls `emit`.
+        """Continues a prompt or transcribes sound, see `Engine.run_stream`.
+
+        Another thread calls `emit`.
 
         Raises:
             Invalid, Refusal: as in `run_batch`.
@@ -205,7 +207,9 @@ class RayPool:
     async def run_stream(
         self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
     ) -> BatchResult:
-        raise Invalid("Replicas do not stream. Ask without stream, or serve it without replicas.")
+        raise Invalid(
+            "Replicas neither stream nor transcribe files. Serve the model without replicas."
+        )
 
     async def close(self) -> None:
         for task in self._watching:

@@ -33,9 +33,11 @@ class GraphSource(NamedTuple):
         function: function of inputs by name that returns a dict of outputs; it is traced.
         specs: the `tf.TensorSpec` of each input, by name.
         axes: function of the name and the rank of an input or output to the names of its axes.
+        row_scales: as in `quantize.reduce_precision`.
     """
 
     model: keras.Model
     function: Callable[..., dict[str, Tensor]]
     specs: dict[str, tf.TensorSpec]
     axes: Callable[[str, int], tuple[str, ...]]
+    row_scales: bool = False

@@ -60,12 +60,14 @@ class ForwardTask:
         vocab_size: `{"source", "target"}`, both `None` for a model without a vocabulary.
         search_config: `None`, because there is no search.
         options: empty, because only a search has options.
+        row_scales: `False`, as in `quantize.reduce_precision`.
 
     Raises:
         ValueError: two inputs or outputs have the same name.
     """
 
     search_config = None
+    row_scales = False
     options: ClassVar[dict[str, Array]] = {}
 
     def __init__(

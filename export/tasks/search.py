@@ -127,6 +127,8 @@ class SearchTask:
         searched: the model that is searched: `model` with its shortlist.
         random: whether the search takes a seed.
         reads_ids: whether the source is rows of token ids.
+        row_scales: as in `quantize.reduce_precision`. Some frames of Whisper's sound have vectors
+            many times larger than others.
         sources: the `tf.TensorSpec` of each source input, by name.
         options: dict from the names of inputs that a caller may leave out to their defaults.
         specs: `sources`, the seed, and `options`.
@@ -174,7 +176,7 @@ class SearchTask:
         self.options: dict[str, Array] = _options(search, max_length, options)
         for name, default in self.options.items():
             self.specs[name] = tf.TensorSpec([None] * default.ndim, default.dtype, name)
-        speech = isinstance(search, SpeechSearch)
+        speech = self.row_scales = isinstance(search, SpeechSearch)
         words = speech and bool(search.word_heads)
         chosen = (True, True, search.token_scores, search.alignments, speech, words, words)
         self.outputs: list[str] = [

@@ -79,7 +79,9 @@ class StepwiseSearch:
     @property
     def first(self) -> GraphSource:
         """The graph before the first step."""
-        return GraphSource(self.model, self._first, self.task.specs, self._axes)
+        return GraphSource(
+            self.model, self._first, self.task.specs, self._axes, self.task.row_scales
+        )
 
     @property
     def step(self) -> GraphSource:

@@ -1,10 +1,12 @@
 """A small random Whisper of `transformers` and its folder, with a tokenizer and settings."""
 
 import json
+import pathlib
+import tempfile
 
 import numpy as np
 import tokenizers
-from helpers import published
+from helpers import published, shared
 from helpers.published import torch, transformers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -53,6 +55,19 @@ def write(folder, made):
     (folder / "generation_config.json").write_text(json.dumps(GENERATION), "utf-8")
     write_tokenizer(folder)
     return folder
+
+
+def artefact():
+    """The export of a random model with beam width 2, which all tests share."""
+    from keras_transformer.importers.__main__ import main
+
+    def make(path):
+        with tempfile.TemporaryDirectory() as folder:
+            write(pathlib.Path(folder), model())
+            command = ["whisper", folder, str(path), "--export", "onnx", "--quiet"]
+            assert main([*command, "--beam-width", "2"]) == 0
+
+    return shared.once("whisper_of_beam_2", make)
 
 
 def write_tokenizer(folder):

@@ -27,6 +27,7 @@ from keras import layers, ops
 from onnx import TensorProto
 
 from keras_transformer.export import ExportError, export_onnx, tasks
+from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.quantize import (
     quantize_blocks,
     quantize_columns,
@@ -121,6 +122,48 @@ def test_rounding_is_half_a_step_at_most(bits):
     error = np.abs(back - matrix)
     # The entry opposite to the largest one has no integer of its own and may lose a whole step.
     assert np.all(error <= 1.001 * step) and np.mean(error <= 0.501 * step) > 0.97
+
+
+SHARED = """
+    a = MatMul(x, "layer/kernel")
+    b = MatMul(a, "layer/kernel")
+    c = Loop <body = step (int64 i, bool go, float[N, 37] state)
+        => (bool on, float[N, 37] next) {
+            on = Identity(go)
+            next = MatMul(state, "layer/kernel")
+        }> (steps, true, b)
+    y = MatMul(c, "layer/kernel")
+"""
+
+
+def test_a_weight_of_several_products_does_not_saturate():
+    weight = np.eye(37, dtype=np.float32)[::-1] * 2 + 1  # sums of pairs exceed 16 bits
+    inputs = "float[N, 37] x, int64 steps, bool true"
+    model = with_weight(weight, inputs, SHARED)
+    reduce_precision(model, "int8")
+    sink_weights(model.graph)
+    assert [value.const_value.size for value in model.graph.initializers.values()].count(
+        37 * 37
+    ) == 1
+    x = np.abs(numbers(5, 37)) + 1
+    (found,) = run(model, x=x, steps=np.array(1), true=np.array(True))
+    expected = x @ np.linalg.matrix_power(weight, 4)
+    np.testing.assert_allclose(found, expected, rtol=0.02)
+
+
+def test_rows_can_have_scales_of_their_own():
+    weight, x = numbers(37, 11), numbers(5, 37)
+    x[3], x[4] = 1000 * x[3], 0
+    errors = []
+    for row_scales in (False, True):
+        node = 'z = MatMul(x, "layer/kernel")  y = Add(z, one)'
+        model = with_weight(weight, "float[N, 37] x, float[11] one", node)
+        reduce_precision(model, "int8", row_scales=row_scales)
+        (found,) = run(model, x=x, one=np.ones(11, np.float32))
+        errors.append(np.abs(found - 1 - x @ weight).max(axis=1))
+    shared, own = errors
+    assert (shared[:3] > 1).all() and (own[:3] < 0.2).all() and own[4] == 0
+    np.testing.assert_allclose(shared[3], own[3], rtol=0.5)
 
 
 @pytest.mark.parametrize("precision", INTEGERS)

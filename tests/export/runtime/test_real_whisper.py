@@ -35,6 +35,14 @@ def both(request, tmp_path_factory):
     return theirs, lambda path, **options: list(transcriber.transcribe(path, **options))
 
 
+def test_one_command_writes_int8_of_a_third_of_the_size(tmp_path):
+    command = ["ctranslate2", FOLDER, str(tmp_path / "out"), "--export", "onnx", "--quiet"]
+    assert main([*command, "--precision", "int8"]) == 0
+    assert (tmp_path / "out" / "model.onnx").stat().st_size < 120e6
+    text = "".join(one.text for one in Transcriber(tmp_path / "out").transcribe(recordings()[0]))
+    assert text.lower().replace(".", ",").startswith(" ever tried, ever failed,")
+
+
 def recordings():
     return sorted(pathlib.Path(FOLDER or "none").glob("*.wav"))
 

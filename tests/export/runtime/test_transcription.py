@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import shared, whisper_folder
+from helpers import whisper_folder
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import FORMATS, Segment, clock
@@ -196,6 +196,16 @@ def test_texts_are_divided_at_pairs_of_times(tokenizer, sound):
     assert split([FIRST, 5, FIRST + 2, FIRST + 2], 0, 10, tokens)[1] == 4
 
 
+def test_windows_and_bytes(tokenizer, sound):
+    results = [(PAIR, -0.2, 0.1), (PLAIN, -1.5, 0.9), (PLAIN, -0.2, 0.1)]
+    session = Session(*results)
+    found = Transcription(session, manifest(), tokenizer, sound.read_bytes(), SpeechOptions())
+    windows = list(found.windows())
+    assert [len(window) for window in windows] == [1, 0, 1]
+    assert [segment.seek for window in windows for segment in window] == [0, 16]
+    assert windows[0] + windows[2] == transcribed(tokenizer, sound, *results)[1]
+
+
 def test_features_of_a_file_are_those_of_the_layer(sound):
     import keras_transformer as kt
 
@@ -228,7 +238,7 @@ def test_other_rates_and_channels(tokenizer, tmp_path, rate, channels):
     assert times(segments)[0] == (0, 0.1)
 
 
-def test_bad_files_have_a_clear_error(tokenizer, tmp_path):
+def test_bad_files_have_a_clear_error(tokenizer, tmp_path, sound):
     path = tmp_path / "a.wav"
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="is empty"):
@@ -236,6 +246,12 @@ def test_bad_files_have_a_clear_error(tokenizer, tmp_path):
     path.write_bytes(b"no sound" * 999)
     with pytest.raises(ValueError, match="cannot be read as sound"):
         transcribed(tokenizer, path)
+    playlist = f"#EXTM3U\n#EXTINF:1,\n{sound.as_uri()}\n#EXT-X-ENDLIST\n".encode()
+    for data, reason in ((b"", "is empty"), (playlist, "The sound cannot be read as sound")):
+        with pytest.raises(ValueError, match=reason):
+            transcribed(tokenizer, data)
+    with pytest.raises(ValueError, match="longer than 0.2 seconds"):
+        transcribed(tokenizer, sound, most_seconds=0.2)
     soundfile.write(path, np.zeros(100, "float32"), 16_000)  # less than a frame
     assert transcribed(tokenizer, path)[1] == []
 
@@ -327,21 +343,9 @@ def test_formats():
 # A model
 
 
-@pytest.fixture(scope="module")
-def artefact(tmp_path_factory):
-    from keras_transformer.importers.__main__ import main as import_model
-
-    def write(path):
-        folder = tmp_path_factory.mktemp("whisper")
-        whisper_folder.write(folder, whisper_folder.model())
-        command = ["whisper", str(folder), str(path), "--export", "onnx", "--quiet"]
-        assert import_model([*command, "--beam-width", "2"]) == 0
-
-    return shared.once("whisper_of_beam_2", write)
-
-
 @pytest.mark.full
-def test_the_import_command_writes_a_transcriber(artefact, sound, capfdbinary):
+def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
+    artefact = whisper_folder.artefact()
     transcriber = Transcriber(artefact, threads=1)
     search = transcriber.manifest["search"]
     assert search["class_name"] == "SpeechSearch" and search["config"]["languages"] == [EN, DE]

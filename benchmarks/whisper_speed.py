@@ -1,0 +1,133 @@
+"""Speed and memory of Whisper in both engines, each in a process of its own; see `whisper.py`."""
+
+import collections
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+
+import numpy as np
+from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
+
+SCRIPT = Path(__file__).with_name("whisper.py")
+
+
+def child(args):
+    """Transcribes the files that arrive on standard input, a list a line; prints the times."""
+    import resource
+
+    run = open_engine(args.engine, args, args.precision, args.width)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        start, clock, words = time.perf_counter(), time.process_time(), 0
+        for path in json.loads(line):
+            segments, _ = run(path, **PLAIN)
+            words += sum(len(segment["text"].split()) for segment in segments)
+        found = {"seconds": time.perf_counter() - start, "words": words}
+        found["processor seconds"] = time.process_time() - clock
+        found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        print(json.dumps(found), flush=True)
+
+
+class Child:
+    """An engine in a process of its own."""
+
+    def __init__(self, args, engine, precision, width):
+        command = [sys.executable, SCRIPT, "child", "--engine", engine]
+        command += ["--precision", precision, "--width", str(width)]
+        command += [
+            "--threads",
+            str(args.threads),
+            "--model",
+            args.model,
+            "--work",
+            args.work,
+        ]
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        serves = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}  # imports no framework
+        self._process = subprocess.Popen(command, env=serves, **options)
+        assert self._process.stdout.readline() == "ready\n"
+
+    def run(self, paths):
+        """Times and memory for these files."""
+        self._process.stdin.write(json.dumps([str(path) for path in paths]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def stop(self):
+        """Ends the process."""
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def speed(args):
+    """Real-time factor and memory of both engines, in turn."""
+    paths, rows = sorted(args.sounds.glob("*.wav")), []
+    length = sum(map(seconds_of, paths))
+    for precision in PRECISIONS:
+        for width in WIDTHS:
+            if not (args.work / f"{precision}-{width}").exists():
+                continue  # not exported
+            children = {name: Child(args, name, precision, width) for name in ENGINES}
+            runs = collections.defaultdict(list)
+            for _ in range(args.rounds):
+                for name, one in children.items():
+                    runs[name].append(one.run(paths))
+            for name, one in children.items():
+                one.stop()
+                medians = {
+                    key: statistics.median(r[key] for r in runs[name]) for key in runs[name][0]
+                }
+                row = {
+                    "precision": precision,
+                    "beam width": width,
+                    "engine": name,
+                    **medians,
+                }
+                row["times real time"] = length / row["seconds"]
+                rows.append(row)
+                print(row, flush=True)
+    return {"sound seconds": length, "rounds": args.rounds, "rows": rows}
+
+
+def seconds_of(path):
+    with wave.open(str(path)) as file:
+        return file.getnframes() / file.getframerate()
+
+
+def long(args):
+    """Memory and time for recordings joined to two and to thirty minutes."""
+    rows = []
+    for minutes in (2, 30):
+        path = joined(args, minutes)
+        one = Child(args, ENGINES[0], "int8", 1)
+        found = one.run([path])
+        one.stop()
+        rows.append(
+            {
+                "minutes": minutes,
+                **found,
+                "times real time": 60 * minutes / found["seconds"],
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def joined(args, minutes):
+    """The recordings, again and again, at 16 kHz."""
+    from keras_transformer.export.runtime.sound import read_blocks
+
+    sounds = [np.concatenate(list(read_blocks(path))) for path in sorted(args.sounds.glob("*.wav"))]
+    count, path = minutes * 60 * 16_000, args.work / f"{minutes}_minutes.wav"
+    samples = np.resize(np.concatenate(sounds), count)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path

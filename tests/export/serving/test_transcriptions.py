@@ -1,0 +1,300 @@
+"""OpenAI's protocol for sound, with the package `openai`: formats, options, streams and errors."""
+
+import asyncio
+import io
+import json
+
+import numpy as np
+import openai
+import pytest
+from helpers import exports, local_service
+from helpers.service_requests import ask, raw, wait_for
+
+from keras_transformer.export.artefact.transcripts import FORMATS, Segment, Word
+from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export.serving.bodies import read_form
+from keras_transformer.export.serving.engine import BatchResult, Description, Transcript
+from keras_transformer.export.serving.limits import FORM_FIELDS, Limits
+from keras_transformer.export.serving.pools import RayPool
+from keras_transformer.export.serving.refusals import Invalid
+from keras_transformer.search import GreedySearch
+
+soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("python_multipart")
+
+WORDS = (Word(" No", 0.0, 0.5, 0.9), Word(" matter.", 0.5, 1.2, 0.8))
+SEGMENTS = [
+    Segment(0.0, 1.2, " No matter.", (52, 5, 53), -0.25, 0.125, 1.5, 0.0, WORDS),
+    Segment(31.0, 32.5, " Try again.", (60, 6, 61), -0.5, 0.25, 1.25, 0.5, (), 3000),
+]
+WINDOWS = [SEGMENTS[:1], [], SEGMENTS[1:]]
+PATH = "/v1/audio/transcriptions"
+SMALL = Limits(sound_bytes=2000, body_bytes=100, sound_seconds=60)
+
+
+class SoundPool:
+    """A pool of a speech model whose windows are known.
+
+    Attributes:
+        calls: the sounds that came, with their options.
+        gate: asyncio.Event; each window but the first waits for it.
+        emitted: number of windows that the client has waited for.
+    """
+
+    workers, batch_tokens, ready = 1, 512, True
+
+    async def open(self):
+        self.calls, self.gate, self.emitted = [], asyncio.Event(), 0
+        self.gate.set()
+        return Description("transcribe", "version", False, hears=True)
+
+    def measure(self, items):
+        return [16] * len(items)
+
+    async def run_stream(self, sound, options, emit):
+        self.calls.append((sound, options))
+        if sound == b"noise":
+            raise Invalid("The model refuses the request.")
+        for window in WINDOWS:
+            if not emit(window):
+                break
+            self.emitted += 1
+            await self.gate.wait()
+        result = Transcript("en", 32.25, SEGMENTS)
+        return BatchResult([result], [3225], 0.1, await self.description(), "1")
+
+    async def description(self):
+        return Description("transcribe", "version", False, hears=True)
+
+    async def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def pool():
+    return SoundPool()
+
+
+@pytest.fixture(scope="module")
+def running(pool, folder):
+    made = local_service.Running({"whisper": pool, "en-de": local_service.Pool(folder)}, SMALL)
+    yield made
+    made.stop()
+
+
+def make_client(running):
+    address = f"http://127.0.0.1:{running.port}/v1"
+    return openai.OpenAI(base_url=address, api_key="-", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def client(running):
+    with make_client(running) as made:
+        yield made
+
+
+def sound(data=b"sound", name="a.wav"):
+    return {"file": (name, data), "model": "whisper"}
+
+
+def test_the_default_is_json_with_the_whole_text(client, pool):
+    found = client.audio.transcriptions.create(**sound())
+    assert found.text == "No matter. Try again."
+    assert (found.usage.type, found.usage.seconds) == ("duration", 33)
+    assert pool.calls[-1] == (b"sound", {"task": "transcribe", "most_seconds": 60})
+    assert [model.id for model in client.models.list()] == ["whisper"]
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt", "text"])
+def test_text_and_subtitles(client, form):
+    found = client.audio.transcriptions.create(**sound(), response_format=form)
+    text = "No matter. Try again.\n"
+    assert found == (text if form == "text" else "".join(FORMATS[form](SEGMENTS)))
+
+
+def test_all_scores_and_times(client, pool):
+    found = client.audio.transcriptions.create(**sound(), response_format="verbose_json")
+    assert (found.language, found.duration, found.words) == ("en", 32.25, None)
+    assert found.to_dict()["task"] == "transcribe"
+    first, second = found.segments
+    assert (first.id, first.start, first.end, first.text) == (0, 0.0, 1.2, " No matter.")
+    assert (second.seek, second.tokens, second.temperature) == (3000, [60, 6, 61], 0.5)
+    scores = second.avg_logprob, second.no_speech_prob, second.compression_ratio
+    assert scores == (-0.5, 0.25, 1.25)
+    found = client.audio.transcriptions.create(
+        **sound(), response_format="verbose_json", timestamp_granularities=["word"]
+    )
+    assert [(word.word, word.start, word.end) for word in found.words] == [
+        ("No", 0.0, 0.5),
+        ("matter.", 0.5, 1.2),
+    ]
+    assert found.segments is None and pool.calls[-1][1]["word_timestamps"] is True
+
+
+def test_options_and_translations(client, pool):
+    client.audio.transcriptions.create(
+        **sound(), language="DE", prompt="Nagg, Nell", temperature=0.25
+    )
+    options = {"language": "de", "initial_prompt": "Nagg, Nell", "temperatures": (0.25,)}
+    assert pool.calls[-1][1] == {"task": "transcribe", "most_seconds": 60, **options}
+    with pytest.warns(DeprecationWarning):  # by the package
+        found = client.audio.translations.create(**sound())
+    assert found.text == "No matter. Try again."
+    assert pool.calls[-1][1] == {"task": "translate", "most_seconds": 60}
+
+
+def test_a_stream_gives_each_window_as_soon_as_it_is_decoded(client, pool, running):
+    pool.gate.clear()
+    before = pool.emitted
+    stream = client.audio.transcriptions.create(**sound(), stream=True)
+    first = next(stream)
+    assert (first.type, first.delta) == ("transcript.text.delta", "No matter.")
+    assert pool.emitted - before == 1
+    running._loop.call_soon_threadsafe(pool.gate.set)
+    *parts, last = stream
+    assert [part.delta for part in parts] == [" Try again."]
+    assert (last.type, last.text) == ("transcript.text.done", "No matter. Try again.")
+
+
+def test_the_work_ends_when_the_client_leaves(client, pool, running):
+    pool.gate.clear()
+    before = pool.emitted
+    stream = client.audio.transcriptions.create(**sound(), stream=True)
+    next(stream)
+    stream.close()
+    wait_for(lambda: running.models.admission.open_requests == 0)
+    running._loop.call_soon_threadsafe(pool.gate.set)
+    assert client.audio.transcriptions.create(**sound()).text
+    assert pool.emitted - before == 1 + len(WINDOWS)
+
+
+@pytest.mark.parametrize(
+    "options, error, reason",
+    [
+        ({"model": "other"}, openai.NotFoundError, "There is no model"),
+        ({"model": "en-de"}, openai.NotFoundError, "no speech model"),
+        ({"response_format": "xml"}, openai.BadRequestError, "response_format is one of"),
+        ({"temperature": 1.5}, openai.BadRequestError, "a number from 0 to 1"),
+        ({"timestamp_granularities": ["word"]}, openai.BadRequestError, "verbose_json"),
+        ({"include": ["logprobs"]}, openai.BadRequestError, "not supported"),
+        ({"stream": True, "response_format": "srt"}, openai.BadRequestError, "json or text"),
+        ({"file": ("a.wav", b"noise")}, openai.BadRequestError, "refuses"),
+        ({"file": ("a.wav", b"noise"), "stream": True}, openai.BadRequestError, "refuses"),
+        ({"extra_body": {"stream": "perhaps"}}, openai.BadRequestError, "true or false"),
+        ({"file": ("a.wav", bytes(2000))}, openai.APIStatusError, "may have 2000 bytes"),
+    ],
+)
+def test_errors_have_the_form_of_the_protocol(client, options, error, reason):
+    with pytest.raises(error, match=reason) as raised:
+        client.audio.transcriptions.create(**{**sound(), **options})
+    assert raised.value.body["type"] == "invalid_request_error"
+
+
+TYPE = "multipart/form-data; boundary=x"
+PART = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n'
+FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nsound\r\n'
+
+
+@pytest.mark.parametrize(
+    "content_type, body, status",
+    [
+        ("application/json", b"{}", 415),
+        ("", PART, 415),
+        ("multipart/form-data", PART, 400),  # no boundary
+        (TYPE, b"", 400),
+        (TYPE, b"no form", 400),
+        (TYPE, PART + FILE, 400),  # cut off
+        (TYPE, PART + b"--x--\r\n", 400),  # no file
+        (TYPE, PART + PART + FILE + b"--x--\r\n", 400),
+        (TYPE, PART + FILE.replace(b'"file"', b'"other"') + b"--x--\r\n", 400),
+        (TYPE, FILE + b"--x--\r\n", 400),  # no model
+        (TYPE, PART.replace(b"whisper", b"\xff") + b"--x--\r\n", 400),
+        (TYPE, b"--x\r\nContent-Disposition: form-data\r\n\r\n\r\n--x--\r\n", 400),
+        (TYPE, PART + FILE + b"--x--\r\n", 200),
+    ],
+)
+def test_malformed_forms_are_refused(running, content_type, body, status):
+    found = ask(running, PATH, body, {"Content-Type": content_type})
+    assert found[0] == status
+    if status != 200:
+        assert json.loads(found[2])["error"]["type"] == "invalid_request_error"
+
+
+def test_random_damage_is_refused_or_answered(running):
+    random, whole = np.random.default_rng(3), bytearray(PART + FILE + b"--x--\r\n")
+    for _ in range(60):
+        damaged = whole.copy()
+        for place in random.integers(0, len(whole), 3):
+            damaged[place] = random.integers(0, 256)
+        assert ask(running, PATH, bytes(damaged), {"Content-Type": TYPE})[0] in (200, 400, 404)
+
+
+def test_forms_have_few_fields():
+    assert read_form(TYPE, PART + FILE + b"--x--\r\n") == (
+        {"model": ["whisper"]},
+        {"file": b"sound"},
+    )
+    with pytest.raises(Invalid, match=f"may have {FORM_FIELDS} fields"):
+        read_form(TYPE, PART * (FORM_FIELDS + 1) + b"--x--\r\n")
+
+
+def test_only_sound_may_be_larger_than_other_requests(running):
+    body = json.dumps({"model": "en-de", "prompt": "a" * 200}).encode()
+    assert ask(running, "/v1/completions", body)[0] == 413
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n".encode()
+    assert b" 415 " in raw(running, head + b"too short")
+
+
+def test_replicas_refuse_sound():
+    with pytest.raises(Invalid, match="transcribe files"):
+        asyncio.run(RayPool.run_stream(None, b"sound", {}, bool))
+
+
+# A model
+
+
+@pytest.mark.full
+def test_a_model_writes_what_its_transcriber_writes(tmp_path):
+    from helpers import whisper_folder
+
+    random, path = np.random.default_rng(0), tmp_path / "a.wav"
+    soundfile.write(path, random.normal(0, 0.1, 4000).astype("float32"), 16_000)
+    artefact = whisper_folder.artefact()
+    other = exports.artefact(GreedySearch(), "translate")
+    log = io.StringIO()
+    pools = {"whisper": local_service.Pool(artefact), "other": local_service.Pool(other)}
+    running = local_service.Running(pools, Limits(sound_seconds=1), log)
+    options = {"temperatures": (0.5,), "language": "de", "word_timestamps": True}
+    transcription = Transcriber(artefact, threads=1).transcribe(path, **options)
+    expected = list(transcription)
+    with make_client(running) as client:
+
+        def ask_for(data, **options):
+            return client.audio.transcriptions.create(
+                model="whisper",
+                file=("a.wav", data),
+                response_format="verbose_json",
+                timestamp_granularities=["segment", "word"],
+                **options,
+            )
+
+        found = ask_for(path.read_bytes(), temperature=0.5, language="de")
+        assert (found.language, found.duration) == ("de", transcription.duration)
+        assert [(s.start, s.end, s.text, s.seek) for s in found.segments] == [
+            (s.start, s.end, s.text, s.seek) for s in expected
+        ]
+        assert len(found.words) == sum(len(s.words) for s in expected)
+        long = io.BytesIO()
+        soundfile.write(long, np.zeros(17_000), 16_000, format="WAV")
+        for data, reason in (
+            (b"no sound", "cannot be read as sound"),
+            (b"", "is empty"),
+            (long.getvalue(), "longer than 1 seconds"),
+            (f"#EXTM3U\n#EXTINF:1,\nfile:{path}\n".encode(), "cannot be read as sound"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=reason):
+                ask_for(data)
+        with pytest.raises(openai.BadRequestError, match="does not know the language 'xx'"):
+            ask_for(path.read_bytes(), language="xx")
+    running.stop()
+    assert '"status": 400' in log.getvalue() or '"status":400' in log.getvalue()
