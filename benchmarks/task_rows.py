@@ -13,6 +13,7 @@ DOES = {
     "classify": "A class token attends to all words and collects what says the class.",
     "forecast": "Days of the past attend to each other, and give all days to come at once.",
     "images": "Patches of a picture attend to each other and to a class token, as words would.",
+    "intents": "A class token gives the intent and each word its slot: two heads on one encoder.",
     "language_model": "The decoder alone: each character attends to those before it.",
     "parse": "The decoder writes the tree as a line of brackets, while it attends to the sentence.",
     "similarity": "One encoder, two languages: a sentence and its translation get one vector.",

@@ -41,6 +41,7 @@ TASKS = {
         "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
     ),
     "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
+    "intents": Task("--limit 60", ("slots",), {"data": "requests of a small grammar"}),
     "language_model": Task("--limit 500", ("learning",), {}),
     "parse": Task("--limit 40 --beam-width 2", (), {}),
     "similarity": Task(
@@ -119,6 +120,13 @@ def test_texts_get_classes_tags_and_vectors(finished):
     first, second = Predictor(finished("similarity") / "onnx").predict(["one", "zwei"])
     assert first.vector @ first.vector == pytest.approx(1, abs=1e-5)
     assert first.vector @ second.vector < 1
+
+
+@pytest.mark.full
+def test_a_request_gets_its_intent_and_its_slots_in_one_call(finished):
+    (result,) = Predictor(finished("intents") / "onnx").predict(["rain in New York ?"])
+    assert result.error is None and result.results["label"].label in ("book", "music", "travel")
+    assert result.results["tags"].words == ("rain", "in", "New", "York", "?")
 
 
 @pytest.mark.full
