@@ -102,7 +102,7 @@ def plot_series_attention(series, weights, labels, title=None):
             f"have the lengths {lengths}, the weights {[len(one) for one in weights]}, and there "
             f"are {len(labels)} labels."
         )
-    columns = min(3, len(lengths))
+    columns = min(len(lengths), 2 if len(lengths) <= 4 else 3)
     rows = -(-len(lengths) // columns)
     figure = Figure(figsize=(3.4 * columns, 0.5 + 1.9 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
