@@ -5,7 +5,13 @@ import gzip
 import pytest
 from support.plots import plot_outcomes
 from support.scores.entities import entities, entity_outcomes, entity_scores
-from support.sets.tagged_sentences import made_requests, read_entities, read_requests, usual_tags
+from support.sets.tagged_sentences import (
+    made_entities,
+    made_requests,
+    read_entities,
+    read_requests,
+    usual_tags,
+)
 
 
 def write(path, text):
@@ -50,6 +56,17 @@ def test_made_requests_have_entities_and_no_request_is_in_two_sets():
     assert {*sets[2].labels} == {"weather", "music", "book", "travel"}
     for words, tags in zip(sets[0].words, sets[0].tags, strict=True):
         assert len(words) == len(tags) and all(kind for kind, *_ in entities(tags))
+
+
+def test_made_sentences_of_two_languages_have_names_of_all_types():
+    sets = made_entities()
+    for language in ("en", "de"):
+        parts = [sets[name][language] for name in ("train", "valid", "test")]
+        texts = [" ".join(words) for some in parts for words in some.words]
+        assert [len(some.words) for some in parts] == [500, 50, 50] and len({*texts}) == 600
+        kinds = {kind for some in parts for tags in some.tags for kind, *_ in entities(tags)}
+        assert kinds == {"PER", "LOC", "ORG"}
+    assert made_entities() == sets and len(made_entities(3)["test"]["de"].words) == 3
 
 
 # Found by seqeval 1.2.2, of which the rules are.

@@ -153,20 +153,76 @@ def made_requests(limit=None):
     draw, rows = random.Random(0), {}
     while len(rows) < 1200:
         intent = draw.choice(list(REQUESTS))
-        words, tags = [], []
-        for word in draw.choice(REQUESTS[intent]).split():
-            kind = word.strip("{}")
-            if kind == word:
-                words.append(word)
-                tags.append("O")
-                continue
-            filler = draw.choice(FILLERS[kind]).split("#")
-            words += filler
-            tags += [f"B-{kind}", *[f"I-{kind}"] * (len(filler) - 1)]
+        words, tags = _filled(draw, draw.choice(REQUESTS[intent]), FILLERS)
         rows.setdefault(" ".join(words), (words, tags, intent))
     rows = list(rows.values())
     parts = rows[:1000], rows[1000:1100], rows[1100:]
     return [Sentences(*map(list, zip(*part[:limit], strict=True))) for part in parts]
+
+
+NAMES = {
+    "PER": "Anna#Berg Otto#Lind Mia#Stern Paul#Roth Eva#Hall Jonas#Winter Max#Vogel".split(),
+    "LOC": "Rome Oslo Lima Vienna Hamburg New#York San#Marino Bad#Ems Winter#Hill".split(),
+    "ORG": "Nordbank Lang#&#Co Roth#Records Hamburg#Motors Oslo#Museum Stern#Verlag".split(),
+}
+SENTENCES = {
+    "en": [
+        "{PER} was born in {LOC}",
+        "{PER} works for {ORG} in {LOC}",
+        "{ORG} was founded by {PER}",
+        "the river flows through {LOC} and {LOC}",
+        "{PER} met {PER} in {LOC}",
+        "the head office of {ORG} is in {LOC}",
+    ],
+    "de": [
+        "{PER} wurde in {LOC} geboren",
+        "{PER} arbeitet für {ORG} in {LOC}",
+        "{ORG} wurde von {PER} gegründet",
+        "der Fluss fließt durch {LOC} und {LOC}",
+        "{PER} traf {PER} in {LOC}",
+        "der Sitz von {ORG} liegt in {LOC}",
+    ],
+}
+
+
+def made_entities(limit=None):
+    """Sentences of a small grammar with persons, places and organizations, English and German.
+
+    Some names have a word in common, such as "Winter" and "Stern". No sentence is in two sets.
+
+    Args:
+        limit: int, number of sentences used of each language and set. Defaults to `None`: all, 500
+            to train on and 50 each in the other sets.
+
+    Returns:
+        As `read_entities`, the same in every call.
+    """
+    sets = {"train": {}, "valid": {}, "test": {}}
+    for language, templates in SENTENCES.items():
+        draw, rows = random.Random(language), {}
+        while len(rows) < 600:
+            words, tags = _filled(draw, draw.choice(templates), NAMES)
+            rows.setdefault(" ".join(words), (words, tags))
+        rows = list(rows.values())
+        parts = rows[:500], rows[500:550], rows[550:]
+        for name, part in zip(sets, parts, strict=True):
+            sets[name][language] = Sentences(*map(list, zip(*part[:limit], strict=True)), [])
+    return sets
+
+
+def _filled(draw, template, fillers):
+    """Words and tags of a template whose words in braces are replaced by names."""
+    words, tags = [], []
+    for word in template.split():
+        kind = word.strip("{}")
+        if kind == word:
+            words.append(word)
+            tags.append("O")
+            continue
+        filler = draw.choice(fillers[kind]).split("#")
+        words += filler
+        tags += [f"B-{kind}", *[f"I-{kind}"] * (len(filler) - 1)]
+    return words, tags
 
 
 def usual_tags(words, tags, others):
