@@ -5,6 +5,7 @@ import json
 import common
 import workers
 
+PAGES = common.RESULTS.parents[1] / "docs" / "tasks"
 TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
 # What the Transformer does in each task, in a line for the index of tasks.
 DOES = {
@@ -51,30 +52,23 @@ def task_table(path):
         ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
         ["when and where", f"{report['date']}, {report['cores']} cores of {report['processor']}"],
     ]
-    return f"`{report['command']}`\n\n{workers.table(['', report['data']], rows)}"
+    return f"`{report['command']}`\n\n{workers.table(['measured', report['data']], rows)}"
 
 
-def tasks_table():
-    """All tasks, one a row. "classify-trec" is the task "classify" on one of its sets."""
+def task_cards():
+    """A card for each task. "classify-trec" is the task "classify" on one of its sets."""
     pages = {}
     for name, path in TASKS.items():
         pages.setdefault(name.partition("-")[0], []).append(json.loads(path.read_text("utf-8")))
-    rows = []
+    cards = []
     for page, reports in pages.items():
+        title = (PAGES / f"{page}.md").read_text("utf-8").splitlines()[0].removeprefix("# ")
         sets = [report["data"] for report in reports]
         for report in reports:
             if sets.count(report["data"]) > 1:
                 report["data"] += f", {report['epochs']} epochs"
-        picture = f"[![{page}]({page}.png)]({page}.md)"
-        known = [
-            "<br>".join(
-                f"{report['data']}: {scores(report[part])}"
-                for report in reports
-                if report.get(part)
-            )
-            for part in ("score", "published", "baseline")
-        ]
-        rows.append([picture, f"**[{page}]({page}.md)**: {DOES[page]}", *known])
-    return workers.table(
-        ["", "script, and what happens in it", "score", "published", "baseline"], rows
-    )
+        found = [f"{report['data']}: {scores(report['score'])}" for report in reports]
+        links = f":link: {page}\n:link-type: doc\n:img-top: {page}.png"
+        text = f"{DOES[page]}\n+++\n" + "\\\n".join(found)
+        cards.append(f":::{{grid-item-card}} {title}\n{links}\n\n{text}\n:::")
+    return "\n".join(["::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, "::::"])

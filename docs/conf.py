@@ -19,20 +19,26 @@ html_show_copyright = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
-html_copy_source = False
+html_js_files = ["accessible.js"]
+html_show_sourcelink = False
+html_baseurl = "https://keras-transformer-onnx.readthedocs.io/en/latest/"
+sitemap_url_scheme = "{link}"  # without language and version, which the base has
 
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "sphinx_design",  # cards and grids
+    "sphinx_llms_txt",  # llms.txt, the pages as one text for language models
+    "sphinx_sitemap",
     "sphinx_gallery.gen_gallery",
 ]
 suppress_warnings = ["config.cache"]  # our scraper is a function, so the configuration is read anew
 exclude_patterns = ["gallery"]  # what sphinx-gallery makes of it is in auto_gallery
 
 # Markdown
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3  # [text](page.md#heading)
 
 # Docstrings: Keras' sections, single backticks for code and for names of this package.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 from xml.etree import ElementTree
 
+from keras_transformer.text.corpora import read_lines
 from keras_transformer.types import StrPath
 
 # Around the target phrase in an annotated source.
@@ -131,7 +132,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _tsv_pairs(path: pathlib.Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         source, *rest = line.split("\t")
@@ -151,7 +152,7 @@ def _tbx_pairs(
         raise ValueError(f"{path} declares XML entities. Write their text in their place.")
     try:
         root = ElementTree.fromstring(data)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # LookupError: encoding
         raise ValueError(f"{path} is no TBX file: {error}.") from error
     entries = [
         _terms_by_language(entry)

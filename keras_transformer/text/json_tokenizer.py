@@ -44,9 +44,19 @@ class JsonTokenizer:
 
     @classmethod
     def load(cls, path: StrPath) -> "JsonTokenizer":
-        """Reads a tokenizer from its file."""
-        with open(path, encoding="utf-8") as file:
-            return cls(file.read())
+        """Reads a tokenizer from its file.
+
+        Raises:
+            ImportError: the library is missing.
+            OSError: the file cannot be read.
+            ValueError: it is not JSON of the library, or not UTF-8.
+        """
+        with open(path, "rb") as file:
+            text = file.read()
+        try:
+            return cls(text.decode("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read as a tokenizer: {error}") from error
 
     def save(self, path: StrPath) -> None:
         """Writes one file, atomically."""

@@ -65,7 +65,7 @@ class Tokenizer:
         processor = sentencepiece.SentencePieceProcessor()
         try:
             loaded = bool(model) and processor.LoadFromSerializedProto(model)
-        except (RuntimeError, OSError):
+        except (RuntimeError, OSError, UnicodeDecodeError):  # the last: of its own message
             loaded = False
         if not loaded:
             raise ValueError(
@@ -135,9 +135,18 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: StrPath) -> "Tokenizer":
-        """Reads a tokenizer from a `.model` file."""
+        """Reads a tokenizer from a `.model` file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it holds no SentencePiece model, or one with other special ids.
+        """
         with open(path, "rb") as file:
-            return cls(file.read())
+            model = file.read()
+        try:
+            return cls(model)
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read as a tokenizer: {error}") from error
 
     def save(self, path: StrPath) -> None:
         """Writes one file, atomically. Its usual name is `NAME.model`."""

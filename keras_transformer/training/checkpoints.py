@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _CORRUPT = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
-    *(RecursionError, zipfile.BadZipFile, zlib.error),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),  # RuntimeError: encrypted, or nested too deep
 )
 
 

@@ -54,6 +54,13 @@ GUIDES = {
         (*MODEL_FILES, "run/weights/weights-00000.npz"),
         {**MODEL, "vocab_size=8000": "vocab_size=300"},
     ),
+    "callbacks": Guide(("run/weights/weights-00000.npz",), MODEL, ("tokenizer.model",)),
+    "fine_tuning": Guide(
+        ("out/fine_tuned/artefact.json",),
+        {"num_layers=4, d_model=128, num_heads=4, d_ff=256": SMALL_MODEL, "epochs=2,": "epochs=1,"},
+        MODEL_FILES,
+    ),
+    "quantization": Guide(("out/int8/artefact.json",), {}, MODEL_FILES),
     "data": Guide(),
     "documents": Guide(("out/aligned/model.onnx", "page.de.md"), {}, MODEL_FILES),
     "several_devices": Guide(("model.keras", "from_workers.keras"), MODEL, ("tokenizer.model",)),

@@ -46,3 +46,15 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
     command += ["--count", str(count), "--searches", str(searches)]
     done = subprocess.run(command, capture_output=True, text=True)  # forks: no TensorFlow before
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "script, said", [("readers", "| glossary |"), ("protocols", '"openai": {')]
+)
+def test_damaged_files_and_requests_are_refused_or_answered(script, said):
+    pytest.importorskip("tokenizers")
+    command = [sys.executable, str(FUZZER.with_name(f"{script}.py")), "--seed", "1"]
+    done = subprocess.run([*command, "--count", "1500"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert said in done.stdout

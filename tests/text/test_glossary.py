@@ -62,3 +62,14 @@ def test_other_files_are_refused(tmp_path, name, text, words):
         Glossary.read(tmp_path / name)
     with pytest.raises(ValueError, match="needs a source and a target phrase"):
         Glossary({"hat": " "})
+
+
+def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_bytes("Haus\thouse\nGröße\tsize\n".encode("latin1"))
+    with pytest.raises(ValueError, match="terms.tsv, line 2: not UTF-8"):
+        Glossary.read(path)
+    path = path.with_suffix(".tbx")
+    path.write_text("<?xml version='1.0' encoding='of-none'?><martif/>", "utf-8")
+    with pytest.raises(ValueError, match="terms.tbx is no TBX file: .*encoding"):
+        Glossary.read(path)

@@ -289,8 +289,17 @@ class TestRefusals:
             Tokenizer("shared.model")
         for content in (b"", b"no model at all"):
             (tmp_path / "bad.model").write_bytes(content)
-            with pytest.raises(ValueError, match=f"these {len(content)} bytes are not"):
+            named = f"bad.model cannot be read .*these {len(content)} bytes are not"
+            with pytest.raises(ValueError, match=named):
                 Tokenizer.load(tmp_path / "bad.model")
+
+    def test_json_that_is_no_text_is_named(self, tmp_path):
+        pytest.importorskip("tokenizers")
+        from keras_transformer.text.json_tokenizer import JsonTokenizer
+
+        (tmp_path / "tokenizer.json").write_bytes(b'{"\xff')
+        with pytest.raises(ValueError, match="tokenizer.json cannot be read as a tokenizer"):
+            JsonTokenizer.load(tmp_path / "tokenizer.json")
 
     def test_other_special_ids(self, tokenizer):
         from sentencepiece import sentencepiece_model_pb2

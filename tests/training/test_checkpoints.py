@@ -49,6 +49,9 @@ def damaged_files():
     note = npy(json.dumps({"info": {}, "dtypes": {"weights/a": "float32"}}))
     bomb = io.BytesIO()
     np.savez_compressed(bomb, **{"weights/a": np.zeros(2**20)}, note=np.array("{}"))
+    encrypted = bytearray(zipped(note=note))
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        encrypted[encrypted.index(header) + flags] |= 1 << 6  # strong encryption
     return {
         "huge shape": zipped(**{"weights/a": huge.getvalue(), "note": note}),
         "deep note": zipped(note=npy("[" * 100_000)),
@@ -56,6 +59,7 @@ def damaged_files():
         "note is a number": zipped(note=npy(5)),
         "no dtype": zipped(**{"weights/a": npy(5.0)}, note=npy('{"info": 1, "dtypes": {}}')),
         "compressed": bomb.getvalue(),
+        "encrypted": bytes(encrypted),
         "empty": b"",
     }
 
