@@ -69,11 +69,11 @@ def train(args, run, episodes, actions, use_returns):
     return model
 
 
-def play(folder, name, count, targets, games, seed):
+def play(folder, name, count, targets, games, seed, noise=1.0):
     """The mean return of games for each return that is asked for; None asks for nothing.
 
-    Actions are drawn by their probabilities, as in the log. All games run side by side, so that
-    ONNX Runtime answers one batch at each step.
+    Actions are drawn by their probabilities, as in the log; without `noise` the most likely one is
+    taken. All games run side by side, so that ONNX Runtime answers one batch at each step.
     """
     predictor, draw = Predictor(folder), np.random.default_rng(seed)
     environments = [make_environment(f"{name}-v1") for _ in range(len(targets) * games)]
@@ -90,7 +90,7 @@ def play(folder, name, count, targets, games, seed):
         ]
         for i, result in zip(playing[:], predictor.predict(windows), strict=True):
             (logits,) = result.arrays.values()  # (S, actions)
-            actions[i].append(int(np.argmax(logits[-1] + draw.gumbel(size=count))))
+            actions[i].append(int(np.argmax(logits[-1] + noise * draw.gumbel(size=count))))
             state, reward, ended, cut, _ = environments[i].step(actions[i][-1])
             returns[i] += reward
             states[i].append(state)
@@ -120,6 +120,10 @@ def main(argv=None):
         options = dict(name=args.environment, count=count, games=args.games, seed=args.seed)
         achieved = play(run.path / "onnx", targets=targets, **options)
         (cloned,) = play(run.path / "cloning", targets=[None], **options)
+        greedy = [
+            float(play(run.path / folder, targets=[target], noise=0.0, **options)[0])
+            for folder, target in (("onnx", targets[-1]), ("cloning", None))
+        ]
         lines = {
             "decision transformer": list(achieved),
             "behaviour cloning": [cloned] * len(targets),
@@ -127,13 +131,16 @@ def main(argv=None):
         }
         panel = Panel(args.environment, "return asked for", "mean return", targets, lines)
         run.draw("returns.png", plot_panels([panel], columns=1))
-        score = {f"return when asked for {targets[-1]}": float(achieved[-1])}
+        best = f"return when asked for {targets[-1]}"
+        score = {best: float(achieved[-1])}
+        others = {"most likely action": dict(zip((best, "behaviour cloning"), greedy, strict=True))}
         baseline = {
             "behaviour cloning": float(cloned),
             "logged episodes, mean": float(np.mean(logged)),
             "logged episodes, best": max(logged),
         }
-        run.write_score(model, score, data=args.environment, baseline=baseline, games=args.games)
+        facts = dict(data=args.environment, baseline=baseline, games=args.games)
+        run.write_score(model, score, others, **facts)
         for target, found in zip(targets, achieved, strict=True):
             print(f"  asked for {target}: {found:.1f}")
 
