@@ -19,6 +19,7 @@ import keras
 from support import task_run
 from support.plots import plot_confusion
 from support.recipes import learning_rate
+from support.sets.tagged_sentences import usual_tags
 from support.sets.treebank import made_trees, read_treebank
 from support.sets.trees import tagged_words
 
@@ -46,14 +47,6 @@ def words_and_tags(trees):
 
 def flat(lists):
     return [item for items in lists for item in items]
-
-
-def usual_tags(train, words):
-    """The tag that each word has most often; of an unknown word the commonest tag of all."""
-    counts, all_tags = {}, Counter(flat(train[1]))
-    for word, tag in zip(flat(train[0]), flat(train[1]), strict=True):
-        counts.setdefault(word, Counter())[tag] += 1
-    return [counts.get(word, all_tags).most_common(1)[0][0] for word in words]
 
 
 def tagger(vocab_size, tags, *, num_layers, d_model, num_heads, d_ff, dropout):
@@ -128,7 +121,7 @@ def main(argv=None):
             model,
             scores,
             data="WSJ sample" if args.data else "sentences of a small grammar",
-            baseline={"usual tag of each word": share(usual_tags(train, flat(test[0])), true)},
+            baseline={"usual tag of each word": share(flat(usual_tags(*train, test[0])), true)},
         )
         for result in results[:5]:
             print(" ", " ".join(map("/".join, zip(result.words, result.tags, strict=True))))

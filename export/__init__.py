@@ -27,6 +27,7 @@ _EXPORTERS = {
     "Comparison": "compare",
     "ExportError": "staging",
     "FeatureExtraction": "artefact.task_heads",
+    "Heads": "artefact.task_heads",
     "QuestionAnswering": "artefact.task_heads",
     "TokenClassification": "artefact.task_heads",
     "compare_with_keras": "compare",

@@ -18,8 +18,11 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.task_heads import (
     HEADS,
     FeatureExtraction,
+    Head,
+    Heads,
     QuestionAnswering,
     TokenClassification,
+    tags_words,
 )
 from keras_transformer.export.graph import quantize
 from keras_transformer.export.staging import ExportError
@@ -242,33 +245,47 @@ def check_head(task: ForwardTask, tokenizer: Tokenizer | None) -> None:
     head, shapes = task.head, task.output_shapes()
     if head is None:
         return
-    kind, ranks = type(head).__name__, [len(shape) for shape in shapes.values()]
     if isinstance(head, QuestionAnswering):
+        ranks = [len(shape) for shape in shapes.values()]
         if {*shapes} != {signature.ANSWER_START, signature.ANSWER_END} or ranks != [2, 2]:
             raise ValueError(
                 "QuestionAnswering needs two outputs (B, S) named 'start' and 'end', but the model "
                 f"has {shapes}. Let it return a dict with these keys."
             )
-    elif len(shapes) != 1:
-        raise ValueError(f"{kind} is about one output, but the model has {shapes}.")
+    elif isinstance(head, Heads) and {*shapes} != {*head.heads}:
+        raise ValueError(
+            f"Heads is about outputs named {sorted(head.heads)}, but the model has {shapes}. Let "
+            "it return a dict with these keys."
+        )
+    elif not isinstance(head, Heads) and len(shapes) != 1:
+        raise ValueError(
+            f"{type(head).__name__} is about one output, but the model has {shapes}. Pass "
+            "Heads(...) with a head for each."
+        )
     else:
-        ((name, shape),) = shapes.items()
-        wanted = {3: "(B, S, C)"} if isinstance(head, TokenClassification) else {2: "(B, C)"}
-        if isinstance(head, FeatureExtraction):
-            wanted = {2: "(B, C)", 3: "(B, S, C)"}
-        if len(shape) not in wanted:
-            raise ValueError(
-                f"{kind} needs an output {' or '.join(wanted.values())}, but {name!r} has the "
-                f"shape {shape}."
-            )
-        labels = getattr(head, "labels", None)
-        one_number = shape[-1] == 1 and len(shape) == 2  # for the second of two classes
-        if labels and shape[-1] != len(labels) and not (one_number and len(labels) == 2):
-            raise ValueError(
-                f"{kind} has {len(labels)} labels, but the model's output, of shape {shape}, has "
-                f"{shape[-1]} classes. Pass one label for each, in the model's order."
-            )
-    _check_inputs(task, tokenizer, tokenwise=ranks[0] == 3)
+        for name, part in head.parts(shapes).items():
+            _check_output(part, name, shapes[name])
+    _check_inputs(task, tokenizer, tokenwise=any(len(shape) == 3 for shape in shapes.values()))
+
+
+def _check_output(head: Head, name: str, shape: tuple[int | None, ...]) -> None:
+    """Raises `ValueError` if a head does not fit to the output of this name and shape."""
+    kind = type(head).__name__
+    wanted = {3: "(B, S, C)"} if isinstance(head, TokenClassification) else {2: "(B, C)"}
+    if isinstance(head, FeatureExtraction):
+        wanted = {2: "(B, C)", 3: "(B, S, C)"}
+    if len(shape) not in wanted:
+        raise ValueError(
+            f"{kind} needs an output {' or '.join(wanted.values())}, but {name!r} has the "
+            f"shape {shape}."
+        )
+    labels = getattr(head, "labels", None)
+    one_number = shape[-1] == 1 and len(shape) == 2  # for the second of two classes
+    if labels and shape[-1] != len(labels) and not (one_number and len(labels) == 2):
+        raise ValueError(
+            f"{kind} has {len(labels)} labels, but the model's output, of shape {shape}, has "
+            f"{shape[-1]} classes. Pass one label for each, in the model's order."
+        )
 
 
 def _check_inputs(task: ForwardTask, tokenizer: Tokenizer | None, tokenwise: bool) -> None:
@@ -280,7 +297,7 @@ def _check_inputs(task: ForwardTask, tokenizer: Tokenizer | None, tokenwise: boo
             "QuestionAnswering needs a tokenizer, and a model that reads two texts: two inputs of "
             f"ids, or one beside 'segment_ids'. The inputs are {inputs}."
         )
-    several = len(ids) > 1 or (len(inputs) > 1 and isinstance(head, TokenClassification))
+    several = len(ids) > 1 or (len(inputs) > 1 and tags_words(head))
     if tokenizer is not None and ids and tokenwise and several:
         raise ValueError(
             f"{type(head).__name__} with an output for each token needs a model with one input of "

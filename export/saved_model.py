@@ -23,12 +23,11 @@ from keras_transformer.export.arguments import (
     check_weights,
 )
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.task_heads import Head
+from keras_transformer.export.artefact.task_heads import Head, describe_head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.staging import Progress, staged
 from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
-from keras_transformer.export.tasks.forward import describe_head
 from keras_transformer.export.tasks.samples import proof_texts
 from keras_transformer.export.tasks.search import ExportableSearch
 from keras_transformer.text.tokenizer import Tokenizer

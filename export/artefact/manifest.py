@@ -56,7 +56,7 @@ from keras_transformer.export.artefact.signature import (
     TASKS,
     TOKEN_IDS,
 )
-from keras_transformer.export.artefact.task_heads import HEADS, fits_labels
+from keras_transformer.export.artefact.task_heads import HEADS, fits_labels, head_of
 from keras_transformer.types import StrPath
 
 # The form of each field: a type, a range of integers, a constant, a tuple of alternatives, a list
@@ -222,15 +222,19 @@ def _check_head(manifest: dict[str, Any]) -> None:
         return
     _check(len(fields) == 2, f"task {task!r} with the fields {sorted(fields)}")
     head = manifest["head"]
-    kind = HEADS[head["class_name"]]
-    _check(kind.task == task, f"head is {head}")
+    _check(HEADS[head["class_name"]].task == task, f"head is {head}")
+    sizes = {value["name"]: (value["axes"] or [None])[-1] for value in manifest["outputs"]}
+    parts: dict[str, Any] = {}
     try:
-        labels = getattr(kind(**head["config"]), "labels", None)
-    except (TypeError, ValueError) as error:
+        parts = head_of(head).parts(sizes)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         _check(False, f"head is {head}: {error}")
-    size = (manifest["outputs"][0]["axes"] or [None])[-1]
-    if labels is not None and isinstance(size, int):
-        _check(fits_labels(labels, size), f"{len(labels)} labels and an output of {size} classes")
+    _check({*parts} == {*sizes}, f"outputs {sorted(sizes)} and heads {sorted(parts)}")
+    for name, part in parts.items():
+        labels, size = getattr(part, "labels", None), sizes[name]
+        if labels is not None and isinstance(size, int):
+            fits = fits_labels(labels, size)
+            _check(fits, f"{len(labels)} labels and an output of {size} classes")
 
 
 def _check(holds: Any, problem: str) -> None:

@@ -286,7 +286,28 @@ class Outputs(NamedTuple):
         return as_json(self.arrays) if self.arrays else ""
 
 
-Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector | Outputs
+class Results(NamedTuple):
+    """The results of a model with several heads.
+
+    Attributes:
+        results: dict from a head's name to its result, such as `Labels` or `Tags`. Empty for an
+            input without text, or with an error.
+        error: str or None.
+    """
+
+    results: dict[str, Any] = {}
+    error: str | None = None
+
+    def line(self) -> str:
+        """The line of each result by name, as JSON; or an empty string."""
+        return as_json({k: v.line() for k, v in self.results.items()}) if self.results else ""
+
+    def columns(self) -> dict[str, Any]:
+        """`text`, the results as in a line, without a `score`."""
+        return _columns(self, self.line(), None)
+
+
+Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector | Outputs | Results
 
 
 def as_json(value: Any) -> str:
@@ -296,6 +317,17 @@ def as_json(value: Any) -> str:
 
 def _plain(value: np.ndarray | Details) -> Any:
     return value.columns() if isinstance(value, Details) else value.tolist()
+
+
+def fields(result: Any) -> dict[str, Any]:
+    """All fields of a result by name, for `as_json`; those of several heads as a dict each."""
+    found = result._asdict()
+    if isinstance(result, Results):
+        found["results"] = {
+            name: {key: value for key, value in part._asdict().items() if key != "error"}
+            for name, part in result.results.items()
+        }
+    return found
 
 
 def _columns(result: Result, text: str, score: float | None) -> dict[str, Any]:

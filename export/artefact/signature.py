@@ -112,8 +112,9 @@ FORMAT = "keras-transformer-onnx"
 FORMAT_VERSION = 1
 # Source to target, prompt to continuation, a source without text to target.
 SEARCH_TASKS = ("translate", "generate", "transcribe")
-# Text to label, words to tags, question and text to answer, input to vectors: see `task_heads`.
-HEAD_TASKS = ("classify", "tag", "answer", "embed")
+# Text to label, words to tags, question and text to answer, input to vectors, several of them: see
+# `task_heads`.
+HEAD_TASKS = ("classify", "tag", "answer", "embed", "heads")
 TASKS = (*SEARCH_TASKS, *HEAD_TASKS, "forward")
 # float16 is meant for GPUs; the others run on CPUs. "int8": weights and, at run time, activations;
 # "weight_int8" and "weight_int4": weights in blocks, with a scale for each block.

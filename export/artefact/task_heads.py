@@ -6,14 +6,21 @@ The exporters write a head into the manifest, and `Predictor` makes results with
 Shapes: `B` batch, `S` tokens of a text, `C` classes, `D` size of a vector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.results import Answer, Labels, Outputs, Tags, Vector
+from keras_transformer.export.artefact.results import (
+    Answer,
+    Labels,
+    Outputs,
+    Results,
+    Tags,
+    Vector,
+)
 from keras_transformer.export.artefact.rows import Row
 from keras_transformer.types import Array
 
@@ -27,6 +34,10 @@ class Head:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
         }
+
+    def parts(self, outputs: Iterable[str]) -> dict[str, "Head"]:
+        """The head of each output; this one, unless it is a `Heads`."""
+        return dict.fromkeys(outputs, self)
 
 
 def fits_labels(labels: Sequence[str], size: int) -> bool:
@@ -188,6 +199,66 @@ class FeatureExtraction(Head):
         return Vector(_check_finite(vector))
 
 
+class Heads(Head):
+    """Several heads on one encoder: one for each output, such as an intent and its slots.
+
+    The model returns a dict with these names. Its input is read once: as words if a head is a
+    `TokenClassification`, else as text or arrays. The result is a `Results`, with the result of
+    each head by name.
+
+    Args:
+        **heads: `Classification`, `TokenClassification` or `FeatureExtraction` by output name.
+
+    Raises:
+        TypeError: a head is of another class.
+        ValueError: there are fewer than two heads.
+
+    Example:
+
+    >>> head = Heads(
+    ...     intent=Classification(["play", "stop"]),
+    ...     slots=TokenClassification(["O", "B-song", "I-song"]),
+    ... )
+    >>> export_onnx(model, "out/requests", tokenizer, head=head)  # doctest: +SKIP
+    """
+
+    task: ClassVar[str] = "heads"
+    empty: ClassVar[Results] = Results()
+
+    def __init__(self, **heads: Head) -> None:
+        kinds = (Classification, TokenClassification, FeatureExtraction)
+        for name, head in heads.items():
+            if not isinstance(head, kinds):
+                expected = ", ".join(kind.__name__ for kind in kinds)
+                raise TypeError(f"head {name!r} must be one of {expected}, but it is {head!r}.")
+        if len(heads) < 2:
+            raise ValueError(
+                f"Heads needs two or more heads, but got {sorted(heads)}. Pass a single head as it "
+                "is: head=Classification(labels)."
+            )
+        self.heads: dict[str, Head] = heads
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Heads) and self.heads == other.heads
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.heads.items()))
+
+    def __repr__(self) -> str:
+        return f"Heads({', '.join(f'{name}={head!r}' for name, head in self.heads.items())})"
+
+    def get_config(self) -> dict[str, Any]:
+        return {name: describe_head(head) for name, head in self.heads.items()}
+
+    def parts(self, outputs: Iterable[str]) -> dict[str, Head]:
+        return self.heads
+
+    def result(self, row: Row, outputs: dict[str, Array]) -> Results:
+        return Results(
+            {name: head.result(row, {name: outputs[name]}) for name, head in self.heads.items()}
+        )
+
+
 @dataclass(frozen=True)
 class NoHead(Head):
     """The outputs as they are: a forward pass that was exported without a head."""
@@ -202,14 +273,35 @@ class NoHead(Head):
 # By the class name in the manifest.
 HEADS = {
     kind.__name__: kind
-    for kind in (Classification, TokenClassification, QuestionAnswering, FeatureExtraction)
+    for kind in (Classification, TokenClassification, QuestionAnswering, FeatureExtraction, Heads)
 }
+
+
+def describe_head(head: Head) -> dict[str, Any]:
+    """`{"class_name", "config"}` of a head, as in the manifest."""
+    return {"class_name": type(head).__name__, "config": head.get_config()}
+
+
+def head_of(description: dict[str, Any]) -> Any:
+    """The head that `describe_head` describes.
+
+    Raises:
+        TypeError, ValueError, KeyError: it describes no head.
+    """
+    kind, config = HEADS[description["class_name"]], description["config"]
+    if kind is Heads:
+        config = {name: head_of(part) for name, part in config.items()}
+    return kind(**config)
 
 
 def read_head(manifest: dict[str, Any]) -> Any:
     """The head that a manifest describes; `NoHead` if it has none."""
-    head = manifest.get("head")
-    return HEADS[head["class_name"]](**head["config"]) if head else NoHead()
+    return head_of(manifest["head"]) if manifest.get("head") else NoHead()
+
+
+def tags_words(head: Head) -> bool:
+    """Whether a head, or one of its parts, gives each word a tag."""
+    return any(isinstance(part, TokenClassification) for part in head.parts(("",)).values())
 
 
 def _check_finite(numbers: Array) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.results import Translation, as_json
+from keras_transformer.export.artefact.results import Translation, as_json, fields
 
 # The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
@@ -91,10 +91,10 @@ def format_result(number: int, result: Any, options: Format) -> bytes:
     if options.with_prompt and not options.json:
         result = result.with_prompt()
     if options.json:
-        fields = result._asdict()
-        if not fields.get("details", True):  # only the searches that have them write them
-            del fields["details"]
-        rows = [as_json(fields)]
+        found = fields(result)
+        if not found.get("details", True):  # only the searches that have them write them
+            del found["details"]
+        rows = [as_json(found)]
     elif options.n_best is None:
         rows = [result.line()]
     else:

@@ -7,7 +7,7 @@ from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_task
 from keras_transformer.export.artefact.rows import ResultMaker
 from keras_transformer.export.artefact.signature import SEARCH_TASKS
-from keras_transformer.export.artefact.task_heads import read_head
+from keras_transformer.export.artefact.task_heads import read_head, tags_words
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
@@ -24,6 +24,7 @@ class Predictor(Runner):
     | `TokenClassification` | words: a list, or a text to be split at white space | `Tags` |
     | `QuestionAnswering` | question and passage | `Answer`: its text, place and score |
     | `FeatureExtraction` | a text, or two | `Vector` |
+    | `Heads` | words with a `TokenClassification`, else a text, or two | `Results`, by head |
     | none | a text, or two | `Outputs`: the model's outputs by name |
 
     `Predictor` reads text if the model has an input of ids and the artefact a tokenizer. Two texts
@@ -69,8 +70,9 @@ class Predictor(Runner):
                 axis of an array counts. A longer input is a batch alone.
 
         Returns:
-            List of `Labels`, `Tags`, `Answer`, `Vector` or `Outputs`, in the order of `inputs`. An
-            input that is refused or fails has its reason in `error` and affects no other.
+            List of `Labels`, `Tags`, `Answer`, `Vector`, `Results` or `Outputs`, in the order of
+            `inputs`. An input that is refused or fails has its reason in `error` and affects no
+            other.
 
         Raises:
             TypeError: `inputs` is one string or one dict, or holds an object of another type.
@@ -101,7 +103,9 @@ class Predictor(Runner):
                 f"{artefact.folder} was exported for the task {task!r} and reads no text. Export "
                 "the model with its tokenizer: export_onnx(model, path, tokenizer, head=head)."
             )
-        if task == "tag" and ids and len(self._inputs) > 1:
+        self.head: Any = read_head(manifest)
+        words = tags_words(self.head)
+        if words and ids and len(self._inputs) > 1:
             raise ArtefactError(
                 f"{artefact.folder} was exported for the task {task!r}, which reads words from one "
                 f"input, and has the inputs {[value['name'] for value in self._inputs]}. Export "
@@ -111,8 +115,7 @@ class Predictor(Runner):
         if not ids:
             reader = ArrayReader(self._inputs, manifest["limits"]["source_length"])
         else:
-            reader = (WordReader if task == "tag" else TextReader)(artefact, padded)
-        self.head: Any = read_head(manifest)
+            reader = (WordReader if words else TextReader)(artefact, padded)
         return reader, self.head
 
 

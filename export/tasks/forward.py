@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import id_inputs
-from keras_transformer.export.artefact.task_heads import Head
+from keras_transformer.export.artefact.task_heads import Head, describe_head
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
@@ -212,11 +212,15 @@ class ForwardTask:
 
     def _check_probabilities(self, cases: Sequence[Case], expected: Sequence[Case]) -> None:
         """Raises `ExportError` if Keras gives probabilities for a head of logits, or vice versa."""
-        if not hasattr(self.head, "from_logits"):
-            return
+        for name, head in self.head.parts(self.outputs).items() if self.head else ():
+            if hasattr(head, "from_logits"):
+                self._check_output(cases, [outputs[name] for outputs in expected], head.from_logits)
+
+    def _check_output(
+        self, cases: Sequence[Case], expected: Sequence[Array], from_logits: bool
+    ) -> None:
         parts = []
-        for case, outputs in zip(cases, expected, strict=True):
-            (numbers,) = outputs.values()  # (B, C) or (B, S, C)
+        for case, numbers in zip(cases, expected, strict=True):  # (B, C) or (B, S, C)
             ids = case[self.ids[0]] if len(self.ids) == 1 else None
             if ids is not None and numbers.ndim == 3 and ids.shape == numbers.shape[:2]:
                 numbers = numbers[ids != signature.SPECIAL_IDS["pad"]]
@@ -225,14 +229,14 @@ class ForwardTask:
         within = (rows >= -SUM_TOLERANCE) & (rows <= 1 + SUM_TOLERANCE)
         if rows.shape[1] > 1:
             within &= np.abs(rows.sum(axis=1, keepdims=True) - 1) <= SUM_TOLERANCE
-        if not self.head.from_logits and not within.all():
+        if not from_logits and not within.all():
             raise ExportError(
                 "The head says from_logits=False, but the model gives "
                 f"{rows[~within.all(axis=1)][0]} for a sample, which are no probabilities. Pass "
                 "from_logits=True."
             )
         enough = rows.shape[1] > 1 or rows.size >= ENOUGH
-        if self.head.from_logits and enough and within.all():
+        if from_logits and enough and within.all():
             raise ExportError(
                 "The head says from_logits=True, but the model gives probabilities, such as "
                 f"{rows[0]}. Pass from_logits=False, or leave out the model's last softmax or "
@@ -268,11 +272,6 @@ class ForwardTask:
             if not same.all():
                 return False
         return True
-
-
-def describe_head(head: Head) -> dict[str, Any]:
-    """`{"class_name", "config"}` of a head, as in the manifest."""
-    return {"class_name": type(head).__name__, "config": head.get_config()}
 
 
 def _check_steady(expected: Case, again: Case) -> None:

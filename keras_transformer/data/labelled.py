@@ -106,6 +106,8 @@ def tagging_batches(
     tokens_per_batch: int = 8192,
     *,
     label_names: Sequence[str] | None = None,
+    sentence_labels: Sequence[str] | Sequence[int] | None = None,
+    sentence_label_names: Sequence[str] | None = None,
     sampling_alpha: float | None = None,
     **options: Any,
 ) -> Dataset:
@@ -116,6 +118,9 @@ def tagging_batches(
     tag; all other labels are -1. `SequenceCrossentropy(pad_id=-1)` and `TokenAccuracy(pad_id=-1)`
     leave those out, on any number of replicas.
 
+    With `sentence_labels` the labels of a batch are a dict, for a model with two outputs of these
+    names: `{"tags": (B, S), "label": (B,)}`. Rows that fill up a batch have the label -1.
+
     Args:
         sentences: sequence of N lists of words.
         tags: sequence of N lists of tags, names (str) or class numbers (int), one per word.
@@ -124,6 +129,9 @@ def tagging_batches(
         label_names: sequence of str, the tags in the order of their ids. Defaults to `None`: the
             tags that occur, sorted. `dataset.batches.labels` has them: pass it for validation, so
             that both agree.
+        sentence_labels: sequence of N names (str) or class numbers (int), one for each sentence.
+            Defaults to `None`: sentences have no label.
+        sentence_label_names: sequence of str, as `label_names`, for `sentence_labels`.
         sampling_alpha: float or `None`. If given, each epoch cuts the words into other pieces, as
             in `translation_batches`. A rare word is then learned by its parts.
         **options: other fields of `BatchOptions`.
@@ -135,8 +143,9 @@ def tagging_batches(
     Raises:
         TypeError: a sentence is one string instead of a list of words, or tags are of several
             kinds.
-        ValueError: a sentence has more or fewer tags than words, a tag is not in `label_names`, no
-            sentence is left, or an argument is out of its range.
+        ValueError: a sentence has more or fewer tags than words, numbers of sentences and labels
+            differ, a tag or label is not in its names, no sentence is left, or an argument is out
+            of its range.
 
     Example:
 
@@ -164,7 +173,11 @@ def tagging_batches(
         draw = functools.partial(_draw_tagged, tokenizer, sampling_alpha)
         sampling = {"texts": tagged, "draw": draw}
     empty = np.array([not words for words in sentences], bool)
-    examples = Examples("sentence", {"source": Rows.of(rows, **sampling)}, empty, _collate_tags)
+    columns, labels = {"source": Rows.of(rows, **sampling)}, None
+    if sentence_labels is not None:
+        check_counts_agree(sentences=sentences, sentence_labels=sentence_labels)
+        labels, _ = label_ids(sentence_labels, sentence_label_names)
+    examples = Examples("sentence", columns, empty, _collate_tags, labels)
     return make_dataset(examples, batch_options, names)
 
 
@@ -192,7 +205,10 @@ def _draw_tagged(
 
 def _collate_tags(
     examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[Ids, Ids]:
+) -> tuple[Ids, Ids | dict[str, Ids]]:
     (rows,) = examples.take(indices)
-    labels = pad_rows([row[:, 1] for row in rows], size, length, PADDING_LABEL)
-    return pad_rows([row[:, 0] for row in rows], size, length), labels
+    source_ids = pad_rows([row[:, 0] for row in rows], size, length)
+    tags = pad_rows([row[:, 1] for row in rows], size, length, PADDING_LABEL)
+    if examples.labels is None:
+        return source_ids, tags
+    return source_ids, {"tags": tags, "label": pad_labels(examples.labels[indices], size)}

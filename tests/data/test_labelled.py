@@ -84,6 +84,28 @@ def test_the_first_piece_of_a_word_has_its_tag(tokenizer):
     assert found == expected
 
 
+def test_a_sentence_may_have_a_label_beside_its_tags(tokenizer):
+    kinds = ["x", "y", "y", "z"]
+    options = {"sentence_label_names": ["z", "y", "x"], "batch_multiple": 5}
+    data = tagging_batches(SENTENCES, TAGS, tokenizer, sentence_labels=kinds, **options)
+    ((source_ids, labels),) = data
+    expected = {}
+    for words, tags, kind in zip(SENTENCES, TAGS, kinds, strict=True):
+        if words:
+            names = {"label_names": ["A", "D", "N"]}
+            ((ids, marks),) = tagging_batches([words], [tags], tokenizer, **names)
+            expected[tuple(ids.numpy()[0])] = marks.numpy()[0].tolist(), "zyx".index(kind)
+    rows = source_ids.numpy()
+    assert rows.shape[0] == 5 and labels["label"].numpy()[~rows.any(axis=1)].tolist() == [-1, -1]
+    for row, tags, label in zip(rows, *map(np.array, labels.values()), strict=True):
+        if row.any():
+            marks, kind = expected.pop(tuple(row[row != 0]))
+            assert tags[row != 0].tolist() == marks and label == kind
+    assert not expected
+    with pytest.raises(ValueError, match="4 sentences, 1 sentence_labels"):
+        tagging_batches(SENTENCES, TAGS, tokenizer, sentence_labels=["x"])
+
+
 def test_words_and_tags_must_agree(tokenizer):
     for sentences, tags, error, message in (
         ([["a"], ["a", "b"]], [["X"], ["X"]], ValueError, "sentence 1 has 2 words and 1 tags"),

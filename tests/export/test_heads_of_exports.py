@@ -25,6 +25,8 @@ pytestmark = pytest.mark.usefixtures("forked_proofs")
 
 LINES = ["a man", "the dog runs", "", "two words , red", "ein mann fährt fahrrad ."]
 LABELS = ["red", "green", "blue"]
+TAGS = export.TokenClassification(LABELS)
+BOTH = export.Heads(tag=TAGS, kind=export.Classification(["n", "y"]))
 
 
 def ids_input(name="source_ids", length=None):
@@ -45,6 +47,13 @@ def classifier(units=3, activation=None):
 def tagger(activation="softmax"):
     ids = ids_input()
     return keras.Model(ids, layers.Dense(3, activation)(encoded(ids)))
+
+
+def two_headed():
+    ids = ids_input()
+    vectors = encoded(ids)
+    pooled = kt.SequencePooling()(vectors)
+    return keras.Model(ids, {"kind": layers.Dense(2)(pooled), "tags": layers.Dense(3)(vectors)})
 
 
 def reader(two_rows=False):
@@ -121,6 +130,25 @@ def test_tags_are_those_of_keras(tokenizer, exported):
     found = np.asarray(answer(model, [*sum(pieces, []), END_ID]))
     assert result.tags == tuple(LABELS[i] for i in found[first].argmax(axis=-1))
     np.testing.assert_allclose(result.probabilities, found[first].max(axis=-1), atol=1e-5)
+
+
+def test_several_heads_read_the_same_words(tokenizer, exported):
+    model, words = two_headed(), ["two", "words", "hat"]
+    head = export.Heads(
+        tags=export.TokenClassification(LABELS), kind=export.Classification(["n", "y"])
+    )
+    manifest, predictor = exported(model, head)
+    assert predictor.head == head and manifest["task"] == "heads" and manifest["ignores_padding"]
+    single, blank, *_ = predictor.predict([words, "", " ".join(words), ["a"] * 9])
+    outputs = model(np.array([[*sum(map(tokenizer.encode, words), []), END_ID]], "int32"))
+    first = np.cumsum([0, *(len(tokenizer.encode(word)) for word in words[:-1])])
+    best = np.asarray(outputs["tags"])[0, first].argmax(axis=-1)
+    assert single.results["tags"].tags == tuple(LABELS[i] for i in best)
+    found = dict(zip(*single.results["kind"][:2], strict=True))
+    np.testing.assert_allclose(
+        [found["n"], found["y"]], keras.ops.softmax(outputs["kind"])[0], atol=1e-5
+    )
+    assert blank.results == {} and blank.error is None
 
 
 @pytest.mark.parametrize("two_rows", quick([False, True], False))
@@ -256,7 +284,9 @@ def with_segments():
         (classifier, export.Classification(["a", "b"]), "has 2 labels, but .* has 3 classes"),
         (classifier, export.TokenClassification(LABELS), r"needs an output \(B, S, C\), but 'de"),
         (classifier, export.QuestionAnswering(), r"two outputs \(B, S\) named 'start' and 'end'"),
-        (reader, export.FeatureExtraction(), "FeatureExtraction is about one output"),
+        (reader, export.FeatureExtraction(), "FeatureExtraction is about one output.*Pass Heads"),
+        (two_headed, BOTH, r"outputs named \['kind', 'tag'\]"),
+        (two_headed, export.Heads(kind=TAGS, tags=TAGS), r"needs an output \(B, S, C\), but 'kind"),
         (without_segments, export.QuestionAnswering(), r"The inputs are \['source_ids'\]"),
         (with_segments, export.TokenClassification(LABELS), "needs a model with one input of ids"),
     ],
@@ -290,6 +320,11 @@ def test_an_unknown_head_a_search_with_one_and_answers_without_tokenizer_are_ref
         (
             lambda: tagger(None),
             export.TokenClassification(LABELS, False),
+            "from_logits=False, but the model gives",
+        ),
+        (
+            two_headed,
+            export.Heads(tags=TAGS, kind=export.Classification(["n", "y"], False)),
             "from_logits=False, but the model gives",
         ),
     ],

@@ -2,9 +2,10 @@
 
 from support.plots.confusion import plot_confusion
 from support.plots.matrix import plot_matrices, plot_matrix
+from support.plots.outcomes import plot_outcomes
 from support.plots.panels import Panel, plot_panels
 from support.plots.pictures import plot_picture_attention
-from support.plots.series import plot_forecast
+from support.plots.series import plot_forecast, plot_series_attention
 from support.plots.spectrogram import plot_spectrogram
 from support.plots.trees import plot_trees
 from support.plots.words import plot_words
@@ -15,8 +16,10 @@ __all__ = [
     "plot_forecast",
     "plot_matrices",
     "plot_matrix",
+    "plot_outcomes",
     "plot_panels",
     "plot_picture_attention",
+    "plot_series_attention",
     "plot_spectrogram",
     "plot_trees",
     "plot_words",

@@ -69,3 +69,53 @@ def _check(past, truth, forecasts, names):
         raise ValueError(
             f"forecasts must be at most {len(COLOURS)} arrays of shape {truth.shape}, got {shapes}."
         )
+
+
+def plot_series_attention(series, weights, labels, title=None):
+    """Draws series, one a panel; the more weight a step has, the darker is what is behind it.
+
+    Args:
+        series: N arrays (S, F), of different length.
+        weights: N sequences of S numbers, at least 0, such as the attention of a class token. Each
+            series has its own scale: its largest weight is the darkest.
+        labels: N strings, the titles of the panels.
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: there is no series, or numbers of series, weights and labels differ.
+
+    Example:
+
+    >>> figure = plot_series_attention([np.zeros((3, 2))], [[0.1, 0.7, 0.2]], ["line"])
+    >>> figure.axes[0].get_title()
+    'line'
+    """
+    from matplotlib.figure import Figure
+
+    lengths = [len(one) for one in series]
+    if not lengths or lengths != [len(one) for one in weights] or len(labels) != len(lengths):
+        raise ValueError(
+            f"There must be a weight for each step and a label for each series, but the series "
+            f"have the lengths {lengths}, the weights {[len(one) for one in weights]}, and there "
+            f"are {len(labels)} labels."
+        )
+    columns = min(len(lengths), 2 if len(lengths) <= 4 else 3)
+    rows = -(-len(lengths) // columns)
+    figure = Figure(figsize=(3.4 * columns, 0.5 + 1.9 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[len(lengths) :]:
+        panel.axis("off")
+    for panel, lines, shares, label in zip(panels, series, weights, labels, strict=False):
+        panel.plot(lines, linewidth=1)
+        low, high = panel.get_ylim()
+        extent = (-0.5, len(lines) - 0.5, low, high)
+        image = np.asarray(shares)[None] / max(np.max(shares), 1e-9)
+        panel.imshow(image, cmap="Greys", vmin=0, vmax=2, extent=extent, aspect="auto", zorder=0)
+        panel.set_title(label, fontsize=9)
+        panel.tick_params(labelsize=7)
+    figure.supxlabel("step", fontsize=9)
+    figure.suptitle(title)
+    return figure

@@ -1,5 +1,7 @@
 """Heads by themselves: their arguments, the numbers they read, and what a manifest says of them."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers import head_artefacts
@@ -9,6 +11,7 @@ from keras_transformer.export.artefact import signature, task_heads
 from keras_transformer.export.artefact.manifest import seal, unseal
 from keras_transformer.export.artefact.rows import Passage, Row
 from keras_transformer.export.runtime import Predictor, Tags
+from keras_transformer.export.runtime.lines import Format, format_result
 
 ROW = Row({}, 0)
 
@@ -47,6 +50,30 @@ def test_an_answer_is_no_longer_than_allowed(most, expected):
     assert result[:3] == expected
 
 
+KINDS = export.Classification(["n", "y"])
+TAGS = export.TokenClassification(["a", "b"])
+
+
+def test_several_heads_have_a_result_each_and_are_written_as_json():
+    head = export.Heads(kind=KINDS, tags=TAGS)
+    assert (
+        task_heads.head_of(task_heads.describe_head(head)) == head != export.Heads(a=TAGS, b=KINDS)
+    )
+    row = Row({}, 3, length=3, words=("x", "y"), first_pieces=[0, 1])
+    outputs = {"tags": np.float32([[0, 9], [9, 0], [0, 0]]), "kind": np.float32([0, 0])}
+    result = head.result(row, outputs)
+    assert list(result.results) == ["kind", "tags"] and result.results["kind"].label == "n"
+    assert result.line() == '{"kind": "n\\t0.5000", "tags": "x/b y/a"}'
+    assert result.columns() == {"text": result.line(), "score": None}
+    line = json.loads(format_result(1, result, Format(json=True)))
+    assert line["results"]["kind"] == {"labels": ["n", "y"], "probabilities": [0.5, 0.5]}
+    assert head.empty.line() == "" and head.empty._replace(error="x").columns()["text"] is None
+    with pytest.raises(ValueError, match=r"two or more heads, but got \['a'\]"):
+        export.Heads(a=TAGS)
+    with pytest.raises(TypeError, match="head 'b' must be one of Classification"):
+        export.Heads(a=TAGS, b=export.QuestionAnswering())
+
+
 @pytest.mark.parametrize("kind", [export.Classification, export.TokenClassification])
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
@@ -69,7 +96,7 @@ def test_answers_have_a_length(length):
         export.QuestionAnswering(length)
 
 
-@pytest.mark.parametrize("name", task_heads.HEADS)
+@pytest.mark.parametrize("name", sorted(task_heads.HEADS.keys() - {"Heads"}))
 def test_a_head_is_what_the_manifest_says(name):
     labels = {"labels": ["a", "b"], "from_logits": False}
     config = {"QuestionAnswering": {"max_answer_length": 7}, "FeatureExtraction": {}}
@@ -97,6 +124,11 @@ def test_every_head_has_a_task_and_there_is_one_for_no_head():
         ({"ignores_padding": None}, "ignores_padding is None"),
         ({"task": "forward"}, "task 'forward' with the fields"),
         ({"task": "embed"}, "head is"),
+        ({"task": "heads", "head": {"class_name": "Heads", "config": {"a": 1, "b": 2}}}, "head is"),
+        (
+            {"task": "heads", "head": task_heads.describe_head(export.Heads(a=TAGS, b=TAGS))},
+            "heads .'a', 'b'",
+        ),
     ],
 )
 def test_a_head_that_no_exporter_writes_is_refused(tmp_path, tokenizer, fields, problem):

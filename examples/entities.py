@@ -1,0 +1,105 @@
+"""Named entities: persons, places and organizations, in English and German with one model.
+
+    python examples/entities.py                 # sentences of a small grammar
+    python examples/entities.py --data DIR      # WikiANN in DIR/ner
+
+Reads the sentence in pieces of words, as `tag.py`: convolutions show each piece its neighbours, and
+an encoder the whole sentence. The tag at the first piece of a word says whether an entity begins
+(B-PER), goes on (I-PER) or is absent (O). Nothing is pretrained. The validation sets choose the
+epoch. The scores are those of ONNX Runtime on the test sets.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras
+from support.plots import plot_outcomes
+from support.recipes import learning_rate
+from support.scores.entities import entity_outcomes, entity_scores
+from support.sets.tagged_sentences import made_entities, read_entities, usual_tags
+from support.task_run import TaskRun, make_parser, parse
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export.runtime import Predictor
+
+# Of the model, pieces, tokens of a batch, sampling of pieces, and how many epochs.
+SMALL = dict(num_layers=1, d_model=64, dropout=0.1), 500, 1024, None, 10
+LARGE = dict(num_layers=2, d_model=128, dropout=0.2), 8000, 2048, 1.0, 8
+
+
+def tagger(vocab_size, tags, *, num_layers, d_model, dropout):
+    """Ids (B, S) to a logit for each tag at each piece of a word (B, S, tags)."""
+    source_ids = keras.Input((None,), dtype="int32", name="source_ids")
+    x = kt.TokenEmbedding(vocab_size, d_model)(source_ids)  # (B, S, D)
+    x = keras.layers.Dropout(dropout)(kt.SinusoidalPositionEncoding()(x))
+    for width in (5, 3):
+        near = kt.MaskedConv1D(d_model, width, activation="relu")(x)
+        near = keras.layers.Dropout(dropout)(near)
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, near]))
+    for _ in range(num_layers):
+        x = kt.EncoderBlock(4, 2 * d_model, dropout)(x)
+    x = keras.layers.Dropout(dropout)(x)
+    return keras.Model(source_ids, keras.layers.Dense(tags)(x))
+
+
+def joined(some):
+    """Words and tags of all languages."""
+    sets = some.values()
+    return [words for one in sets for words in one.words], [t for one in sets for t in one.tags]
+
+
+def main(argv=None):
+    parser = make_parser("entities", __doc__, epochs=None)
+    args = parse(parser, argv)
+    sizes, pieces, tokens, alpha, epochs = LARGE if args.data else SMALL
+    args.epochs = args.epochs or epochs
+    with TaskRun(args) as run:
+        if args.data:
+            sets = read_entities(args.data / "ner", limit=args.limit)
+        else:
+            sets = made_entities(args.limit)
+        train, valid = joined(sets["train"]), joined(sets["valid"])
+        # Capital letters stay as they are: names have them.
+        tokenizer = kt.Tokenizer.train(map(" ".join, train[0]), pieces, hard_vocab_limit=False)
+        names = sorted({tag for tags in train[1] for tag in tags})
+        batches = kt.tagging_batches(
+            *train, tokenizer, tokens, label_names=names, sampling_alpha=alpha, seed=args.seed
+        )
+        measured = kt.tagging_batches(*valid, tokenizer, label_names=names, shuffle=False)
+        print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
+        model = tagger(tokenizer.vocab_size, len(names), **sizes)
+        updates = args.epochs * len(batches)
+        rate = learning_rate(peak=0.002, warmup_steps=100, anneal=True, updates=updates)
+        model.compile(
+            keras.optimizers.Adam(rate, global_clipnorm=1.0),
+            loss=kt.SequenceCrossentropy(label_smoothing=0.1, pad_id=-1),
+            metrics=[kt.TokenAccuracy(pad_id=-1, name="accuracy")],
+        )
+        best = dict(validation_data=measured, best="val_accuracy")
+        run.fit(model, batches, epochs=args.epochs, **best)
+
+        head = export.TokenClassification(names)
+        export.export_onnx(model, run.path / "onnx", tokenizer, head=head, max_source_length=2048)
+        predictor, score, baseline, shown = Predictor(run.path / "onnx"), {}, {}, []
+        both = [], []
+        for language, test in sets["test"].items():
+            results = predictor.predict(test.words)
+            found = [list(result.tags) for result in results]
+            usual = usual_tags(*train, test.words)
+            score[f"{language} f1"] = entity_scores(found, test.tags)["f1"]
+            baseline[f"usual tag, {language} f1"] = entity_scores(usual, test.tags)["f1"]
+            both[0].extend(found)
+            both[1].extend(test.tags)
+            shown += results[:3]
+        score = {"f1": entity_scores(*both)["f1"], **score}
+        run.draw("errors.png", plot_outcomes(entity_outcomes(*both)))
+        data = "WikiANN, English and German" if args.data else "sentences of a small grammar"
+        run.write_score(model, score, data=data, baseline=baseline)
+        for result in shown:
+            print(f"  {result.line()}")
+
+
+if __name__ == "__main__":
+    main()
