@@ -267,13 +267,6 @@ def test_lines_that_are_no_tree_of_the_sentence_count_as_missed():
     assert parse.flat_score(gold) == pytest.approx(2 * 2 / (4 + 2))
 
 
-def test_the_baseline_of_tags_is_the_usual_tag():
-    usual_tags = scripts.load("tag").usual_tags
-    train = [["a", "walk"], ["walk", "walk", "a"]], [["D", "N"], ["V", "V", "D"]]
-    assert usual_tags(train, ["walk", "a"]) == ["V", "D"]
-    assert usual_tags(([["a", "b"]], [["X", "X"]]), ["new"]) == ["X"]
-
-
 def test_restricted_attention_sees_its_block_and_the_one_before():
     rng = np.random.default_rng(7)
     x = rng.normal(size=(1, 64, 8)).astype("float32")

@@ -180,10 +180,10 @@ def share(records, outcome):
 
 def reasons(records):
     """How many cases were refused, by the beginning of the error."""
+    told = [record["told"] for record in records if record["outcome"] == "refused"]
+    first = [text.removeprefix("ExportError: ").split("\n")[0] for text in told]
     return collections.Counter(
-        re.sub(r"['\"\[(].*|\d+", "", record["told"])[:90]
-        for record in records
-        if record["outcome"] == "refused"
+        re.sub(r"\s*[\[({].*", "", re.sub(r"'[^']*'", "...", text))[:60] for text in first
     )
 
 
@@ -195,10 +195,10 @@ def write_report(records, path):
     report = common.head(argparse.Namespace(threads=1))
     report["seeds"] = sorted({record["seed"] for record in records})
     report["rows"] = {
-        f"{kind}s": collections.Counter(r["outcome"] for r in records if r["kind"] == kind)
-        for kind in sorted({record["kind"] for record in records})
+        name: collections.Counter(r["outcome"] for r in records if r["kind"] == kind)
+        for kind, name in (("model", "models"), ("search", "searches"))
     }
-    common.write({**report, "refused": reasons(records)}, path)
+    common.write({**report, "refused": dict(reasons(records).most_common())}, path)
 
 
 def table(records):
