@@ -69,6 +69,6 @@ def task_cards():
                 report["data"] += f", {report['epochs']} epochs"
         found = [f"{report['data']}: {scores(report['score'])}" for report in reports]
         links = f":link: {page}\n:link-type: doc\n:img-top: {page}.png"
-        text = f"{DOES[page]}\n+++\n" + "\\\n".join(found)
-        cards.append(f":::{{grid-item-card}} {title}\n{links}\n\n{text}\n:::")
-    return "\n".join(["::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, "::::"])
+        footer = ":::{card-footer}\n" + "\\\n".join(found) + "\n:::"
+        cards.append(f"::::{{grid-item-card}} {title}\n{links}\n\n{DOES[page]}\n\n{footer}\n::::")
+    return "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, ":::::"])

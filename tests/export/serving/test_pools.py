@@ -93,12 +93,18 @@ def test_errors_reach_the_client_and_the_worker_goes_on(using, line, kind, messa
 
 def test_a_request_that_the_model_refuses_fails_alone(using):
     async def use(pool, queue):
-        requests = (queue.submit(lines, 1) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9))
+        lines = ["a"], ["refuse"], ["b"], ["c"] * 9
+        requests = (queue.submit(items, {"seed": 1}) for items in lines)
         return await asyncio.gather(*requests, return_exceptions=True)
 
     first, refused, *others = using(use)
     assert isinstance(refused, Invalid)
-    assert [request.results for request in (first, *others)] == [["a 1"], ["b 1"], ["c 1"] * 9]
+    answers = [f"{item} {{'seed': 1}}" for item in "abc"]
+    assert [request.results for request in (first, *others)] == [
+        answers[:1],
+        answers[1:2],
+        answers[2:] * 9,
+    ]
 
 
 def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
