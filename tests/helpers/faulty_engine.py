@@ -24,7 +24,8 @@ class FaultyEngine:
     def describe(self):
         return self._description
 
-    def run_batch(self, items, seed=None):
+    def run_batch(self, items, options=None):
+        seed = (options or {}).get("seed")
         if "die" in items:
             os._exit(3)
         if "hang" in items:

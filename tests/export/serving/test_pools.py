@@ -67,7 +67,7 @@ async def until(holds):
 def test_batches_are_computed_at_the_same_time(using):
     async def use(pool, queue):
         begun = time.monotonic()
-        batches = await asyncio.gather(*(pool.run_batch(["sleep"], seed) for seed in range(4)))
+        batches = await asyncio.gather(*(pool.run_batch(["sleep"], {"seed": seed}) for seed in range(4)))
         return [batch.results for batch in batches], time.monotonic() - begun
 
     results, seconds = using(use)
@@ -86,25 +86,21 @@ def test_errors_reach_the_client_and_the_worker_goes_on(using, line, kind, messa
         for _ in range(pool.workers):
             with pytest.raises(kind, match=message):
                 await pool.run_batch([line])
-        return (await pool.run_batch(["a"], 3)).results
+        return (await pool.run_batch(["a"], {"seed": 3})).results
 
     assert using(use) == ["a 3"]
 
 
 def test_a_request_that_the_model_refuses_fails_alone(using):
     async def use(pool, queue):
-        lines = ["a"], ["refuse"], ["b"], ["c"] * 9
-        requests = (queue.submit(items, {"seed": 1}) for items in lines)
+        requests = (
+            queue.submit(lines, {"seed": 1}) for lines in (["a"], ["refuse"], ["b"], ["c"] * 9)
+        )
         return await asyncio.gather(*requests, return_exceptions=True)
 
     first, refused, *others = using(use)
     assert isinstance(refused, Invalid)
-    answers = [f"{item} {{'seed': 1}}" for item in "abc"]
-    assert [request.results for request in (first, *others)] == [
-        answers[:1],
-        answers[1:2],
-        answers[2:] * 9,
-    ]
+    assert [request.results for request in (first, *others)] == [["a 1"], ["b 1"], ["c 1"] * 9]
 
 
 def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
@@ -114,7 +110,7 @@ def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
         for batch in hanging:
             batch.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
-        return [(await pool.run_batch(["a"], 1)).results for _ in range(5)], pool.ready
+        return [(await pool.run_batch(["a"], {"seed": 1})).results for _ in range(5)], pool.ready
 
     assert using(use) == ([["a 1"]] * 5, True)
 
@@ -130,7 +126,7 @@ def test_threads_that_all_hang_are_not_ready_until_one_goes_on(using):
         before = pool.ready
         faulty_engine.HANGING.set()
         await until(lambda: pool.ready)
-        return before, (await pool.run_batch(["a"], 1)).results
+        return before, (await pool.run_batch(["a"], {"seed": 1})).results
 
     assert using(use) == (False, ["a 1"])
 
@@ -141,7 +137,7 @@ def test_other_errors_of_a_replica_are_logged(using, caplog, line):
     async def use(pool, queue):
         with pytest.raises(Refusal, match="its log says why"):
             await pool.run_batch([line])
-        return (await pool.run_batch(["a"], 1)).results
+        return (await pool.run_batch(["a"], {"seed": 1})).results
 
     assert using(use) == ["a 1"] and "a replica has failed" in caplog.text
 
@@ -150,7 +146,7 @@ def test_other_errors_of_a_replica_are_logged(using, caplog, line):
 def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
     async def use(pool, queue):
         first = (await pool.run_batch(["a"])).replica
-        slow = [asyncio.create_task(queue.submit(["sleep"], seed)) for seed in range(4)]
+        slow = [asyncio.create_task(queue.submit(["sleep"], {"seed": seed})) for seed in range(4)]
         await asyncio.sleep(0.5)
         os.kill(int(first), signal.SIGKILL)
         results = [(await request).results for request in slow]
@@ -167,7 +163,7 @@ def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
 @on_ray
 def test_a_request_that_kills_replicas_fails_and_its_neighbours_are_answered(using):
     async def use(pool, queue):
-        requests = (queue.submit(lines, 1) for lines in (["a", "b"], ["die", "c"], ["d"]))
+        requests = (queue.submit(lines, {"seed": 1}) for lines in (["a", "b"], ["die", "c"], ["d"]))
         return await asyncio.gather(*requests, return_exceptions=True), pool.ready
 
     (first, poisoned, last), _ = using(use)
@@ -181,7 +177,7 @@ def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
 
     async def use(pool, queue):
         first = (await pool.run_batch(["a"])).replica
-        begun = [asyncio.create_task(queue.submit(["sleep"], seed)) for seed in range(4)]
+        begun = [asyncio.create_task(queue.submit(["sleep"], {"seed": seed})) for seed in range(4)]
         await asyncio.sleep(1)
         os.kill(int(first), signal.SIGSTOP)
         return [(await request).results for request in begun]
