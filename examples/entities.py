@@ -5,7 +5,7 @@
 
 Reads the sentence in pieces of words, as `tag.py`: convolutions show each piece its neighbours, and
 an encoder the whole sentence. The tag at the first piece of a word says whether an entity begins
-(B-PER), goes on (I-PER) or is absent (O). Nothing is pretrained. The validation sets choose the
+(B-PER), goes on (I-PER) or is absent (O). The model is not pretrained. The validation sets choose the
 epoch. The scores are those of ONNX Runtime on the test sets.
 """
 

@@ -20,7 +20,7 @@ from keras_transformer.export.graph.nodes import (
 )
 from keras_transformer.export.graph.shapes import InferredShapes
 
-# Operators that need their weight as a constant of their own graph.
+# Operators that need their weight as a constant inside their graph.
 PRODUCTS = ("MatMul", "FusedMatMul", "DynamicQuantizeMatMul")
 
 

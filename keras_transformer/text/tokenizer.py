@@ -65,7 +65,7 @@ class Tokenizer:
         processor = sentencepiece.SentencePieceProcessor()
         try:
             loaded = bool(model) and processor.LoadFromSerializedProto(model)
-        except (RuntimeError, OSError, UnicodeDecodeError):  # the last: of its own message
+        except (RuntimeError, OSError, UnicodeDecodeError):  # the last if its message is no text
             loaded = False
         if not loaded:
             raise ValueError(

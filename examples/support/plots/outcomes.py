@@ -1,4 +1,4 @@
-"""What became of the entities of each type, as bars."""
+"""The outcomes of the entities of each type, as bars."""
 
 from support.plots.panels import COLOURS
 

@@ -69,7 +69,7 @@ def entity_scores(found, true):
 
 
 def entity_outcomes(found, true):
-    """What became of the true entities of each type.
+    """The outcomes of the true entities of each type.
 
     Args:
         found, true: as in `entity_scores`.

@@ -78,7 +78,7 @@ def logged_episodes(name, count, seed=0):
 
 
 def step_features(states, actions, wanted, count):
-    """What a policy reads at each step: a row of numbers.
+    """The input of a policy at each step: a row of numbers.
 
     Args:
         states: (T, F).
