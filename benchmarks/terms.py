@@ -14,7 +14,6 @@ Times are CPU milliseconds of one thread. Both searches get the same batches.
 
 import argparse
 import collections
-import itertools
 import json
 import os
 import random
@@ -120,11 +119,6 @@ def figures(sources, references, folders):
     for name, missing_only in {"any words": False, "words that the search lacks": True}.items():
         terms = chosen_terms(references, without, missing_only)
         texts, ms = translated(bound, sources, terms=terms)
-        changed = (
-            [", ".join(row), *lines]
-            for row, *lines in zip(terms, without, texts, references, strict=True)
-            if lines[0] != lines[1]
-        )
         report["sets"][name] = {
             "terms": sum(map(len, terms)),
             "sentences with terms": sum(map(bool, terms)),
@@ -134,7 +128,6 @@ def figures(sources, references, folders):
             "bleu": bleu(texts, references),
             "ms": ms,
             "ms alone": one_by_one(bound, sources, terms=terms),
-            "examples": list(itertools.islice(changed, 4)),
         }
     return report
 

@@ -5,8 +5,8 @@
 
 Reads the sentence in pieces of words, as `tag.py`: convolutions show each piece its neighbours, and
 an encoder the whole sentence. The tag at the first piece of a word says whether an entity begins
-(B-PER), goes on (I-PER) or is absent (O). The model is not pretrained. The validation sets choose the
-epoch. The scores are those of ONNX Runtime on the test sets.
+(B-PER), goes on (I-PER) or is absent (O). The model is not pretrained. The validation
+sets choose the epoch. ONNX Runtime measures the scores on the test sets.
 """
 
 import os

@@ -5,8 +5,8 @@
     python examples/intents.py --data DIR --set atis    # DIR/slots/atis.train.gz, ...
 
 One encoder has two heads. The class token gives the intent; the first piece of each word gives the
-word's slot. Both outputs are in one ONNX file. The validation set chooses the epoch. ONNX Runtime measures
-the scores on the test set.
+word's slot. Both outputs are in one ONNX file. The validation set chooses the epoch. ONNX
+Runtime measures the scores on the test set.
 """
 
 import os

@@ -320,7 +320,7 @@ def _plain(value: np.ndarray | Details) -> Any:
 
 
 def fields(result: Any) -> dict[str, Any]:
-    """All fields of a result by name, for `as_json`; the results of several heads as a dict each."""
+    """All fields of a result by name, for `as_json`; of several heads, a dict each."""
     found = result._asdict()
     if isinstance(result, Results):
         found["results"] = {

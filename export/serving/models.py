@@ -78,7 +78,7 @@ class Model:
     def checked_options(
         self, values: Mapping[str, Any], lines: int | None = None
     ) -> dict[str, Any]:
-        """Returns the checked options of a request: `seed`, `glossary` and the options of the search.
+        """Returns the checked options of a request: `seed`, `glossary`, options of the search.
 
         Numbers may be written as text, and lists and glossaries as JSON in a text. The runtime
         checks the range of numbers.

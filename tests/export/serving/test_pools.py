@@ -67,7 +67,8 @@ async def until(holds):
 def test_batches_are_computed_at_the_same_time(using):
     async def use(pool, queue):
         begun = time.monotonic()
-        batches = await asyncio.gather(*(pool.run_batch(["sleep"], {"seed": seed}) for seed in range(4)))
+        options = [{"seed": seed} for seed in range(4)]
+        batches = await asyncio.gather(*(pool.run_batch(["sleep"], one) for one in options))
         return [batch.results for batch in batches], time.monotonic() - begun
 
     results, seconds = using(use)
