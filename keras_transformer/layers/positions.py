@@ -115,6 +115,7 @@ def count_from(offset: int | Tensor, length: int | Tensor) -> Tensor:
 
 
 def check_base(base: float) -> float:
+    """Returns the base of wavelengths as a float, or raises unless it is above 1."""
     if not base > 1:
         raise ValueError(f"base must be above 1, but {base} was passed.")
     return float(base)

@@ -28,7 +28,14 @@ class Task(NamedTuple):
     report: dict[str, object]
 
 
+class Result(NamedTuple):
+    """A result of a `Predictor`."""
+
+    arrays: dict[str, np.ndarray]
+
+
 TASKS = {
+    "anomalies": Task("--limit 800", ("anomalies",), {"data": "made waves"}),
     "answer": Task(
         "--passages 20 --limit 40 --num-layers 1 --d-model 16",
         ("answer",),
@@ -44,6 +51,9 @@ TASKS = {
     "entities": Task("--limit 60", ("errors",), {"data": "sentences of a small grammar"}),
     "forecast": Task(
         "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
+    ),
+    "generate_images": Task(
+        "--limit 40 --samples 1", ("samples", "completions"), {"data": "made shapes", "samples": 5}
     ),
     "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
     "intents": Task("--limit 60", ("slots",), {"data": "requests of a small grammar"}),
@@ -68,6 +78,8 @@ TASKS = {
 def load(name):
     """A script as a module, with short constants."""
     script = scripts.load(name)
+    if name == "generate_images":
+        script.UPDATES, script.SMALL = 2, {**script.SMALL, "num_layers": 1}
     if name == "why_self_attention":
         script.LENGTH, script.LAYERS, script.DISTANCES = 32, 1, [0, 1, 31]
     return script
@@ -157,6 +169,16 @@ def test_the_score_of_pictures_is_their_artefacts(finished):
 
 
 @pytest.mark.full
+def test_a_completed_picture_starts_with_the_given_half(finished):
+    script, generator = load("generate_images"), Generator(finished("generate_images") / "onnx")
+    half = np.arange(98).reshape(7, 14) % 16
+    pictures = script.draw_pictures(generator, [script.as_text(3, half)], range(2))
+    assert pictures.shape == (1, 2, 14, 14) and pictures.max() <= 15
+    np.testing.assert_array_equal(pictures[0, :, :7], [half, half])
+    assert (pictures[0, 0] != pictures[0, 1]).any()
+
+
+@pytest.mark.full
 def test_a_language_model_continues_a_prompt(finished):
     generator = Generator(finished("language_model") / "onnx")
     (text,) = generator.generate(["the old "], seed=3)
@@ -239,6 +261,7 @@ def test_a_published_model_is_imported_trained_and_served(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, arguments, message",
     [
+        ("anomalies", ["--data", ".", "--set", "bleeding", "--validate"], "no series to choose by"),
         ("classify", ["--data", "."], "--data and --set go together"),
         ("forecast", ["--past", "100"], "--past must be whole days"),
     ],
@@ -265,6 +288,22 @@ def test_lines_that_are_no_tree_of_the_sentence_count_as_missed():
     assert (scores["precision"], scores["recall"]) == (1, 3 / 4)
     assert parse.scores(gold, ["(S (NP XX )", ""])["well-formed"] == 0
     assert parse.flat_score(gold) == pytest.approx(2 * 2 / (4 + 2))
+
+
+def test_the_error_of_a_step_is_the_mean_of_all_guesses_of_it():
+    script = scripts.load("anomalies")
+    series = np.random.default_rng(7).normal(size=(211, 2)).astype("float32")
+
+    class Echo:
+        """Guesses what is hidden, and at one step 3 more."""
+
+        def predict(self, windows):
+            hidden = windows[:, script.SIDE : script.SIDE + script.PATCH].copy()
+            hidden[(hidden == series[101]).all(axis=-1)] += 3
+            return [Result({"guess": one}) for one in hidden]
+
+    errors = script.guess_errors(Echo(), series)
+    np.testing.assert_allclose(errors, np.where(np.arange(211) == 101, 9, 0), atol=1e-5)
 
 
 def test_restricted_attention_sees_its_block_and_the_one_before():

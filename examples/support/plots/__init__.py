@@ -4,14 +4,15 @@ from support.plots.confusion import plot_confusion
 from support.plots.matrix import plot_matrices, plot_matrix
 from support.plots.outcomes import plot_outcomes
 from support.plots.panels import Panel, plot_panels
-from support.plots.pictures import plot_picture_attention
-from support.plots.series import plot_forecast, plot_series_attention
+from support.plots.pictures import plot_picture_attention, plot_picture_rows
+from support.plots.series import plot_anomalies, plot_forecast, plot_series_attention
 from support.plots.spectrogram import plot_spectrogram
 from support.plots.trees import plot_trees
 from support.plots.words import plot_words
 
 __all__ = [
     "Panel",
+    "plot_anomalies",
     "plot_confusion",
     "plot_forecast",
     "plot_matrices",
@@ -19,6 +20,7 @@ __all__ = [
     "plot_outcomes",
     "plot_panels",
     "plot_picture_attention",
+    "plot_picture_rows",
     "plot_series_attention",
     "plot_spectrogram",
     "plot_trees",
