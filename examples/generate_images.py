@@ -40,7 +40,7 @@ SIDE, LEVELS = 14, 16  # pixels in a row, grey levels
 PIXELS = SIDE**2
 UPDATES, BATCH = 100, 32
 SMALL = dict(num_layers=2, d_model=64, num_heads=2, d_ff=128)
-LARGE = dict(num_layers=4, d_model=64, num_heads=2, d_ff=256)
+LARGE = dict(num_layers=3, d_model=64, num_heads=2, d_ff=256)
 
 
 def batches(ids, seed=None):
@@ -96,7 +96,7 @@ def main(argv=None):
     parser = make_parser("generate_images", __doc__, epochs=None)
     parser.add_argument("--samples", type=int, default=20, help="of each class; default: 20")
     args = parse(parser, argv)
-    args.epochs = args.epochs or (20 if args.data else 4)
+    args.epochs = args.epochs or (7 if args.data else 3)
     with TaskRun(args) as run:
         sets = made_pictures(limit=args.limit)
         if args.data:
@@ -105,12 +105,14 @@ def main(argv=None):
         labels, (pixels, classes) = sets.labels, parts[2]
         tokenizer = digit_tokenizer()
         train_ids, valid_ids, test_ids = (token_ids(tokenizer, *part) for part in parts)
-        model = train(args, run, tokenizer, train_ids, valid_ids[:1000])
+        model = train(args, run, tokenizer, train_ids, valid_ids[:500])
         search = kt.Sampling(constraints=[OnlyDigits(tokenizer)])
         export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=PIXELS)
         bits = model.evaluate(batches(test_ids), verbose=0) / np.log(2)
-        classify = pixel_models.trained_classifier(*parts[:2], LEVELS, epochs=5)
-        cnn_bits = pixel_models.pixel_cnn_bits(*parts, LEVELS, epochs=2)
+        epochs = 3 if args.data else 20
+        classify = pixel_models.trained_classifier(*parts[:2], LEVELS, epochs)
+        seen = args.epochs * UPDATES * BATCH  # pictures, also for the PixelCNN
+        cnn_bits = pixel_models.pixel_cnn_bits(*parts, LEVELS, seen)
 
         # From here on ONNX Runtime draws.
         generator = Generator(run.path / "onnx")

@@ -54,15 +54,15 @@ class CausalConv2D(layers.Conv2D):
         return super().convolution_op(inputs, kernel * self.seen)
 
 
-def pixel_cnn(size, levels, classes, filters=64, blocks=6):
+def pixel_cnn(size, levels, classes, filters=48, blocks=5):
     """A small PixelCNN (van den Oord et al. 2016, arXiv 1601.06759) for pictures of a class.
 
     Args:
         size: int, S.
         levels: int, L.
         classes: int, number of classes.
-        filters: int, F. Defaults to 64.
-        blocks: int, number of residual blocks. Defaults to 6.
+        filters: int, F. Defaults to 48.
+        blocks: int, number of residual blocks. Defaults to 5.
 
     Returns:
         `keras.Model` of pixels (N, S, S) and classes (N,), int32, to logits (N, S, S, L): each
@@ -82,8 +82,9 @@ def picture_classifier(size, classes):
     """Two convolutions: pixels (N, S, S) from 0 to 1 to a logit for each class."""
     pixels = keras.Input((size, size))
     x = layers.Reshape((size, size, 1))(pixels)
-    x = layers.Conv2D(32, 3, padding="same", activation="relu")(x)
-    x = layers.MaxPooling2D()(layers.Conv2D(64, 3, padding="same", activation="relu")(x))
+    for filters in (32, 64):
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
     x = layers.Dropout(0.3)(layers.Dense(128, activation="relu")(layers.Flatten()(x)))
     return keras.Model(pixels, layers.Dense(classes)(x))
 
@@ -105,25 +106,31 @@ def fit(model, train, valid, epochs):
     model.fit(*train, validation_data=valid, **options)
 
 
-def pixel_cnn_bits(train, valid, test, levels, epochs):
+def pixel_cnn_bits(train, valid, test, levels, count):
     """Trains a `pixel_cnn`.
 
     Args:
         train, valid, test: pairs of pixels, integers (N, S, S) from 0 to L - 1, and classes (N,).
         levels: int, L.
-        epochs: int.
+        count: int, how many pictures to train on. If there are fewer, they come several times.
 
     Returns:
         float, its bits a pixel on the test set.
     """
     model = pixel_cnn(test[0].shape[1], levels, int(train[1].max()) + 1)
     print(f"PixelCNN, {model.count_params():,} parameters")
-    fit(model, *(([*part], part[0]) for part in (train, valid)), epochs)
+    train = [array[:count] for array in train]
+    fit(model, *(([*part], part[0]) for part in (train, valid)), -(-count // len(train[1])))
     return float(model.evaluate([*test], test[0], verbose=0) / np.log(2))
 
 
 def trained_classifier(train, valid, levels, epochs):
-    """Trains a `picture_classifier`; arguments as in `pixel_cnn_bits`.
+    """Trains a `picture_classifier`.
+
+    Args:
+        train, valid: pairs of pixels, integers (N, S, S) from 0 to L - 1, and classes (N,).
+        levels: int, L.
+        epochs: int.
 
     Returns:
         A function from pixels, integers (N, S, S), to class numbers (N,).
