@@ -3,8 +3,10 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 from helpers import whisper_folder
+from helpers.exports import counts
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import FORMATS, Segment, clock
@@ -346,6 +348,9 @@ def test_formats():
 @pytest.mark.full
 def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
     artefact = whisper_folder.artefact()
+    step = counts(onnx.load(artefact / "model.onnx").graph, depth=2)
+    assert step["MultiHeadAttention"] == 2  # of the step: itself and the encoder output
+    assert not step.keys() & {"ReduceMean", "Reciprocal", "Softmax"}
     transcriber = Transcriber(artefact, threads=1)
     search = transcriber.manifest["search"]
     assert search["class_name"] == "SpeechSearch" and search["config"]["languages"] == [EN, DE]
