@@ -258,7 +258,8 @@ def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> 
 
     `Attention` projects its own inputs. On CPUs it takes a tenth to a quarter less time, but it
     holds its weights in float32. Over 1,500 vectors `MultiHeadAttention` takes a quarter less time,
-    because it never holds all scores. A layer that is used twice keeps one packed weight.
+    because it never holds all scores. Convolved sounds of free length are taken to be that long. A
+    layer that is used twice keeps one packed weight.
 
     Args:
         graph: the outer graph of a model.
@@ -266,9 +267,12 @@ def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> 
         project: whether `Attention` is written if possible.
     """
     packed = {}  # weights that were put side by side -> the packed weight
+    convolved = any(node.op_type == "Conv" for node in graph)
     for node in all_nodes(graph):
         if node.op_type == "MultiHeadAttention":
-            _pack(graph, node, shapes, project, packed)
+            _, length, *_ = shapes.dims.get(node.inputs[0]) or (None, None)
+            long = length >= LONG if isinstance(length, int) else convolved
+            _pack(graph, node, shapes, project and not long, packed)
 
 
 def _pack(
@@ -299,7 +303,6 @@ def _pack(
         and len(node.outputs) == 1
         and len(dims) == 1
         and len(size) == 3
-        and not (isinstance(size[1], int) and size[1] >= LONG)
         and set(factor[-2:]) <= {1}  # it does the same to the values as to the output
     )
     if is_packed and not project:
