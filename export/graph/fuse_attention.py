@@ -271,7 +271,9 @@ def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> 
     """
     packed = {}  # weights that were put side by side -> the packed weight
     tables = {node.inputs[0] for node in graph if node.op_type == "Slice"}
-    many = any(shapes.dims[table][0] >= MOST_POSITIONS for table in tables if table.const_value is not None)
+    many = any(
+        shapes.dims[table][0] >= MOST_POSITIONS for table in tables if table.const_value is not None
+    )
     for node in all_nodes(graph):
         if node.op_type == "MultiHeadAttention":
             _, length, *_ = shapes.dims.get(node.inputs[0]) or (None, None)
