@@ -112,7 +112,7 @@ def main(argv=None):
         epochs = 3 if args.data else 20
         classify = pixel_models.trained_classifier(*parts[:2], LEVELS, epochs)
         seen = args.epochs * UPDATES * BATCH  # pictures, also for the PixelCNN
-        cnn_bits = pixel_models.pixel_cnn_bits(*parts, LEVELS, seen)
+        cnn_bits = pixel_models.pixel_cnn_bits(*parts, LEVELS, seen, batch_size=64)
 
         # From here on ONNX Runtime draws.
         generator = Generator(run.path / "onnx")

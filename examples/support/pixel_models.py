@@ -8,8 +8,6 @@ import numpy as np
 from keras import layers
 from support.recipes import learning_rate
 
-BATCH = 64
-
 
 def frequency_bits(train, test, levels):
     """Bits a pixel by the frequency of each level at each place in the pictures of a class.
@@ -89,30 +87,32 @@ def picture_classifier(size, classes):
     return keras.Model(pixels, layers.Dense(classes)(x))
 
 
-def fit(model, train, valid, epochs):
+def fit(model, train, valid, epochs, batch_size):
     """Trains a model of this file. The validation loss chooses the epoch.
 
     Args:
         model: `keras.Model`.
         train, valid: pairs of inputs and integer targets.
         epochs: int.
+        batch_size: int.
     """
-    updates = epochs * -(-len(train[1]) // BATCH)
+    updates = epochs * -(-len(train[1]) // batch_size)
     rate = learning_rate(peak=2e-3, warmup_steps=updates // 10 + 1, anneal=True, updates=updates)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(rate), loss)
     best = keras.callbacks.EarlyStopping(patience=epochs, restore_best_weights=True)
-    options = dict(batch_size=BATCH, epochs=epochs, callbacks=[best], verbose=2)
+    options = dict(batch_size=batch_size, epochs=epochs, callbacks=[best], verbose=2)
     model.fit(*train, validation_data=valid, **options)
 
 
-def pixel_cnn_bits(train, valid, test, levels, count):
+def pixel_cnn_bits(train, valid, test, levels, count, batch_size):
     """Trains a `pixel_cnn`.
 
     Args:
         train, valid, test: pairs of pixels, integers (N, S, S) from 0 to L - 1, and classes (N,).
         levels: int, L.
         count: int, how many pictures to train on. If there are fewer, they come several times.
+        batch_size: int.
 
     Returns:
         float, its bits a pixel on the test set.
@@ -120,7 +120,12 @@ def pixel_cnn_bits(train, valid, test, levels, count):
     model = pixel_cnn(test[0].shape[1], levels, int(train[1].max()) + 1)
     print(f"PixelCNN, {model.count_params():,} parameters")
     train = [array[:count] for array in train]
-    fit(model, *(([*part], part[0]) for part in (train, valid)), -(-count // len(train[1])))
+    fit(
+        model,
+        *(([*part], part[0]) for part in (train, valid)),
+        -(-count // len(train[1])),
+        batch_size,
+    )
     return float(model.evaluate([*test], test[0], verbose=0) / np.log(2))
 
 
@@ -136,5 +141,5 @@ def trained_classifier(train, valid, levels, epochs):
         A function from pixels, integers (N, S, S), to class numbers (N,).
     """
     model = picture_classifier(valid[0].shape[1], int(train[1].max()) + 1)
-    fit(model, *((part[0] / (levels - 1), part[1]) for part in (train, valid)), epochs)
+    fit(model, *((part[0] / (levels - 1), part[1]) for part in (train, valid)), epochs, 64)
     return lambda pixels: model.predict(pixels / (levels - 1), verbose=0).argmax(axis=-1)

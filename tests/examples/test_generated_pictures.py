@@ -65,7 +65,7 @@ def test_baselines_learn(capsys):
     pixels = np.where(classes[:, None, None] > 0, 3, draw.integers(0, 2, (640, 6, 6)))
     ends = (0, 512), (512, 576), (576, 640)
     train, valid, test = ((pixels[i:j].astype("int32"), classes[i:j]) for i, j in ends)
-    bits = pixel_models.pixel_cnn_bits(train, valid, test, levels=4, count=2 * 512)
+    bits = pixel_models.pixel_cnn_bits(train, valid, test, levels=4, count=2 * 512, batch_size=64)
     assert 0.3 < bits < 1.7 and "parameters" in capsys.readouterr().out  # 2 at first
     classify = pixel_models.trained_classifier(train, valid, levels=4, epochs=4)
     assert np.mean(classify(test[0]) == test[1]) > 0.9
