@@ -104,7 +104,7 @@ def guess_errors(predictor, series):
 
 
 def k_means(train, series, seed):
-    """The scores (S,) of aeon's KMeansAD: the distance of windows to those of the training part."""
+    """The scores (S,) of aeon's KMeansAD: distances of windows to the clusters of `train`."""
     module = aeon_module("anomaly_detection.series.distance_based")
     detector = module.KMeansAD(n_clusters=20, window_size=K_WINDOW, random_state=seed)
     detector.fit(train.astype(float), axis=0)

@@ -1,4 +1,4 @@
-"""What generated pictures are measured beside: frequencies, a PixelCNN, and a classifier.
+"""Baselines and a judge for generated pictures: frequencies, a PixelCNN, and a classifier.
 
 Shapes: N pictures, (S, S) pixels, L grey levels, F filters.
 """

@@ -17,8 +17,9 @@ from keras_transformer.types import Shape, Tensor
 class GridPositionEncoding(AngleEncoding):
     """Adds the row and the column of each vector, for patches or pixels in reading order.
 
-    The first half of the channels gets the sinusoids of the row, the second half those of the
-    column (Image Transformer, arXiv 1802.05751). It has no weights and no maximum length.
+    The first half of the channels gets the sinusoids of the row, the second half the
+    sinusoids of the column (Image Transformer, arXiv 1802.05751). It has no weights and no maximum
+    length.
 
     Args:
         columns: number of vectors in a row of the grid.

@@ -55,7 +55,7 @@ def moving_mean(values, width):
 
 
 def moving_z_score(series, width):
-    """How far each step is from the mean of the steps before it, in their standard deviations.
+    """The distance of each step from the mean of the steps before, in standard deviations.
 
     Args:
         series: (S, C).
