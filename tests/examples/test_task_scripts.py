@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import bergamot_model, scripts
+from support.sets.chorales import made_chorales, notes
 from support.sets.pictures import made_pictures
 from support.sets.series import made_series
 from support.sets.sound import log_bands
@@ -41,6 +42,7 @@ TASKS = {
     "control": Task(
         "--limit 12 --windows 64 --games 1", ("returns",), {"data": "CartPole", "games": 1}
     ),
+    "detect": Task("--limit 60", ("boxes",), {"data": "scenes of drawn shapes"}),
     "entities": Task("--limit 60", ("errors",), {"data": "sentences of a small grammar"}),
     "forecast": Task(
         "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
@@ -48,6 +50,7 @@ TASKS = {
     "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
     "intents": Task("--limit 60", ("slots",), {"data": "requests of a small grammar"}),
     "language_model": Task("--limit 500", ("learning",), {}),
+    "music": Task("--limit 4 --melodies 1", ("piano_roll",), {"data": "made chorales"}),
     "parse": Task("--limit 40 --beam-width 2", (), {}),
     "similarity": Task(
         "--limit 60 --vocab-size 300 --num-layers 1 --d-model 16",
@@ -64,12 +67,18 @@ TASKS = {
     "why_self_attention": Task("--rows 64 --longest 64", ("why_self_attention",), {}),
 }
 
+NEEDS = {"control": "gymnasium", "music": "mido"}
+
 
 def load(name):
     """A script as a module, with short constants."""
     script = scripts.load(name)
     if name == "why_self_attention":
         script.LENGTH, script.LAYERS, script.DISTANCES = 32, 1, [0, 1, 31]
+    if name in ("detect", "music"):
+        script.UPDATES = 3
+    if name == "detect":
+        script.CHOOSE = script.MEASURE = 20
     return script
 
 
@@ -83,8 +92,8 @@ def finished(tmp_path_factory):
 
     @functools.cache
     def run(name):
-        if name == "control":
-            pytest.importorskip("gymnasium")
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name])
         folder = tmp_path_factory.mktemp(name)
         options = [*TASKS[name].arguments.split(), "--epochs", "1", "--output", str(folder)]
         load(name).main(options)
@@ -161,6 +170,29 @@ def test_a_language_model_continues_a_prompt(finished):
     generator = Generator(finished("language_model") / "onnx")
     (text,) = generator.generate(["the old "], seed=3)
     assert text and generator.generate(["the old "], seed=3) == [text]
+
+
+@pytest.mark.full
+def test_a_melody_is_kept_when_it_is_harmonized(finished):
+    folder = finished("music")
+    mido = pytest.importorskip("mido")
+    track = mido.MidiFile(folder / "harmonized-0.mid").tracks[1]
+    found = [message.note for message in track if message.type == "note_on"]
+    melody = made_chorales()["test"][0][:, 0]
+    assert track.name == "soprano"
+    assert found == [pitch for pitch, *_ in notes(melody)]
+    assert 0 <= read_report(folder)["others"]["harmonized melodies"]["notes of the chorale"] <= 1
+
+
+@pytest.mark.full
+def test_object_queries_become_classes_and_boxes(finished):
+    pixels = np.zeros((1, 64, 64, 1), "float32")
+    (result,) = Predictor(finished("detect") / "onnx").predict(pixels)
+    (found,) = result.arrays.values()
+    assert found.shape == (16, 5 + 1 + 4) and (found[:, -4:] > 0).all()
+    assert (found[:, -4:] < 1).all()
+    report = read_report(finished("detect"))
+    assert {"convolutions, mean average precision at 0.5"} == report["baseline"].keys()
 
 
 @pytest.mark.full
