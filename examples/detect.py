@@ -32,7 +32,7 @@ UPDATES = 100  # an epoch
 QUERIES, GRID = 4, 8  # queries and cells in a row of their grids
 CHOOSE, MEASURE = 500, 1000  # scenes to choose by and to measure on
 # Size of the vectors, blocks of encoder and decoder, scenes of a batch.
-SMALL, LARGE = (64, 1, 2, 32), (128, 3, 2, 64)
+SMALL, LARGE = (64, 1, 2, 16), (96, 2, 2, 32)
 
 
 def predictions(classes, side):
@@ -62,8 +62,8 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     options = dict(num_heads=4, d_ff=2 * d_model, dropout=0.0, norm_first=True)
     pixels = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
     # Convolutions in front: edges are learned sooner than from patches of plain pixels.
-    x = layers.Conv2D(32, 3, strides=2, padding="same", activation="relu")(pixels)
-    x = layers.Conv2D(64, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.Conv2D(d_model // 4, 3, strides=2, padding="same", activation="relu")(pixels)
+    x = layers.Conv2D(d_model // 2, 3, strides=2, padding="same", activation="relu")(x)
     x = kt.PatchEmbedding(d_model, patch_size=2)(x)  # 2 x 2 of them: 8 x 8 pixels, (B, 64, D)
     x = kt.LearnedPositionEncoding(GRID**2)(x)
     for _ in range(encoder_blocks):
@@ -77,13 +77,13 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     return keras.Model(pixels, ops.stack(found, axis=1)), keras.Model(pixels, found[-1])
 
 
-def make_baseline(classes):
+def make_baseline(classes, d_model):
     """Scenes (B, 64, 64, 1) to the predictions of 8 x 8 cells, (B, 64, C + 5)."""
     pixels = x = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
-    for filters, strides in ((32, 2), (64, 2), (128, 2), (128, 1), (128, 1)):
-        x = layers.Conv2D(filters, 3, strides=strides, padding="same", use_bias=False)(x)
+    for part, strides in ((4, 2), (2, 2), (1, 2), (1, 1), (1, 1)):
+        x = layers.Conv2D(d_model // part, 3, strides, padding="same", use_bias=False)(x)
         x = layers.ReLU()(layers.BatchNormalization()(x))
-    return keras.Model(pixels, predictions(classes, GRID)(layers.Reshape((GRID**2, 128))(x)))
+    return keras.Model(pixels, predictions(classes, GRID)(layers.Reshape((GRID**2, d_model))(x)))
 
 
 def train(args, run, model, match, items, size):
@@ -110,7 +110,7 @@ def mean_precision(found, objects):
 
 def main(argv=None):
     args = parse(make_parser("detect", __doc__, epochs=None), argv)
-    args.epochs = args.epochs or (35 if args.data else 8)
+    args.epochs = args.epochs or (30 if args.data else 8)
     *sizes, batch = LARGE if args.data else SMALL
     with TaskRun(args) as run:
         if args.data:
@@ -119,7 +119,7 @@ def main(argv=None):
             sets, darkest = made_pictures(limit=args.limit), 0.5  # they are in noise
         parts = {"train": sets.train, "valid": sets.valid, "test": sets.test}
         items = {name: scenes.make_items(*part, darkest) for name, part in parts.items()}
-        baseline = make_baseline(len(sets.labels))
+        baseline = make_baseline(len(sets.labels), sizes[0])
         train(args, run, baseline, match_by_cell, items, batch)
         trained, model = make_detr(len(sets.labels), *sizes)
         train(args, run, trained, cheapest_match, items, batch)

@@ -111,7 +111,9 @@ def main(argv=None):
         export.export_onnx(model, run.path / "onnx", search=search, max_length=4 * WINDOW)
 
         # From here on ONNX Runtime writes the music.
-        session = onnxruntime.InferenceSession(run.path / "onnx" / "model.onnx")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # no warnings of inputs that have defaults
+        session = onnxruntime.InferenceSession(run.path / "onnx" / "model.onnx", options)
         given = np.stack([one[:WINDOW] for one in chorales["test"][: args.melodies]])
         melody = np.stack([sets.to_ids(one)[::4] for one in given])
         inputs = {"source_ids": np.full((len(melody), 1), BEGIN_ID, np.int32), "melody": melody}

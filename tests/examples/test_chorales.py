@@ -40,7 +40,7 @@ def test_bachs_file_is_read_and_other_forms_are_refused(tmp_path):
 
 def test_made_chorales_are_the_same_in_every_call_and_keep_their_ranges():
     sets = made_chorales()
-    assert [len(some) for some in sets.values()] == [60, 10, 10]
+    assert [len(some) for some in sets.values()] == [200, 20, 20]
     np.testing.assert_array_equal(made_chorales(2)["train"][1], sets["train"][1])
     sung = np.concatenate(sum(sets.values(), []))
     assert (sung >= chorales.BOTTOM).all() and (sung <= np.add(chorales.BOTTOM, 12)).all()
@@ -119,7 +119,8 @@ def test_a_piano_roll_has_a_bar_for_each_note():
     figure = plot_piano_rolls([CHORALE[:3], CHORALE[:1]], ["three", "one"])
     first, second = figure.axes
     bars = [(bar.get_x(), bar.get_width(), bar.get_y() + 0.4) for bar in first.patches]
-    assert bars[:2] == [(0.0, 0.5, 72.0), (0.5, 0.25, 74.0)]
+    assert bars[-2:] == [(0.0, 0.5, 72.0), (0.5, 0.25, 74.0)]  # the soprano is on top
+    assert [text.get_text() for text in figure.legends[0].texts] == list(chorales.VOICES)
     assert len(first.patches) == 6 and len(second.patches) == 4
     assert (first.get_title(), second.get_xlabel()) == ("three", "quarters")
     with pytest.raises(ValueError, match="a title for each"):

@@ -18,7 +18,7 @@ from support.sets.trees import from_brackets, read_trees, tagged_words
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Generator, Predictor, Transcriber, Translator
-from keras_transformer.importers import bergamot
+from keras_transformer.importers import bergamot, bert, pieces
 
 
 class Task(NamedTuple):
@@ -242,6 +242,27 @@ def test_summaries_start_from_a_published_translator(tmp_path, monkeypatch):
     moved = [np.abs(a - b).max() for a, b in zip(trained, published, strict=True)]
     assert max(moved) < 0.02  # one update at 0.0002 at most
     assert (tmp_path / "out" / "summarise.png").exists()  # a decoder without self-attention, too
+
+
+@pytest.mark.full
+def test_entities_start_from_a_bert(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    letters = [start + letter for start in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz&"]
+    ids = {piece: id for id, piece in enumerate([*bert.SPECIAL, *letters])}
+    config = pieces.word_pieces(tmp_path, ids)
+    tokenizer = pieces.renumbered_json(config, np.arange(len(ids)), "[CLS]")
+    encoder = kt.TransformerEncoder(
+        len(ids), 1, 16, 2, 32, positions=kt.LearnedPositionEncoding(512), embedding_norm=True
+    )
+    script = load("entities")
+    monkeypatch.setattr(script.kt.importers.bert, "load", lambda folder: (encoder, tokenizer))
+    folder = tmp_path / "out"
+    options = ["--limit", "40", "--epochs", "1", "--output", str(folder)]
+    script.main([*options, "--pretrained", str(tmp_path)])
+    (result,) = Predictor(folder / "onnx").predict([["Anna", "&", "Co"]])
+    assert result.error is None and len(result.tags) == 3
+    report = read_report(folder)
+    assert report["parameters"] == encoder.count_params() + 17 * 7  # a new head for seven tags
 
 
 @pytest.mark.full

@@ -2,7 +2,7 @@
 
 import numpy as np
 from support.plots.panels import COLOURS
-from support.sets.chorales import SIXTEENTHS, VOICES, notes
+from support.sets.chorales import SILENCE, SIXTEENTHS, VOICES, notes
 
 
 def plot_piano_rolls(chorales, titles):
@@ -34,7 +34,8 @@ def plot_piano_rolls(chorales, titles):
     figure = Figure(figsize=(10, 0.6 + 2.4 * len(chorales)), layout="constrained")
     panels = figure.subplots(len(chorales), 1, squeeze=False, sharex=True)[:, 0]
     for panel, chorale, title in zip(panels, chorales, titles, strict=True):
-        for voice, line, colour in zip(VOICES, np.transpose(chorale), COLOURS, strict=False):
+        lines = list(zip(VOICES, np.transpose(chorale), COLOURS, strict=False))
+        for voice, line, colour in reversed(lines):  # so that the soprano is on top
             sung = notes(line)
             panel.bar(
                 [start / SIXTEENTHS for _, start, _ in sung],
@@ -46,11 +47,15 @@ def plot_piano_rolls(chorales, titles):
                 edgecolor="white",
                 label=voice,
             )
-        octaves = [pitch for pitch in range(36, 85, 12)]
+        octaves = range(36, 85, 12)
         panel.set_yticks(octaves, [f"C{pitch // 12 - 1}" for pitch in octaves])
-        panel.set(title=title, ylabel="pitch")
+        sounding = chorale[chorale != SILENCE]
+        limits = (sounding.min() - 2, sounding.max() + 2) if sounding.size else (36, 84)
+        panel.set(title=title, ylabel="pitch", ylim=limits)
         panel.grid(alpha=0.3)
     panels[-1].set_xlabel("quarters")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(VOICES), fontsize=9)
+    figure.legend(
+        handles[::-1], labels[::-1], loc="outside upper center", ncols=len(VOICES), fontsize=9
+    )
     return figure
