@@ -40,7 +40,7 @@ def test_bachs_file_is_read_and_other_forms_are_refused(tmp_path):
 
 def test_made_chorales_are_the_same_in_every_call_and_keep_their_ranges():
     sets = made_chorales()
-    assert [len(some) for some in sets.values()] == [200, 20, 20]
+    assert [len(some) for some in sets.values()] == [60, 10, 10]
     np.testing.assert_array_equal(made_chorales(2)["train"][1], sets["train"][1])
     sung = np.concatenate(sum(sets.values(), []))
     assert (sung >= chorales.BOTTOM).all() and (sung <= np.add(chorales.BOTTOM, 12)).all()

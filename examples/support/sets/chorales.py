@@ -117,15 +117,15 @@ def made_chorales(limit=None):
     """Chorales of a few chords in several keys, two chords a bar, with passing notes.
 
     Args:
-        limit: int, number of chorales used of each set. Defaults to `None`: all, 200 to train on
-            and 20 each in the other sets.
+        limit: int, number of chorales used of each set. Defaults to `None`: all, 60 to train on and
+            10 each in the other sets.
 
     Returns:
         As `read_chorales`, the same in every call: chorales of 64 sixteenths.
     """
     draw = np.random.default_rng(0)
-    chorales = [_made_chorale(draw) for _ in range(240)]
-    parts = {"train": chorales[:200], "valid": chorales[200:220], "test": chorales[220:]}
+    chorales = [_made_chorale(draw) for _ in range(80)]
+    parts = {"train": chorales[:60], "valid": chorales[60:70], "test": chorales[70:]}
     return {name: some[:limit] for name, some in parts.items()}
 
 
