@@ -3,10 +3,10 @@
     python examples/detect.py                 # scenes of drawn shapes
     python examples/detect.py --data DIR      # scenes of Fashion-MNIST, DIR/images
 
-A small DETR (Carion et al. 2020, arXiv 2005.12872). Patches of the scene pass an encoder. Learned
-object queries attend to them and to each other in a decoder, and each predicts one object or
-nothing. While training, the Hungarian algorithm matches queries to objects. The baseline is a
-convolutional network that predicts an object for each cell of a grid. Needs SciPy.
+A small DETR (Carion et al. 2020, arXiv 2005.12872). Convolutions make a vector for each patch of
+the scene, and an encoder reads them. Object queries attend to them and to each other in a decoder,
+and each predicts one object or nothing. While training, the Hungarian algorithm matches queries to
+objects. The baseline has the same convolutions and predicts an object for each patch. Needs SciPy.
 """
 
 import os
@@ -18,7 +18,7 @@ import numpy as np
 from keras import layers, ops
 from support.plots import plot_boxes
 from support.recipes import learning_rate
-from support.scores.detections import average_precisions, detections
+from support.scores.detections import detections, mean_average_precision
 from support.set_loss import SetLoss, cheapest_match, match_by_cell
 from support.sets import scenes
 from support.sets.pictures import fashion_mnist, made_pictures
@@ -38,8 +38,7 @@ SMALL, LARGE = (64, 1, 2, 16), (96, 2, 2, 32)
 def predictions(classes, side):
     """A function from vectors (B, side^2, D) to logits of classes and a box, (B, side^2, C + 5).
 
-    A box is predicted by its difference from a cell of the grid, so that each vector has a region
-    of its own from the beginning.
+    A box is predicted by its difference from a cell of the grid: each vector has a region.
     """
     y, x = (np.mgrid[:side, :side].reshape(2, -1) + 0.5) / side
     cells = np.stack([x, y, np.full(side**2, 0.3), np.full(side**2, 0.3)], axis=1)
@@ -54,22 +53,29 @@ def predictions(classes, side):
     return predict
 
 
+def patches(d_model):
+    """Scenes (B, 64, 64, 1), and a vector for each 8 x 8 pixels: (B, 64, D)."""
+    pixels = x = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
+    for part, strides in ((4, 2), (2, 2), (1, 2), (1, 1), (1, 1)):
+        x = layers.Conv2D(d_model // part, 3, strides, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    return pixels, layers.Reshape((GRID**2, d_model))(x)
+
+
 def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     """Two models of scenes (B, 64, 64, 1) with the same layers: one to train, one to use.
 
     The first returns predictions of each decoder block (B, L, Q, C + 5), the second the last ones.
     """
     options = dict(num_heads=4, d_ff=2 * d_model, dropout=0.0, norm_first=True)
-    pixels = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
-    # Convolutions in front: edges are learned sooner than from patches of plain pixels.
-    x = layers.Conv2D(d_model // 4, 3, strides=2, padding="same", activation="relu")(pixels)
-    x = layers.Conv2D(d_model // 2, 3, strides=2, padding="same", activation="relu")(x)
-    x = kt.PatchEmbedding(d_model, patch_size=2)(x)  # 2 x 2 of them: 8 x 8 pixels, (B, 64, D)
+    pixels, x = patches(d_model)
     x = kt.LearnedPositionEncoding(GRID**2)(x)
     for _ in range(encoder_blocks):
         x = kt.EncoderBlock(**options)(x)
     memory = layers.LayerNormalization()(x)
-    queries = kt.LearnedPositionEncoding(QUERIES**2)(0.0 * memory[:, : QUERIES**2])  # learned only
+    # A query starts as a learned vector plus the mean of the four patches in its region.
+    x = layers.AveragePooling2D()(layers.Reshape((GRID, GRID, d_model))(memory))
+    queries = kt.LearnedPositionEncoding(QUERIES**2)(layers.Reshape((QUERIES**2, d_model))(x))
     predict, found = predictions(classes, QUERIES), []
     for _ in range(decoder_blocks):
         queries = kt.DecoderBlock(**options)(queries, memory, use_causal_mask=False)
@@ -79,19 +85,15 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
 
 def make_baseline(classes, d_model):
     """Scenes (B, 64, 64, 1) to the predictions of 8 x 8 cells, (B, 64, C + 5)."""
-    pixels = x = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
-    for part, strides in ((4, 2), (2, 2), (1, 2), (1, 1), (1, 1)):
-        x = layers.Conv2D(d_model // part, 3, strides, padding="same", use_bias=False)(x)
-        x = layers.ReLU()(layers.BatchNormalization()(x))
-    return keras.Model(pixels, predictions(classes, GRID)(layers.Reshape((GRID**2, d_model))(x)))
+    pixels, x = patches(d_model)
+    return keras.Model(pixels, predictions(classes, GRID)(x))
 
 
 def train(args, run, model, match, items, size):
     updates = args.epochs * UPDATES
     rate = learning_rate(peak=1e-3, warmup_steps=updates // 20 + 1, anneal=True, updates=updates)
     optimizer = keras.optimizers.AdamW(rate, weight_decay=1e-4, global_clipnorm=1.0)
-    # SciPy finds the matches, so XLA cannot compile the step.
-    model.compile(optimizer, loss=SetLoss(match), jit_compile=False)
+    model.compile(optimizer, loss=SetLoss(match), jit_compile=False)  # SciPy is not for XLA
     valid = scenes.draw_scenes(items["valid"], CHOOSE, np.random.default_rng(1))
     options = dict(epochs=args.epochs, steps_per_epoch=UPDATES, shuffle=False, best="val_loss")
     batches = scenes.batches(items["train"], size, args.seed)
@@ -102,10 +104,6 @@ def find(folder, pixels, overlap=None):
     """The detections of ONNX Runtime in each scene."""
     results = Predictor(folder).predict(pixels)
     return [detections(next(iter(one.arrays.values())), overlap=overlap) for one in results]
-
-
-def mean_precision(found, objects):
-    return float(np.mean([*average_precisions(found, objects).values()]))
 
 
 def main(argv=None):
@@ -132,7 +130,7 @@ def main(argv=None):
             pixels, objects = scenes.draw_scenes(items[part], count, np.random.default_rng(seed))
             found = find(run.path / "onnx", pixels)
             others = find(run.path / "baseline", pixels, overlap=0.5)
-            scores[part] = [mean_precision(some, objects) for some in (found, others)]
+            scores[part] = [mean_average_precision(some, objects) for some in (found, others)]
         shown = [[one for one in some if one.score >= 0.5] for some in found[:8]]
         run.draw("boxes.png", plot_boxes(pixels[:8], shown, objects[:8], sets.labels))
         run.write_score(

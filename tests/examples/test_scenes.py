@@ -7,7 +7,13 @@ import pytest
 import tensorflow as tf
 from support import set_loss
 from support.plots import plot_boxes
-from support.scores.detections import Detection, average_precisions, detections, iou
+from support.scores.detections import (
+    Detection,
+    average_precisions,
+    detections,
+    iou,
+    mean_average_precision,
+)
 from support.set_loss import SetLoss, cheapest_match, generalized_iou, match_by_cell
 from support.sets import scenes
 from support.sets.pictures import made_pictures
@@ -118,6 +124,7 @@ def test_average_precision_counts_each_object_once():
         Detection(1, 0.6, one),  # another class
     ]
     assert average_precisions([found], objects) == {0: pytest.approx((1 + 2 / 3) / 2), 1: 0.0}
+    assert mean_average_precision([found], objects) == pytest.approx((1 + 2 / 3) / 4)
     assert average_precisions([[]], objects) == {0: 0.0, 1: 0.0}
 
 

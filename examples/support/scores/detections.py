@@ -95,3 +95,8 @@ def average_precisions(found, objects, overlap=0.5):
         precision = np.maximum.accumulate(precision[::-1])[::-1]
         precisions[label] = float(precision[np.array(right, bool)].sum() / sum(map(len, true)))
     return precisions
+
+
+def mean_average_precision(found, objects, overlap=0.5):
+    """The mean of `average_precisions` over all classes that occur. Arguments are the same."""
+    return float(np.mean([*average_precisions(found, objects, overlap).values()]))
