@@ -33,6 +33,9 @@ from keras_transformer.export.graph.shapes import InferredShapes
 PACKED = "query_key_value"
 # From this length on, `Attention` is slower than product and `MultiHeadAttention`.
 LONG = 1000
+# A sequence of free length is taken to be long if embeddings of so many positions are cut to it.
+# The default of `LearnedPositionEncoding`, 1,024, says nothing about the length.
+MOST_POSITIONS = 1500
 # Index of the attention bias among the inputs of both operators.
 BIAS_INPUT = 5
 
@@ -258,7 +261,8 @@ def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> 
 
     `Attention` projects its own inputs. On CPUs it takes a tenth to a quarter less time, but it
     holds its weights in float32. Over 1,500 vectors `MultiHeadAttention` takes a quarter less time,
-    because it never holds all scores. A layer that is used twice keeps one packed weight.
+    because it never holds all scores. A layer that is used twice keeps one packed
+    weight.
 
     Args:
         graph: the outer graph of a model.
@@ -266,9 +270,15 @@ def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> 
         project: whether `Attention` is written if possible.
     """
     packed = {}  # weights that were put side by side -> the packed weight
+    tables = {node.inputs[0] for node in graph if node.op_type == "Slice"}
+    many = any(
+        shapes.dims[table][0] >= MOST_POSITIONS for table in tables if table.const_value is not None
+    )
     for node in all_nodes(graph):
         if node.op_type == "MultiHeadAttention":
-            _pack(graph, node, shapes, project, packed)
+            _, length, *_ = shapes.dims.get(node.inputs[0]) or (None, None)
+            long = length >= LONG if isinstance(length, int) else many
+            _pack(graph, node, shapes, project and not long, packed)
 
 
 def _pack(
@@ -299,7 +309,6 @@ def _pack(
         and len(node.outputs) == 1
         and len(dims) == 1
         and len(size) == 3
-        and not (isinstance(size[1], int) and size[1] >= LONG)
         and set(factor[-2:]) <= {1}  # it does the same to the values as to the output
     )
     if is_packed and not project:

@@ -38,15 +38,16 @@ def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
     return tuple(output)
 
 
-def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> Dims | None:
+def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, target: Dims) -> Dims | None:
     """The input stretched to a target: an axis of 1 takes the target's size.
 
     (B, 1, 1, T) expanded to [1, 1, T, 1] is (B, 1, T, T).
     """
-    target = shapes.data.get(node.inputs[1])
-    if target is None or len(dims) > target.size:
+    sizes, rank = shapes.data.get(node.inputs[1]), target[0]
+    if not isinstance(rank, int) or len(dims) > rank:
         return None
-    return broadcast(shapes, node, dims, tuple(target.flat))
+    known = shapes.new_symbols(node.outputs[0], rank) if sizes is None else tuple(sizes.flat)
+    return broadcast(shapes, node, dims, known)
 
 
 def same_as_first(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims:

@@ -132,6 +132,10 @@ class InferredShapes(ShapeTable):
         dims = None
         if rule is not None and (not unknown or node.op_type in FROM_VALUES):
             dims = rule(self, node, *inputs)
+        sizes = self.data.get(node.inputs[0]) if node.inputs else None
+        if node.op_type == "Split" and dims and sizes is not None and sizes.ndim == 1:
+            parts = np.split(sizes, np.cumsum([size for (size,) in dims])[:-1].astype(int))
+            self.data.update(zip(node.outputs, parts, strict=True))
         data = propagate(self, node, None if isinstance(dims, list) else dims)
         if data is not None and data.size <= LARGEST:
             self.data[node.outputs[0]], dims = data, data.shape

@@ -13,7 +13,8 @@ Contents, from the bottom up:
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
 - `lines`: which lines are refused, and how results are written;
 - `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
-- `sound` and `features`: sound files as samples and log-mel features, with the extra `audio`;
+- `sound`, `voice_activity` and `features`: sound files as samples, their parts with speech, and
+  log-mel features, with the extra `audio`;
 - `speech_options`, `speech_tokens`, `word_times` and `transcription`: sound files as segments of
   text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;

@@ -7,11 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_transformer.export.runtime.sound import Sound, read_windows
+from keras_transformer.export.runtime.sound import (
+    BLOCK,
+    Sound,
+    check_length,
+    in_windows,
+    read_blocks,
+)
+from keras_transformer.export.runtime.voice_activity import VoicedSound
 from keras_transformer.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
 from keras_transformer.types import Array
 
-BLOCK = 30 * SAMPLE_RATE  # samples that are transformed together
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP
 RANGE = 8.0  # features are clamped at this distance below the loudest one, in powers of 10
 
@@ -24,7 +30,7 @@ class FeatureReader:
     The second pass follows `window`.
 
     Args:
-        sound: as in `sound.read_windows`.
+        sound: as in `sound.read_blocks`, or a `VoicedSound`.
         mels: int, M.
         most_seconds: float, the longest sound. Defaults to `None`: no limit.
 
@@ -33,7 +39,7 @@ class FeatureReader:
         duration: float, their length in seconds.
 
     Raises:
-        FileNotFoundError, ImportError, ValueError: as in `sound.read_windows`.
+        FileNotFoundError, ImportError, ValueError: as in `sound.read_blocks`.
         ValueError: the sound is too long. It is not read to its end.
 
     Example:
@@ -42,16 +48,13 @@ class FeatureReader:
     (3000, 80)
     """
 
-    def __init__(self, sound: Sound, mels: int, most_seconds: float | None = None):
+    def __init__(self, sound: Sound | VoicedSound, mels: int, most_seconds: float | None = None):
         filters, loudest = mel_filters(mels), -np.inf
         self.frames: int = 0
         for block in log_mel_blocks(sound, filters):
             loudest = max(loudest, block.max(initial=-np.inf))
             self.frames += len(block)
-            if most_seconds is not None and self.frames > most_seconds * FRAMES_PER_SECOND:
-                raise ValueError(
-                    f"The sound is longer than {most_seconds:g} seconds. Send it in parts."
-                )
+            check_length(self.frames / FRAMES_PER_SECOND, most_seconds)
         self.duration: float = self.frames / FRAMES_PER_SECOND
         self._lowest = np.float32(loudest - RANGE)
         self._blocks = log_mel_blocks(sound, filters)
@@ -79,18 +82,19 @@ class FeatureReader:
         self._first, self._kept = self._first + count, self._kept[count:]
 
 
-def log_mel_blocks(sound: Sound, filters: Array) -> Iterator[Array]:
+def log_mel_blocks(sound: Sound | VoicedSound, filters: Array) -> Iterator[Array]:
     """Blocks (S, M) of the logarithms to base 10 of the mel bands, float32, before clamping.
 
     Frame i is centred at sample 160 i. The file is reflected at its start and has zeros after its
     end.
 
     Args:
-        sound: as in `sound.read_windows`.
+        sound: as in `FeatureReader`.
         filters: (F, M), from `mel_filters`.
     """
     window, rest, total, done = hann_window(), None, 0, 0
-    for samples in read_windows(sound, BLOCK):
+    blocks = sound.blocks() if isinstance(sound, VoicedSound) else read_blocks(sound)
+    for samples in in_windows(blocks, BLOCK):
         total += len(samples)
         if rest is None:
             rest = np.pad(samples, (WINDOW // 2, 0), mode="reflect")
@@ -99,6 +103,8 @@ def log_mel_blocks(sound: Sound, filters: Array) -> Iterator[Array]:
         count = max(0, (len(rest) - WINDOW) // HOP + 1)
         yield _log_mel(rest, count, window, filters)
         rest, done = rest[count * HOP :], done + count
+    if rest is None:  # no speech at all
+        return
     yield _log_mel(np.pad(rest, (0, WINDOW)), total // HOP - done, window, filters)
 
 

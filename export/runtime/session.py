@@ -11,7 +11,7 @@ import onnxruntime
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
-from keras_transformer.export.runtime.mapped_model import MappedModel
+from keras_transformer.export.runtime.mapped_model import MappedModel, return_freed_memory
 from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.types import StrPath
 
@@ -119,6 +119,7 @@ def _open_file(
             f"exported with {shorten(artefact.manifest['versions'])}; a release of onnxruntime at "
             "least as new should run it."
         ) from error
+    return_freed_memory()
     session.body_weights = weights  # the session reads them, but does not keep them alive
     running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
     if name not in running:

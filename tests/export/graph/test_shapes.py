@@ -83,6 +83,25 @@ def test_reshapes_become_constant_if_one_size_is_open():
         np.testing.assert_array_equal(run(model, x=x)[0], -x.reshape(-1, 2, 3))
 
 
+def test_parts_of_a_shape_and_targets_of_unknown_size_keep_the_rank():
+    model = parsed("""
+        main (float[rows, columns] x, int64[1] count) => (float[?, ?] y, float[?, ?] z)
+        <float zero = {0}, int64[1] one = {1}>
+        {
+            sizes = Shape(x)
+            rows, columns = Split(sizes)
+            target = Concat<axis = 0>(columns, one)
+            y = Expand(zero, target)
+            unknown = Concat<axis = 0>(rows, count)
+            z = Expand(zero, unknown)
+        }
+    """)
+    dims = InferredShapes(model.graph).dims
+    (x, _), (y, z) = model.graph.inputs, model.graph.outputs
+    assert dims[y] == (dims[x][1], 1)
+    assert len(dims[z]) == 2 and not {1, *dims[x]} & set(dims[z])
+
+
 @pytest.mark.parametrize(
     "dims, target, expected",
     [

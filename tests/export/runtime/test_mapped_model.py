@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import sys
 
 import numpy as np
@@ -218,6 +219,28 @@ def test_while_they_are_packed_few_of_their_pages_are_in_memory(tmp_path):
     onnx.save(model, tmp_path / signature.MODEL_FILE)
     grown = 1024 * int(runtime_process.run(PEAK, tmp_path))
     assert grown < 1.7 * count * weights.nbytes
+
+
+FREED = """
+import ctypes, pathlib
+from keras_transformer.export.runtime.mapped_model import return_freed_memory
+def resident():
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+blocks = [ctypes.create_string_buffer(100_000) for _ in range(500)]
+last = ctypes.create_string_buffer(100_000)  # behind them: free() cannot return them
+held = resident()
+del blocks
+kept = resident()
+return_freed_memory()
+print(held - kept, kept - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such call")
+def test_memory_that_was_freed_goes_back_to_the_system(tmp_path):
+    by_itself, by_the_call = map(int, runtime_process.run(FREED, tmp_path).split())
+    assert by_itself < 5_000 and by_the_call > 45_000  # kB
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export.runtime.sound import SAMPLE_RATE, read_windows
+from keras_transformer.export.runtime.sound import SAMPLE_RATE, in_windows, read_blocks
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")
@@ -15,7 +15,7 @@ def tone(rate):
 
 
 def read(path, size=7 * SAMPLE_RATE):
-    windows = list(read_windows(path, size))
+    windows = list(in_windows(read_blocks(path), size))
     assert all(len(window) == size for window in windows[:-1])
     return np.concatenate(windows)
 

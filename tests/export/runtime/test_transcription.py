@@ -1,14 +1,17 @@
 """Transcription of sound files: windows, times, prompts, fallback and formats."""
 
 import json
+import types
 
 import numpy as np
+import onnx
 import pytest
 from helpers import whisper_folder
+from helpers.exports import counts
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import FORMATS, Segment, clock
-from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export.runtime import Transcriber, voice_activity
 from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.features import FeatureReader
 from keras_transformer.export.runtime.speech_options import SpeechOptions
@@ -340,12 +343,27 @@ def test_formats():
     assert clock(59.9996) == "00:01:00.000" and clock(-1.0) == "00:00:00.000"
 
 
+def test_pauses_are_left_out_and_times_are_those_of_the_file(tokenizer, sound, monkeypatch):
+    detector = types.SimpleNamespace(chunk_samples=lambda: 512, process_samples=lambda _: 0.0)
+    monkeypatch.setattr(voice_activity, "_detector", lambda: detector)
+    monkeypatch.setattr(voice_activity, "speech_parts", lambda *_: [(2, 4), (6, 7)])
+    monkeypatch.setattr(voice_activity, "MARGIN", 0.0)
+    results = [(PAIR, -0.2, 0.1), (PLAIN, -0.2, 0.1)]
+    found, segments, session = transcribed(tokenizer, sound, *results, vad_filter=True)
+    # Heard are 64 to 128 ms and 192 to 224 ms.
+    assert times(segments) == [(0.064, 0.124), (0.124, 0.224)] and len(session.calls) == 2
+    assert found.duration == found.position == 0.25
+
+
 # A model
 
 
 @pytest.mark.full
 def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
     artefact = whisper_folder.artefact()
+    step = counts(onnx.load(artefact / "model.onnx").graph, depth=2)
+    assert step["MultiHeadAttention"] == 2  # of the step: itself and the encoder output
+    assert not step.keys() & {"ReduceMean", "Reciprocal", "Softmax"}
     transcriber = Transcriber(artefact, threads=1)
     search = transcriber.manifest["search"]
     assert search["class_name"] == "SpeechSearch" and search["config"]["languages"] == [EN, DE]

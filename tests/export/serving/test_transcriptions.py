@@ -133,9 +133,14 @@ def test_all_scores_and_times(client, pool):
 
 def test_options_and_translations(client, pool):
     client.audio.transcriptions.create(
-        **sound(), language="DE", prompt="Nagg, Nell", temperature=0.25
+        **sound(),
+        language="DE",
+        prompt="Nagg, Nell",
+        temperature=0.25,
+        chunking_strategy="auto",
     )
     options = {"language": "de", "initial_prompt": "Nagg, Nell", "temperatures": (0.25,)}
+    options["vad_filter"] = True
     assert pool.calls[-1][1] == {"task": "transcribe", "most_seconds": 60, **options}
     with pytest.warns(DeprecationWarning):  # by the package
         found = client.audio.translations.create(**sound())
@@ -177,6 +182,7 @@ def test_the_work_ends_when_the_client_leaves(client, pool, running):
         ({"temperature": 1.5}, openai.BadRequestError, "a number from 0 to 1"),
         ({"timestamp_granularities": ["word"]}, openai.BadRequestError, "verbose_json"),
         ({"include": ["logprobs"]}, openai.BadRequestError, "not supported"),
+        ({"extra_body": {"chunking_strategy": "{}"}}, openai.BadRequestError, "auto, or is left"),
         ({"stream": True, "response_format": "srt"}, openai.BadRequestError, "json or text"),
         ({"file": ("a.wav", b"noise")}, openai.BadRequestError, "refuses"),
         ({"file": ("a.wav", b"noise"), "stream": True}, openai.BadRequestError, "refuses"),
