@@ -74,7 +74,7 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
         x = kt.EncoderBlock(**options)(x)
     memory = layers.LayerNormalization()(x)
     # A query starts as a learned vector plus the mean of the four patches in its region.
-    x = layers.AveragePooling2D()(layers.Reshape((GRID, GRID, d_model))(memory))
+    x = layers.AveragePooling2D(2)(layers.Reshape((GRID, GRID, d_model))(memory))
     queries = kt.LearnedPositionEncoding(QUERIES**2)(layers.Reshape((QUERIES**2, d_model))(x))
     predict, found = predictions(classes, QUERIES), []
     for _ in range(decoder_blocks):

@@ -47,7 +47,8 @@ def plot_boxes(pixels, found, objects, names, columns=4):
             colour = COLOURS[one.label % 6]  # without black and the colour next to white
             left, top = _draw_box(panel, np.array(one.box) * side, color=colour)
             text = f"{names[one.label]} {one.score:.0%}"
-            panel.text(left, top - 1, text, color="white", fontsize=6, backgroundcolor=colour)
+            options = dict(facecolor=colour, edgecolor="none", pad=0.8)
+            panel.text(left, top - 1, text, color="white", fontsize=6, bbox=options)
     return figure
 
 
