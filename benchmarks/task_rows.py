@@ -24,7 +24,7 @@ DOES = {
     "speech": "Frames of sound attend to each other; the decoder writes the words.",
     "summarise": "The decoder writes one line, while it attends to a paragraph.",
     "tag": "Each word attends to its neighbours, which say whether it is a noun or a verb.",
-    "why_self_attention": "What a layer costs, and how far it reaches, beside other layers.",
+    "why_self_attention": "Cost and reach of a layer, beside other kinds of layers.",
 }
 
 

@@ -1,0 +1,31 @@
+"""The code of task pages runs in the folder `examples`, from top to bottom, on little data."""
+
+import pathlib
+
+import pytest
+from helpers import guides
+
+pytestmark = [pytest.mark.slow, pytest.mark.full]
+ROOT = pathlib.Path(__file__).parents[2]
+# What each page says, and what makes it run in seconds.
+SMALLER = {
+    "answer": {"calendar_questions(10000)": "calendar_questions(20)", "epochs=2": "epochs=1"},
+    "classify": {"made_opinions()": "made_opinions(100)", "epochs=8": "epochs=1"},
+    "forecast": {"14 * 24, 48": "2 * 24, 24", "made_series()": "made_series(20)"},
+    "images": {"made_pictures()": "made_pictures(60)", "epochs=10": "epochs=1"},
+    "language_model": {"made_trees()": "made_trees(100)", "epochs=12": "epochs=1"},
+    "parse": {"made_trees()": "made_trees(60)", "epochs=12": "epochs=1", "width=4": "width=2"},
+    "similarity": {"count=8000": "limit=60", "epochs=8": "epochs=1"},
+    "speech": {"3000, shortest": "8, shortest", "range(3)": "range(1)", "epochs=8": "epochs=1"},
+    "summarise": {"(3000)": "(40)", "num_layers=2": "num_layers=1", "epochs=12": "epochs=1"},
+    "tag": {"made_trees()": "made_trees(60)", "epochs=10": "epochs=1"},
+    "why_self_attention": {},
+}
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_the_code_of_a_task_page_runs(tmp_path, name):
+    page = (ROOT / "docs" / "tasks" / f"{name}.md").read_text("utf-8")
+    examples = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n"
+    printed = guides.run(examples + guides.script(page, SMALLER[name]), tmp_path)
+    assert page.count("```text\n") <= len(printed.splitlines())
