@@ -9,16 +9,20 @@ PAGES = common.RESULTS.parents[1] / "docs" / "tasks"
 TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
 # What the Transformer does in each task, in a line for the index of tasks.
 DOES = {
+    "anomalies": "A hidden part of a series attends to both sides; a bad guess means an anomaly.",
     "answer": "The passage attends to the question and to itself; each token is scored as the "
     "answer's first and last.",
     "classify": "A class token attends to all words and collects what says the class.",
     "classify_series": "Steps of a series attend to each other; a class token collects the class.",
     "control": "Each step attends to those before it; the return asked for decides the action.",
+    "detect": "Object queries attend to the patches of a scene; each finds one object or nothing.",
     "entities": "Each word attends to the sentence, which says whether it is a part of a name.",
     "forecast": "Days of the past attend to each other, and give all days to come at once.",
+    "generate_images": "The decoder alone: each pixel attends to the class and to those before it.",
     "images": "Patches of a picture attend to each other and to a class token, as words would.",
     "intents": "A class token gives the intent and each word its slot: two heads on one encoder.",
     "language_model": "The decoder alone: each character attends to those before it.",
+    "music": "The decoder alone: each note attends to all notes of the four voices before it.",
     "parse": "The decoder writes the tree as a line of brackets, while it attends to the sentence.",
     "similarity": "One encoder, two languages: a sentence and its translation get one vector.",
     "speech": "Frames of sound attend to each other; the decoder writes the words.",

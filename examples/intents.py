@@ -107,7 +107,7 @@ def main(argv=None):
         best = dict(validation_data=measured, best="val_tags_accuracy")
         run.fit(model, batches, epochs=args.epochs, **best)
 
-        heads = export.Classification(intents), export.TokenClassification(tags)
+        heads = export.Classification(intents), export.TokenClassification(tags, bio=True)
         head = export.Heads(**dict(zip(HEADS, heads, strict=True)))
         export.export_onnx(model, run.path / "onnx", tokenizer, head=head)
         found = [answer.results for answer in Predictor(run.path / "onnx").predict(test.words)]

@@ -40,6 +40,7 @@ __all__ = [
     "ForbiddenWords",
     "Glossary",
     "GreedySearch",
+    "GridPositionEncoding",
     "InverseSquareRootWarmup",
     "LearnedPositionEncoding",
     "LogMel",
@@ -130,6 +131,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
     from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
+    from keras_transformer.layers.grid_positions import GridPositionEncoding
     from keras_transformer.layers.log_mel import LogMel
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.pooling import ClassToken, SequencePooling

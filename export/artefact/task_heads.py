@@ -110,23 +110,61 @@ class TokenClassification(_Classes):
     """One of C classes for each word: parts of speech, names.
 
     The model has one output (B, S, C). A word gets the class of its first piece.
-    Arguments and errors are the same as in `Classification`.
+
+    Args:
+        labels, from_logits: as in `Classification`.
+        bio: whether the labels are "O", "B-TYPE" and "I-TYPE" for the first and for further words
+            of an entity. The tags are then the most probable ones in which "I-TYPE" follows only
+            "B-TYPE" or "I-TYPE". Otherwise each word gets its most probable tag, so parts of
+            entities can be without a beginning. Defaults to `False`.
+
+    Raises:
+        TypeError: as in `Classification`, or `bio` is not a bool.
+        ValueError: as in `Classification`, or with `bio` a label has another form.
 
     Example:
 
-    >>> head = TokenClassification(["O", "B-PER", "I-PER"])
+    >>> head = TokenClassification(["O", "B-PER", "I-PER"], bio=True)
     >>> export_onnx(model, "out/names", tokenizer, head=head)  # doctest: +SKIP
     """
 
+    bio: bool = False
     task: ClassVar[str] = "tag"
     empty: ClassVar[Tags] = Tags()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bio, bool):
+            raise TypeError(f"bio must be True or False, not {self.bio!r}.")
+        others = [label for label in self.labels if label != "O" and label[:2] not in ("B-", "I-")]
+        if self.bio and others:
+            raise ValueError(f'with bio, labels must be "O", "B-TYPE" or "I-TYPE", not {others}.')
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Tags:
         (numbers,) = outputs.values()
         found = self._probabilities(numbers[row.first_pieces])  # (words, C)
-        best = found.argmax(axis=-1)
-        tags = tuple(self.labels[i] for i in best)
-        return Tags(row.words, tags, tuple(found.max(axis=-1).tolist()))
+        best = self._best_sequence(found) if self.bio else found.argmax(axis=-1)
+        scores = np.take_along_axis(found, best[:, None], axis=-1)[:, 0]
+        return Tags(row.words, tuple(self.labels[i] for i in best), tuple(scores.tolist()))
+
+    def _best_sequence(self, probabilities: Array) -> Array:
+        """The numbers (words,) of the most probable tags in a valid order (Viterbi's algorithm)."""
+        types = np.array([label[2:] for label in self.labels])
+        inside = np.array([label.startswith("I-") for label in self.labels])
+        # Whether the second label may follow the first one, (C, C); all but "I-TYPE" follow any.
+        follows = ~inside | ((types[:, None] == types) & (types != ""))
+        change = np.where(follows, 0.0, -np.inf)
+        with np.errstate(divide="ignore"):
+            logs = np.log(probabilities)
+        total, before = logs[0] + np.where(inside, -np.inf, 0.0), []
+        for log in logs[1:]:
+            sums = total[:, None] + change  # (C, C)
+            before.append(sums.argmax(axis=0))
+            total = sums.max(axis=0) + log
+        best = [int(total.argmax())]
+        for choices in reversed(before):
+            best.append(int(choices[best[-1]]))
+        return np.array(best[::-1])
 
 
 @dataclass(frozen=True)

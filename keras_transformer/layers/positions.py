@@ -87,7 +87,7 @@ class PositionEncoding(BaseLayer):
         return self.bias(query_positions, key_positions, queries.shape[1])
 
 
-class _AngleEncoding(PositionEncoding):
+class AngleEncoding(PositionEncoding):
     """A position encoding by the sine and cosine of an angle for each pair of channels."""
 
     def build(self, input_shape: Shape) -> None:
@@ -97,17 +97,32 @@ class _AngleEncoding(PositionEncoding):
                 f"channels, but the input's last axis is {input_shape[-1]}. Choose an even size."
             )
 
-    def _angles(
-        self, length: int | Tensor, offset: int | Tensor, size: int, base: float = 10000.0
-    ) -> Tensor:
-        """pos / base^(2i/size), the angles of channels 2i and 2i + 1: (length, size / 2)."""
-        positions = ops.cast(ops.arange(length) + offset, "float32")
+    def _angles(self, positions: Tensor, size: int, base: float = 10000.0) -> Tensor:
+        """pos / base^(2i/size), the angles of channels 2i and 2i + 1: (T, size / 2)."""
         exponents = ops.arange(0, size, 2, dtype="float32") / size
         return positions[:, None] / ops.power(base, exponents)[None, :]
 
+    def sinusoids(self, positions: Tensor, size: int, base: float) -> Tensor:
+        """The sines and cosines of `_angles`, in turn: (T, size)."""
+        angle = self._angles(positions, size, base)  # (T, size / 2)
+        pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, size / 2, 2)
+        return ops.reshape(pairs, (-1, size))
+
+
+def count_from(offset: int | Tensor, length: int | Tensor) -> Tensor:
+    """The positions `offset`, `offset` + 1, ...: float32 (length,)."""
+    return ops.cast(ops.arange(length) + offset, "float32")
+
+
+def check_base(base: float) -> float:
+    """Returns the base of wavelengths as a float, or raises unless it is above 1."""
+    if not base > 1:
+        raise ValueError(f"base must be above 1, but {base} was passed.")
+    return float(base)
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class SinusoidalPositionEncoding(_AngleEncoding):
+class SinusoidalPositionEncoding(AngleEncoding):
     """Adds sines and cosines of geometrically spaced wavelengths (section 3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and
@@ -135,15 +150,11 @@ class SinusoidalPositionEncoding(_AngleEncoding):
 
     def __init__(self, base: float = 10000.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not base > 1:
-            raise ValueError(f"base must be above 1, but {base} was passed.")
-        self.base = float(base)
+        self.base = check_base(base)
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        length, d_model = length or ops.shape(inputs)[1], inputs.shape[-1]
-        angle = self._angles(length, offset, d_model, self.base)  # (T, D/2)
-        pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, D/2, 2)
-        encoding = ops.reshape(pairs, (-1, d_model))  # (T, D)
+        positions = count_from(offset, length or ops.shape(inputs)[1])
+        encoding = self.sinusoids(positions, inputs.shape[-1], self.base)  # (T, D)
         return inputs + ops.cast(encoding, inputs.dtype)[None]
 
     def get_config(self) -> dict[str, Any]:
@@ -151,7 +162,7 @@ class SinusoidalPositionEncoding(_AngleEncoding):
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class RotaryPositionEncoding(_AngleEncoding):
+class RotaryPositionEncoding(AngleEncoding):
     """Rotates pairs of channels of queries and keys by the angle of their position.
 
     Channels 2i and 2i+1 of the vector at position pos are rotated by pos / 10000^(2i/K), the angles
@@ -178,8 +189,8 @@ class RotaryPositionEncoding(_AngleEncoding):
     in_attention = True
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        length, size = length or ops.shape(inputs)[-2], inputs.shape[-1]
-        angle = self._angles(length, offset, size)  # (T, K/2)
+        positions = count_from(offset, length or ops.shape(inputs)[-2])
+        angle = self._angles(positions, inputs.shape[-1])  # (T, K/2)
         cos, sin = ops.cast(ops.cos(angle), inputs.dtype), ops.cast(ops.sin(angle), inputs.dtype)
         even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)
         pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import bergamot_model, scripts
+from support.sets.chorales import made_chorales, notes
 from support.sets.pictures import made_pictures
 from support.sets.series import made_series
 from support.sets.sound import log_bands
@@ -17,7 +18,7 @@ from support.sets.trees import from_brackets, read_trees, tagged_words
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Generator, Predictor, Transcriber, Translator
-from keras_transformer.importers import bergamot
+from keras_transformer.importers import bergamot, bert, pieces
 
 
 class Task(NamedTuple):
@@ -28,7 +29,14 @@ class Task(NamedTuple):
     report: dict[str, object]
 
 
+class Result(NamedTuple):
+    """A result of a `Predictor`."""
+
+    arrays: dict[str, np.ndarray]
+
+
 TASKS = {
+    "anomalies": Task("--limit 1000", ("anomalies",), {"data": "made waves"}),
     "answer": Task(
         "--passages 20 --limit 40 --num-layers 1 --d-model 16",
         ("answer",),
@@ -41,13 +49,18 @@ TASKS = {
     "control": Task(
         "--limit 12 --windows 64 --games 1", ("returns",), {"data": "CartPole", "games": 1}
     ),
+    "detect": Task("--limit 60", ("boxes",), {"data": "scenes of drawn shapes"}),
     "entities": Task("--limit 60", ("errors",), {"data": "sentences of a small grammar"}),
     "forecast": Task(
         "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
     ),
+    "generate_images": Task(
+        "--limit 40 --samples 1", ("samples", "completions"), {"data": "made shapes", "samples": 5}
+    ),
     "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
     "intents": Task("--limit 60", ("slots",), {"data": "requests of a small grammar"}),
     "language_model": Task("--limit 500", ("learning",), {}),
+    "music": Task("--limit 4 --melodies 1", ("piano_roll",), {"data": "made chorales"}),
     "parse": Task("--limit 40 --beam-width 2", (), {}),
     "similarity": Task(
         "--limit 60 --vocab-size 300 --num-layers 1 --d-model 16",
@@ -64,12 +77,20 @@ TASKS = {
     "why_self_attention": Task("--rows 64 --longest 64", ("why_self_attention",), {}),
 }
 
+NEEDS = {"control": "gymnasium", "music": "mido"}
+
 
 def load(name):
     """A script as a module, with short constants."""
     script = scripts.load(name)
+    if name == "generate_images":
+        script.UPDATES, script.SMALL = 2, {**script.SMALL, "num_layers": 1}
     if name == "why_self_attention":
         script.LENGTH, script.LAYERS, script.DISTANCES = 32, 1, [0, 1, 31]
+    if name in ("detect", "music"):
+        script.UPDATES = 3
+    if name == "detect":
+        script.CHOOSE = script.MEASURE = 20
     return script
 
 
@@ -83,8 +104,8 @@ def finished(tmp_path_factory):
 
     @functools.cache
     def run(name):
-        if name == "control":
-            pytest.importorskip("gymnasium")
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name])
         folder = tmp_path_factory.mktemp(name)
         options = [*TASKS[name].arguments.split(), "--epochs", "1", "--output", str(folder)]
         load(name).main(options)
@@ -157,10 +178,43 @@ def test_the_score_of_pictures_is_their_artefacts(finished):
 
 
 @pytest.mark.full
+def test_a_completed_picture_starts_with_the_given_half(finished):
+    script, generator = load("generate_images"), Generator(finished("generate_images") / "onnx")
+    half = np.arange(98).reshape(7, 14) % 16
+    pictures = script.draw_pictures(generator, [script.as_text(3, half)], range(2))
+    assert pictures.shape == (1, 2, 14, 14) and pictures.max() <= 15
+    np.testing.assert_array_equal(pictures[0, :, :7], [half, half])
+    assert (pictures[0, 0] != pictures[0, 1]).any()
+
+
+@pytest.mark.full
 def test_a_language_model_continues_a_prompt(finished):
     generator = Generator(finished("language_model") / "onnx")
     (text,) = generator.generate(["the old "], seed=3)
     assert text and generator.generate(["the old "], seed=3) == [text]
+
+
+@pytest.mark.full
+def test_a_melody_is_kept_when_it_is_harmonized(finished):
+    folder = finished("music")
+    mido = pytest.importorskip("mido")
+    track = mido.MidiFile(folder / "harmonized-0.mid").tracks[1]
+    found = [message.note for message in track if message.type == "note_on"]
+    melody = made_chorales()["test"][0][:, 0]
+    assert track.name == "soprano"
+    assert found == [pitch for pitch, *_ in notes(melody)]
+    assert 0 <= read_report(folder)["others"]["harmonized melodies"]["notes of the chorale"] <= 1
+
+
+@pytest.mark.full
+def test_object_queries_become_classes_and_boxes(finished):
+    pixels = np.zeros((1, 64, 64, 1), "float32")
+    (result,) = Predictor(finished("detect") / "onnx").predict(pixels)
+    (found,) = result.arrays.values()
+    assert found.shape == (16, 5 + 1 + 4) and (found[:, -4:] > 0).all()
+    assert (found[:, -4:] < 1).all()
+    report = read_report(finished("detect"))
+    assert {"convolutions, mean average precision at 0.5"} == report["baseline"].keys()
 
 
 @pytest.mark.full
@@ -213,6 +267,27 @@ def test_summaries_start_from_a_published_translator(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
+def test_entities_start_from_a_bert(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    letters = [start + letter for start in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz&"]
+    ids = {piece: id for id, piece in enumerate([*bert.SPECIAL, *letters])}
+    config = pieces.word_pieces(tmp_path, ids)
+    tokenizer = pieces.renumbered_json(config, np.arange(len(ids)), "[CLS]")
+    encoder = kt.TransformerEncoder(
+        len(ids), 1, 16, 2, 32, positions=kt.LearnedPositionEncoding(512), embedding_norm=True
+    )
+    script = load("entities")
+    monkeypatch.setattr(script.kt.importers.bert, "load", lambda folder: (encoder, tokenizer))
+    folder = tmp_path / "out"
+    options = ["--limit", "40", "--epochs", "1", "--output", str(folder)]
+    script.main([*options, "--pretrained", str(tmp_path)])
+    (result,) = Predictor(folder / "onnx").predict([["Anna", "&", "Co"]])
+    assert result.error is None and len(result.tags) == 3
+    report = read_report(folder)
+    assert report["parameters"] == encoder.count_params() + 17 * 7  # a new head for seven tags
+
+
+@pytest.mark.full
 def test_each_kind_of_layer_is_measured(finished):
     report = read_report(finished("why_self_attention"))
     kinds = load("why_self_attention").KINDS
@@ -239,6 +314,7 @@ def test_a_published_model_is_imported_trained_and_served(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, arguments, message",
     [
+        ("anomalies", ["--data", ".", "--set", "bleeding", "--validate"], "no series to choose by"),
         ("classify", ["--data", "."], "--data and --set go together"),
         ("forecast", ["--past", "100"], "--past must be whole days"),
     ],
@@ -265,6 +341,23 @@ def test_lines_that_are_no_tree_of_the_sentence_count_as_missed():
     assert (scores["precision"], scores["recall"]) == (1, 3 / 4)
     assert parse.scores(gold, ["(S (NP XX )", ""])["well-formed"] == 0
     assert parse.flat_score(gold) == pytest.approx(2 * 2 / (4 + 2))
+
+
+def test_the_error_of_a_step_is_the_mean_of_all_guesses_of_it():
+    script = scripts.load("anomalies")
+    series = np.random.default_rng(7).normal(size=(211, 2)).astype("float32")
+
+    class Echo:
+        """Guesses what is hidden, and at one step 3 more."""
+
+        def predict(self, windows):
+            hidden = windows[:, script.SIDE : script.SIDE + script.PATCH].copy()
+            hidden[(hidden == series[101]).all(axis=-1)] += 3
+            return [Result({"guess": one}) for one in hidden]
+
+    errors = script.guess_errors(Echo(), series)
+    np.testing.assert_allclose(errors, np.where(np.arange(211) == 101, 9, 0), atol=1e-5)
+    assert np.isfinite(errors[[0, -1]]).all()
 
 
 def test_restricted_attention_sees_its_block_and_the_one_before():

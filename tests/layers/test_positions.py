@@ -17,6 +17,7 @@ from helpers.checks import (
     weights_of,
 )
 
+from keras_transformer.layers.grid_positions import GridPositionEncoding
 from keras_transformer.layers.positions import (
     LearnedPositionEncoding,
     RotaryPositionEncoding,
@@ -41,6 +42,19 @@ def test_the_base_sets_the_wavelengths(base):
     row = SinusoidalPositionEncoding(base)(np.zeros((1, 3, 4), "float32"))[0, 2]
     slow = 2.0 / math.sqrt(base)
     assert_close(row, [math.sin(2.0), math.cos(2.0), math.sin(slow), math.cos(slow)], 1e-6)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("start, offset", [(0, 0), (2, 0), (0, 7), (2, 7)])
+def test_a_grid_has_the_sinusoids_of_row_and_column(start, offset):
+    x = normal(B, T, 12)
+    ours = GridPositionEncoding(columns=3, start=start)(x, offset=offset)
+    row, column = np.divmod(np.arange(T) + offset - start, 3)
+    first, second = (
+        np.concatenate([reference.sinusoids(1, 6, int(place)) for place in places])
+        for places in (row, column)
+    )
+    assert_close(ours, x + np.concatenate([first, second], axis=-1), 1e-6)
 
 
 @pytest.mark.numeric
@@ -95,9 +109,11 @@ def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("layer", [SinusoidalPositionEncoding(), RotaryPositionEncoding()])
+@pytest.mark.parametrize(
+    "layer", [SinusoidalPositionEncoding(), GridPositionEncoding(3, 1), RotaryPositionEncoding()]
+)
 def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
-    x = normal(B, T, D)
+    x = normal(B, T, 12)
     assert_close(layer(x[:, 3:], offset=3), numpy64(layer(x))[:, 3:], 1e-6)
     together = numpy64(layer(x, offset=3, length=1))  # alternatives for position 3
     for i in range(T):
@@ -110,10 +126,11 @@ def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
         (SinusoidalPositionEncoding, {"base": 50.0}),
         (LearnedPositionEncoding, {"max_length": 11}),
         (RotaryPositionEncoding, {}),
+        (GridPositionEncoding, {"columns": 3, "start": 1, "base": 50.0}),
     ],
 )
 def test_layer_promises(cls, config, tmp_path):
-    check_layer(cls, config, [normal(B, T, D)], tmp_path)
+    check_layer(cls, config, [normal(B, T, 12)], tmp_path)
 
 
 def test_learned_positions_refuse_sequences_longer_than_the_table():
@@ -142,8 +159,13 @@ def test_arguments_and_sizes_that_make_no_encoding_are_refused():
             cls()(np.zeros((B, T, 13), "float32"))
     with pytest.raises(ValueError, match="base must be above 1, but 1 was passed"):
         SinusoidalPositionEncoding(base=1)
-    with pytest.raises(ValueError, match="at least 1, but 0"):
-        LearnedPositionEncoding(max_length=0)
+    for make in (lambda: LearnedPositionEncoding(max_length=0), lambda: GridPositionEncoding(0)):
+        with pytest.raises(ValueError, match="at least 1, but 0"):
+            make()
+    with pytest.raises(ValueError, match="4 divides, but the input's last axis is 14"):
+        GridPositionEncoding(3)(np.zeros((B, T, 14), "float32"))
+    with pytest.raises(ValueError, match="start must be at least 0, but -1"):
+        GridPositionEncoding(3, start=-1)
 
 
 def test_positions_fit_a_graph_with_free_lengths():

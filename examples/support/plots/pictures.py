@@ -1,6 +1,6 @@
 """Pictures, and where a model looks in them.
 
-Shapes: N pictures, M maps, (rows, columns) of patches.
+Shapes: N pictures or rows of them, M maps or pictures in a row, (rows, columns) of patches.
 """
 
 import numpy as np
@@ -69,4 +69,44 @@ def plot_picture_attention(pictures, maps, captions, names, title=None):
         panel.set_title(name, fontsize=8)
     figure.colorbar(shown, ax=panels, label="weight / largest weight", shrink=0.8)
     figure.suptitle(title)
+    return figure
+
+
+def plot_picture_rows(rows, captions, names=()):
+    """Draws rows of grey pictures.
+
+    Args:
+        rows: (N, M, height, width) from 0 to 1; numbers that are NaN stay blank.
+        captions: N strings, beside the rows.
+        names: M strings above the columns, or none.
+
+    Returns:
+        `matplotlib.figure.Figure`, a row per caption.
+
+    Raises:
+        ValueError: shapes do not fit.
+
+    Example:
+
+    >>> len(plot_picture_rows(np.zeros((2, 3, 14, 14)), ["a", "b"]).axes)
+    6
+    """
+    from matplotlib.figure import Figure
+
+    rows = np.asarray(rows)
+    if rows.ndim != 4 or len(rows) != len(captions) or len(names) not in (0, rows.shape[1]):
+        raise ValueError(
+            f"rows must be (N, M, height, width), but they are {rows.shape}, with {len(captions)} "
+            f"captions and {len(names)} names of columns."
+        )
+    count, columns = rows.shape[:2]
+    figure = Figure(figsize=(0.7 * columns + 1.2, 0.75 * count + 0.3), layout="constrained")
+    panels = figure.subplots(count, columns, squeeze=False)
+    for row, pictures, caption in zip(panels, rows, captions, strict=True):
+        row[0].set_ylabel(caption, rotation=0, ha="right", va="center", fontsize=8)
+        for panel, picture in zip(row, pictures, strict=True):
+            panel.imshow(picture, cmap="gray", vmin=0, vmax=1)
+            panel.set(xticks=[], yticks=[], facecolor="#b0c4de")
+    for panel, name in zip(panels[0], names, strict=False):
+        panel.set_title(name, fontsize=8)
     return figure

@@ -119,3 +119,47 @@ def plot_series_attention(series, weights, labels, title=None):
     figure.supxlabel("step", fontsize=9)
     figure.suptitle(title)
     return figure
+
+
+def plot_anomalies(series, labels, scores):
+    """Draws a series, and below it the scores of detectors; anomalies are shaded.
+
+    Args:
+        series: (S, F).
+        labels: S booleans, the steps of anomalies.
+        scores: dict from a detector's name to S numbers; at most four. Each has its own scale.
+
+    Returns:
+        `matplotlib.figure.Figure`, a panel more than there are detectors.
+
+    Raises:
+        ValueError: there are more than four detectors, or lengths differ.
+
+    Example:
+
+    >>> figure = plot_anomalies(np.zeros((3, 2)), [False, True, True], {"z-score": [0, 2, 1]})
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['series', 'z-score']
+    """
+    from matplotlib.figure import Figure
+
+    lengths = [len(series), len(labels), *map(len, scores.values())]
+    if len({*lengths}) > 1 or len(scores) > len(COLOURS):
+        raise ValueError(
+            f"Series, labels and at most {len(COLOURS)} scores must have one length, got {lengths}."
+        )
+    figure = Figure(figsize=(8, 1.2 + 1.3 * len(scores)), layout="constrained")
+    panels = figure.subplots(1 + len(scores), 1, sharex=True, squeeze=False)[:, 0]
+    panels[0].plot(series, linewidth=0.5)
+    panels[0].set_ylabel("series")
+    for panel, colour, (name, values) in zip(panels[1:], COLOURS, scores.items(), strict=False):
+        panel.plot(values, color=colour, linewidth=0.8)
+        panel.set_ylabel(name, fontsize=8)
+        panel.set_yticks([])
+    edges = np.flatnonzero(np.diff([False, *labels, False])).reshape(-1, 2)
+    for panel in panels:
+        panel.margins(x=0)
+        for first, end in edges:
+            panel.axvspan(first - 0.5, end - 0.5, color="0.8", zorder=0)
+    panels[-1].set_xlabel("step")
+    return figure

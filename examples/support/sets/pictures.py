@@ -88,6 +88,27 @@ def _scaled(pixels):
     return (pixels[..., None] / 255).astype("float32")
 
 
+def grey_levels(pixels, size, levels):
+    """Smaller pictures in few grey levels: each pixel is the mean of a block of pixels.
+
+    Args:
+        pixels: (N, height, width, 1) from 0 to 1, height and width divisible by `size`.
+        size: int, S, height and width of the result.
+        levels: int, number of grey levels.
+
+    Returns:
+        int32 (N, S, S), from 0 for black to `levels` - 1 for white.
+
+    Example:
+
+    >>> grey_levels(np.array([0.0, 0.5, 1.0, 1.0]).reshape(1, 2, 2, 1), 1, 16)
+    array([[[9]]], dtype=int32)
+    """
+    count, height, width, _ = pixels.shape
+    blocks = pixels.reshape(count, size, height // size, size, width // size)
+    return np.rint(blocks.mean(axis=(2, 4)) * (levels - 1)).astype("int32")
+
+
 def made_pictures(count=3000, limit=None):
     """Sets of drawn shapes of any place and size in noise, which need no files.
 

@@ -1,5 +1,6 @@
 """Heads by themselves: their arguments, the numbers they read, and what a manifest says of them."""
 
+import itertools
 import json
 
 import numpy as np
@@ -36,6 +37,32 @@ def test_tags_of_a_series_have_no_words():
     head = export.TokenClassification(["a", "b", "c"], from_logits=False)
     result = head.result(ROW, {"output": np.eye(3, dtype=np.float32)[[2, 0]]})
     assert result == Tags((), ("c", "a"), (1.0, 1.0))
+
+
+def test_tags_of_entities_are_the_most_probable_in_a_valid_order():
+    labels = ["I-x", "O", "B-x", "B-y", "I-y"]
+    head = export.TokenClassification(labels, from_logits=False, bio=True)
+    draw = np.random.default_rng(7).dirichlet([1] * 5, size=4).astype("float32")
+    draw[0, 0] = 0.9  # an entity may not start with I-x
+
+    def valid(tags):
+        pairs = zip(("O", *tags), tags, strict=False)
+        return all(
+            not tag.startswith("I-") or (before != "O" and before[2:] == tag[2:])
+            for before, tag in pairs
+        )
+
+    def probability(tags):
+        return np.prod([row[labels.index(tag)] for row, tag in zip(draw, tags, strict=True)])
+
+    expected = max(filter(valid, itertools.product(labels, repeat=4)), key=probability)
+    result = head.result(ROW, {"output": draw})
+    assert result.tags == expected and valid(result.tags)
+    assert np.prod(result.probabilities) == pytest.approx(probability(expected))
+    with pytest.raises(ValueError, match=r"labels must be .*not \['x'\]"):
+        export.TokenClassification(["O", "x"], bio=True)
+    with pytest.raises(TypeError, match="bio must be True or False"):
+        export.TokenClassification(["O", "B-x"], bio=1)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +126,11 @@ def test_answers_have_a_length(length):
 @pytest.mark.parametrize("name", sorted(task_heads.HEADS.keys() - {"Heads"}))
 def test_a_head_is_what_the_manifest_says(name):
     labels = {"labels": ["a", "b"], "from_logits": False}
-    config = {"QuestionAnswering": {"max_answer_length": 7}, "FeatureExtraction": {}}
+    config = {
+        "QuestionAnswering": {"max_answer_length": 7},
+        "FeatureExtraction": {},
+        "TokenClassification": {**labels, "bio": False},
+    }
     config = config.get(name, labels)
     head = task_heads.HEADS[name](**config)
     assert head.get_config() == config

@@ -1,0 +1,144 @@
+"""Anomalies in series: steps that their neighbours do not explain.
+
+    python examples/anomalies.py                              # made waves
+    python examples/anomalies.py --data DIR --set ecg         # needs aeon
+    python examples/anomalies.py --data DIR --set bleeding
+
+The model learns from a series without anomalies. It reads a window whose middle is hidden, and
+guesses the middle from both sides. Where the guess is bad, the series is unusual: the mean squared
+error around a step is its score. The real sets come with the package aeon, so DIR may be any
+folder. `--validate` measures on the series to choose by; choose settings so. The baselines are a
+moving z-score and KMeansAD of aeon.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras
+import numpy as np
+from keras import ops
+from support.plots import plot_anomalies
+from support.recipes import learning_rate
+from support.scores.anomalies import anomaly_scores, moving_mean, moving_z_score
+from support.sets.anomalies import made_anomalies, read_anomalies
+from support.sets.labelled_series import aeon_module
+from support.task_run import TaskRun, make_parser, parse
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export.runtime import Predictor
+
+PATCH, PATCHES, D_MODEL = 20, 9, 64  # steps of a patch; patches of a window, an odd number
+SIDE = PATCHES // 2 * PATCH  # steps on each side of the hidden patch
+# Steps that the errors are averaged over; steps before each one for the z-score, and those that its
+# scores are averaged over; steps of KMeansAD. The best on the series to choose by of "ecg".
+MEAN, Z_BEFORE, Z_MEAN, K_WINDOW = 20, 20, 80, 80
+DATA = {"made": "made waves", "ecg": "ecg-diff-count-3", "bleeding": "UCR 135, InternalBleeding16"}
+
+
+def parse_arguments(argv):
+    parser = make_parser("anomalies", __doc__, epochs=10)
+    parser.add_argument("--set", choices=[*DATA][1:], help="which set of aeon, with --data")
+    parser.add_argument(
+        "--validate", action="store_true", help="measure on the series to choose by"
+    )
+    args = parse(parser, argv)
+    if bool(args.data) != bool(args.set):
+        parser.error("--data and --set go together")
+    if args.validate and args.set == "bleeding":
+        parser.error("--validate: this set has no series to choose by")
+    return args
+
+
+def windows_of(series):
+    """All windows of a series, (N, S, C), one for each first step."""
+    windows = np.lib.stride_tricks.sliding_window_view(series, PATCH * PATCHES, axis=0)
+    return np.ascontiguousarray(windows.transpose(0, 2, 1))
+
+
+def make_model(channels):
+    """Windows (B, S, C) to their middle (B, PATCH, C), which the model does not see."""
+    window = keras.Input((PATCH * PATCHES, channels), name="window")
+    x = ops.reshape(window, (-1, PATCHES, PATCH * channels))
+    shown = np.ones((PATCHES, 1), "float32")
+    shown[PATCHES // 2] = 0
+    x = keras.layers.Dense(D_MODEL)(x * shown)
+    x = kt.LearnedPositionEncoding(PATCHES)(x)
+    for _ in range(2):
+        x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.1, norm_first=True)(x)
+    x = keras.layers.LayerNormalization()(x[:, PATCHES // 2])
+    x = keras.layers.Dense(PATCH * channels)(x)
+    return keras.Model(window, ops.reshape(x, (-1, PATCH, channels)))
+
+
+def train(args, run, series):
+    cut = len(series) * 4 // 5  # the rest chooses the epoch
+    parts = [windows_of(part) for part in (series[:cut], series[cut:])]
+    data, valid = ((windows, windows[:, SIDE : SIDE + PATCH]) for windows in parts)
+    model = make_model(series.shape[1])
+    updates = args.epochs * -(-len(parts[0]) // 64)
+    rate = learning_rate(peak=2e-3, warmup_steps=updates // 10 + 1, anneal=True, updates=updates)
+    model.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0), loss="mse")
+    options = dict(batch_size=64, epochs=args.epochs, best="val_loss")
+    run.fit(model, *data, validation_data=valid, **options)
+    return model
+
+
+def guess_errors(predictor, series):
+    """The squared error of each step (S,): the mean of all its guesses and of the channels.
+
+    Steps near the ends are in no middle. They get the median error, which says nothing.
+    """
+    windows = windows_of(series)
+    results = predictor.predict(windows)
+    guesses = np.stack([next(iter(result.arrays.values())) for result in results])
+    found = np.square(guesses - windows[:, SIDE : SIDE + PATCH]).mean(axis=-1)  # (N, PATCH)
+    sums, counts = np.zeros(len(series)), np.zeros(len(series))
+    for i in range(PATCH):
+        steps = slice(SIDE + i, SIDE + i + len(found))
+        sums[steps] += found[:, i]
+        counts[steps] += 1
+    errors = sums / np.maximum(counts, 1)
+    return np.where(counts > 0, errors, np.median(errors[counts > 0]))
+
+
+def k_means(train, series, seed):
+    """The scores (S,) of aeon's KMeansAD: the distance of windows to those of the training part."""
+    module = aeon_module("anomaly_detection.series.distance_based")
+    detector = module.KMeansAD(n_clusters=20, window_size=K_WINDOW, random_state=seed)
+    detector.fit(train.astype(float), axis=0)
+    return detector.predict(series.astype(float), axis=0)
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    with TaskRun(args) as run:
+        sets = read_anomalies(args.set) if args.set else made_anomalies()
+        model = train(args, run, sets.train[: args.limit])
+        export.export_onnx(model, run.path / "onnx")
+
+        # From here on ONNX Runtime answers.
+        series, labels = sets.valid if args.validate else sets.test
+        errors = guess_errors(Predictor(run.path / "onnx"), series)
+        found = {
+            "Transformer": moving_mean(errors, MEAN),
+            "moving z-score": moving_mean(moving_z_score(series, Z_BEFORE), Z_MEAN),
+        }
+        if args.set:
+            found["KMeansAD of aeon"] = k_means(sets.train, series, args.seed)
+        run.draw("anomalies.png", plot_anomalies(series, labels, found))
+        score, *others = (anomaly_scores(one, labels) for one in found.values())
+        baseline = {
+            f"{name}, {measure}": value
+            for name, measures in zip([*found][1:], others, strict=True)
+            for measure, value in measures.items()
+        }
+        run.write_score(model, score, data=DATA[args.set or "made"], baseline=baseline)
+        highest = int(np.argmax(found["Transformer"]))
+        where = "in an anomaly" if labels[highest] else "in no anomaly"
+        print(f"  most unusual: step {highest}, {where}")
+
+
+if __name__ == "__main__":
+    main()
