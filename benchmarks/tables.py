@@ -23,6 +23,7 @@ import service_rows
 import serving
 import task_rows
 import training
+import whisper_rows
 import workers
 
 from keras_transformer.files import whole_file
@@ -204,6 +205,7 @@ TABLES = {
     "archive-speed": lambda: measured_by_machine("archive", "speed", archive_rows.speed_table),
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
+    "fuzz-faults": lambda: measured("fuzz_faults", fuzz_rows.outcomes),
     "fuzz-models": lambda: measured("fuzz_models", fuzz_rows.outcomes),
     "fuzz-refusals": lambda: fuzz_rows.refusals(read("fuzz_models")),
     "fuzz-protocols": lambda: measured("fuzz_protocols", fuzz_rows.outcomes),
@@ -225,6 +227,9 @@ TABLES = {
     ),
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
+    "whisper-long": lambda: whisper_rows.long(read("whisper")),
+    "whisper-speed": lambda: measured("whisper", whisper_rows.speed),
+    "whisper-texts": lambda: whisper_rows.texts(read("whisper")),
     "web": lambda: measured("web", browser.table),
 }
 

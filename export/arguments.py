@@ -33,16 +33,13 @@ from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortli
 from keras_transformer.search.speech import SpeechSearch
 from keras_transformer.text.tokenizer import Tokenizer
 
-# The longest source that an artefact promises to serve, for a model without a limit.
-MAX_SOURCE_LENGTH = 512
-
 
 def check_arguments(
     model: keras.Model,
     tokenizer: Tokenizer | None,
     search: ExportableSearch | None,
     max_length: int | None,
-    max_source_length: int = MAX_SOURCE_LENGTH,
+    max_source_length: int | None = None,
     target_tokenizer: Tokenizer | None = None,
 ) -> None:
     """Raises `TypeError` or `ValueError` for arguments that no exporter accepts.

@@ -13,7 +13,6 @@ import keras
 import onnx_ir as ir
 
 from keras_transformer.export.arguments import (
-    MAX_SOURCE_LENGTH,
     check_arguments,
     check_dtypes,
     check_head,
@@ -69,7 +68,7 @@ def export_onnx(
     target_tokenizer: Tokenizer | None = None,
     head: Head | None = None,
     max_length: int | None = None,
-    max_source_length: int = MAX_SOURCE_LENGTH,
+    max_source_length: int | None = None,
     fuse: bool = True,
     keep_float: Sequence[str] = (),
     layout: str = "loop",
@@ -109,8 +108,9 @@ def export_onnx(
             gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
         max_length: most generated tokens, including the end token. Defaults to `None`: the source's
             length + 50, or the limit of a model with learned positions.
-        max_source_length: longest source that the artefact promises to serve. Defaults to 512, or
-            to the model's `max_length`.
+        max_source_length: longest source that the artefact promises to serve; for a `SpeechSearch`
+            the frames of a window. Defaults to 512, or to the model's `max_length`; for a
+            `SpeechSearch` to the longest source of its encoder.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
             gives a graph of standard ONNX operators only. Defaults to `True`.
         keep_float: prefixes of Keras paths. Reduced precisions leave these weights in float32. The

@@ -89,6 +89,7 @@ __all__ = [
     "quantization_aware",
     "read_lines",
     "scaled_dot_product_attention",
+    "speech_batches",
     "tagging_batches",
     "training",
     "translate",
@@ -159,6 +160,7 @@ with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.language_model import language_model_batches
     from keras_transformer.data.pairs import answer_batches, pair_batches
     from keras_transformer.data.plan import BatchOptions
+    from keras_transformer.data.speech import speech_batches
     from keras_transformer.data.translation import translation_batches
 
 with _where_installed():  # TensorFlow

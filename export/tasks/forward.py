@@ -18,6 +18,7 @@ from keras_transformer.export.artefact.task_heads import Head, describe_head
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
+    MAX_SOURCE_LENGTH,
     check_inputs,
     check_listed,
     longest_input,
@@ -152,8 +153,9 @@ class ForwardTask:
             found &= {name for name, spec in specs.items() if spec.shape[1:2] == shape[1:2]}
         return found
 
-    def limits(self, max_source_length: int) -> dict[str, int | None]:
+    def limits(self, max_source_length: int | None) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
+        max_source_length = max_source_length or MAX_SOURCE_LENGTH
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
             "target_length": self.longest,

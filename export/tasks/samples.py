@@ -28,6 +28,8 @@ KINDS = (3, SMALL, LARGE)
 TABLES = ("vocab_size", "input_dim")
 # Attributes of layers that hold the number of their positions.
 LENGTHS = ("max_length", "sequence_length")
+# The longest source that an artefact promises to serve, for a model without a limit.
+MAX_SOURCE_LENGTH = 512
 
 
 def random_ids(vocab_size: int, max_length: int | None) -> list[Ids]:

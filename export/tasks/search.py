@@ -15,6 +15,7 @@ from keras_transformer.decoding import START_IDS
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
+    MAX_SOURCE_LENGTH,
     check_inputs,
     check_listed,
     longest_input,
@@ -204,10 +205,12 @@ class SearchTask:
             return (*axes[:-1], "memory_length")  # the caller's encoder may change the length
         return axes
 
-    def limits(self, max_source_length: int) -> dict[str, int | None]:
+    def limits(self, max_source_length: int | None) -> dict[str, int | None]:
         """The lengths that the manifest promises to serve."""
-        if isinstance(self.search, SpeechSearch):  # a speech model reads windows of this length
-            max_source_length = self.longest or max_source_length
+        if max_source_length is None:
+            # A speech model reads windows of this length.
+            longest = self.longest if isinstance(self.search, SpeechSearch) else None
+            max_source_length = longest or MAX_SOURCE_LENGTH
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
             "target_length": self.max_length or self.model.max_length,

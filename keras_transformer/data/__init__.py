@@ -2,7 +2,8 @@
 
 Each public function makes `examples` of one kind. A `plan` orders them into batches (NumPy), and
 `batches` gives the batches to `model.fit`. The functions are in `translation` (sentence pairs),
-`labelled` (classes, tags), `language_model`, `pairs` (pairs of texts, answers) and `features`.
+`labelled` (classes, tags), `language_model`, `pairs` (pairs of texts, answers), `features`, and
+`speech` (recordings for Whisper).
 
 Put a new kind of example into a file here: its function makes `Examples`. Export the function in
 `keras_transformer/__init__.py`.

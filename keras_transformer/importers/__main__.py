@@ -96,10 +96,6 @@ def run(arguments: argparse.Namespace) -> None:
         from keras_transformer.importers import bergamot
 
         options["shortlist"] = bergamot.load_shortlist(arguments.folder)
-    if arguments.export == "onnx" and getattr(model, "reads_start", False):  # sound
-        from keras_transformer.export.tasks.samples import longest_input
-
-        options["max_source_length"] = longest_input(model.encoder)
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
     write = export.export_onnx if arguments.export == "onnx" else export.export_saved_model

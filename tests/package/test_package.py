@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
@@ -238,3 +239,19 @@ def test_the_lock_files_of_images_have_the_versions_of_the_constraints():
         assert "onnxruntime" in {name.removesuffix("-gpu") for name in locked}
         assert {n: v for n, v in locked.items() if constraints.get(n, v) != v} == {}
         assert {"numpy", "sentencepiece"} <= locked.keys() & constraints.keys()
+
+
+def test_the_conda_packages_need_what_the_extras_need():
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text("utf-8")
+    assert f'version: "{keras_transformer.__version__}"' in recipe
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {"": project["dependencies"], **project["optional-dependencies"]}
+    outputs = re.split(r"  - package:\n      name: keras-transformer-onnx", recipe)[1:]
+    assert [text.partition("\n")[0] for text in outputs] == ["", "-serve", "-service"]
+    for text in outputs:
+        extra = text.partition("\n")[0].removeprefix("-")
+        found = re.findall(
+            r"^        - ([\w-]+ >=[\d.]+)$", text.partition("run:")[2], re.MULTILINE
+        )
+        found = {item.replace(" ", "") for item in found} - {"python>=3.11"}
+        assert found == {item for item in extras[extra] if not item.startswith(project["name"])}

@@ -182,7 +182,7 @@ function failed(reason) {
 }
 
 /** @param {Uint8Array} model what an ONNX file holds */
-async function openSession(model) {
+export async function openSession(model) {
   try {
     return await ort.InferenceSession.create(model, {
       executionProviders: ["wasm"],
@@ -198,7 +198,7 @@ async function openSession(model) {
  * @param {Uint8Array} runtime
  * @param {number} [threads] default: as many as the machine has, where the page is isolated; else one
  */
-function startRuntime(runtime, threads) {
+export function startRuntime(runtime, threads) {
   const isolated = !inNode && globalThis.crossOriginIsolated;
   const most = isolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
   ort.env.wasm.numThreads = isolated ? (threads ?? most) : 1;

@@ -25,14 +25,14 @@ const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
  *
  * @typedef {object} Manifest
  * @property {string} task
- * @property {{name: string}[]} inputs
+ * @property {{name: string, axes: (string | number)[]}[]} inputs
  * @property {OptionEntry[]} [options] inputs with a default
  * @property {{name: string}[]} outputs
  * @property {{source: number, target: number}} vocab_size
- * @property {{source_length: number}} limits
+ * @property {{source_length: number, target_length: number}} limits
  * @property {string} precision
  * @property {Record<string, {sha256: string, bytes: number}>} files
- * @property {{class_name: string, config: object}} search
+ * @property {{class_name: string, config: Record<string, any>}} search
  * @property {string} [layout]
  * @property {Record<string, string>} versions
  */
@@ -118,6 +118,29 @@ export function checkTranslation(manifest, url) {
     );
   }
   checkLayout(manifest, url);
+  checkTokenizer(manifest, url);
+}
+
+/**
+ * The same for a Whisper model.
+ *
+ * @param {Manifest} manifest
+ * @param {string} url of the folder
+ */
+export function checkTranscription(manifest, url) {
+  const names = manifest.inputs.map(({ name }) => name);
+  if (manifest.search?.class_name !== "SpeechSearch" || names.join() !== "features,start_ids") {
+    throw new ArtefactError(
+      `${url} was exported for the task '${manifest.task}' with the inputs [${names}], and Transcriber serves ` +
+        "Whisper models: python -m keras_transformer.importers whisper FOLDER out --export onnx.",
+    );
+  }
+  checkLayout(manifest, url);
+  checkTokenizer(manifest, url);
+}
+
+/** @param {Manifest} manifest @param {string} url */
+function checkTokenizer(manifest, url) {
   if (!("tokenizer.model" in manifest.files)) {
     throw new ArtefactError(
       `${url} holds no tokenizer.model. Export the model with its tokenizer: ` +

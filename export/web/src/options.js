@@ -137,7 +137,7 @@ function isByLine({ axes }, value) {
 }
 
 /** @param {OptionEntry} entry @returns {ort.Tensor} */
-function defaultTensor({ dtype, axes, default: value }) {
+export function defaultTensor({ dtype, axes, default: value }) {
   if (axes.length < 2) return numbers(dtype, [value].flat(), axes.length ? [1] : []);
   return numbers(dtype, [], [1, ...Array(axes.length - 1).fill(0)]);
 }

@@ -1,7 +1,39 @@
 /** The worker, seen from outside: calls that are promises, with errors and abortion. */
 
+import { RUNTIME } from "../vendor/runtime.js";
+import { fetchArtefact } from "./artefact.js";
 import { revived } from "./errors.js";
 import { builtin, inNode } from "./node.js";
+
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {{remote: Remote, manifest: Manifest, threads: number}} Opened a model in its worker */
+
+/**
+ * Fetches an artefact and ONNX Runtime, and opens them in a worker.
+ *
+ * @param {string | URL} url of the folder; in Node also its path
+ * @param {(manifest: Manifest, url: string) => void} check throws for what is not served
+ * @param {string[]} names files to fetch, where the manifest has them
+ * @param {import("./translator.js").LoadOptions} options
+ * @returns {Promise<Opened>}
+ */
+export async function openModel(url, check, names, options) {
+  const { signal, threads } = options;
+  const runtimeUrl = new URL(`../vendor/${RUNTIME.file}`, import.meta.url).href;
+  const fetched = await fetchArtefact(url, check, names, options, [{ ...RUNTIME, url: runtimeUrl }]);
+  const { manifest, files } = fetched;
+  const [runtime] = fetched.extras;
+  const transfer = [runtime, ...Object.values(files)].map(({ buffer }) => buffer);
+  const remote = new Remote();
+  try {
+    const parts = { manifest, files, runtime, threads };
+    const opened = await remote.ask("open", { parts }, { signal, transfer });
+    return { remote, manifest, threads: opened.threads };
+  } catch (error) {
+    remote.close();
+    throw error;
+  }
+}
 
 /** Starts `worker.js`, as Node or a browser starts one. */
 function start() {
@@ -64,7 +96,7 @@ export class Remote {
    * @param {string} [why]
    */
   close(why = "close() was called") {
-    this.#ended ??= new Error(`The translator has ended: ${why}.`);
+    this.#ended ??= new Error(`The model has ended: ${why}.`);
     for (const id of [...this.#waiting.keys()]) this.#settle(id)?.reject(this.#ended);
     this.#worker.terminate();
   }

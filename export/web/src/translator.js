@@ -1,10 +1,9 @@
 /** `Translator`: an exported artefact by URL, in a browser or in Node. */
 
-import { RUNTIME } from "../vendor/runtime.js";
 import { fetchArtefact } from "./artefact.js";
 import { checkedLines } from "./lines.js";
 import { checkAttention, checkTranslation } from "./manifest.js";
-import { Remote } from "./remote.js";
+import { openModel } from "./remote.js";
 
 /**
  * The result of one line.
@@ -53,12 +52,10 @@ export class Translator {
   /**
    * Use `Translator.load`.
    *
-   * @param {Remote} remote
-   * @param {import("./manifest.js").Manifest} manifest
-   * @param {number} threads
+   * @param {import("./remote.js").Opened} opened
    * @private
    */
-  constructor(remote, manifest, threads) {
+  constructor({ remote, manifest, threads }) {
     this.#remote = remote;
     /** The content of `artefact.json`. */
     this.manifest = manifest;
@@ -76,22 +73,7 @@ export class Translator {
    *   translation search with its tokenizer
    */
   static async load(url, options = {}) {
-    const { signal, threads } = options;
-    const runtimeUrl = new URL(`../vendor/${RUNTIME.file}`, import.meta.url).href;
-    const extra = { ...RUNTIME, url: runtimeUrl };
-    const fetched = await fetchArtefact(url, checkTranslation, FILES, options, [extra]);
-    const { manifest, files } = fetched;
-    const [runtime] = fetched.extras;
-    const transfer = [runtime, ...Object.values(files)].map(({ buffer }) => buffer);
-    const remote = new Remote();
-    try {
-      const parts = { manifest, files, runtime, threads };
-      const opened = await remote.ask("open", { parts }, { signal, transfer });
-      return new Translator(remote, manifest, opened.threads);
-    } catch (error) {
-      remote.close();
-      throw error;
-    }
+    return new Translator(await openModel(url, checkTranslation, FILES, options));
   }
 
   /**

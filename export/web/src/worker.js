@@ -1,5 +1,5 @@
 /**
- * The worker: an `Engine` behind messages, in a browser and in Node. A message `{id, call, ...}` is
+ * The worker: an `Engine` or a `SpeechEngine` behind messages, in a browser and in Node. A message `{id, call, ...}` is
  * answered by `{id, result}` or `{id, error}`; `{abort: id}` stops a call before its next batch. Calls
  * are answered one after the other.
  */
@@ -7,9 +7,10 @@
 import { Engine } from "./engine.js";
 import { plain } from "./errors.js";
 import { builtin, inNode } from "./node.js";
+import { SpeechEngine } from "./speech_engine.js";
 
 const port = inNode ? builtin("node:worker_threads").parentPort : globalThis;
-/** @type {Engine} */
+/** @type {any} an `Engine`, or a `SpeechEngine` */
 let engine;
 /** @type {Set<number>} */
 const aborted = new Set();
@@ -18,13 +19,18 @@ let last = Promise.resolve();
 /** @type {Record<string, (message: any) => Promise<any>>} */
 const calls = {
   async open({ parts }) {
-    engine = await Engine.open(parts);
+    engine = await (parts.manifest.task === "transcribe" ? SpeechEngine : Engine).open(parts);
     return { threads: engine.threads };
   },
   nBest: ({ id, lines, batchTokens, options }) => engine.nBest(lines, batchTokens, options, () => pause(id)),
   openAttention: ({ model }) => engine.openAttention(model),
   attention: ({ sourceIds, ids }) => engine.attention(sourceIds, ids),
   labels: async ({ ids, side }) => engine.labels(ids, side),
+  async openSound({ id, samples, language, task }) {
+    return { sound: id, duration: engine.openSound(id, samples, language, task) };
+  },
+  nextWindow: ({ sound }) => engine.nextWindow(sound),
+  closeSound: async ({ sound }) => engine.closeSound(sound),
 };
 
 /**

@@ -1,0 +1,146 @@
+"""Batches of recordings and their texts, to fine-tune a Whisper model.
+
+Shapes: B batch, S frames of a window, M mel bands, T target length, P start tokens.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.data.batches import Dataset, make_dataset
+from keras_transformer.data.examples import Examples, Rows, are_blank, check_counts_agree
+from keras_transformer.data.plan import BatchOptions, check_count
+from keras_transformer.data.translation import shift_targets
+from keras_transformer.mel import HOP, SAMPLE_RATE
+from keras_transformer.padding import pad_vectors
+from keras_transformer.special_ids import END_ID, PAD_ID
+from keras_transformer.text.corpora import checked_strings
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.types import Array, Ids, StrPath
+
+FRAMES_PER_SECOND = SAMPLE_RATE // HOP
+FRAMES_PER_TIME = 2  # the tokens of times count steps of 0.02 s
+
+
+def speech_batches(
+    sounds: Sequence[StrPath | bytes],
+    texts: Sequence[str],
+    tokenizer: JsonTokenizer,
+    batch_size: int = 8,
+    *,
+    language: str | None = "en",
+    task: str = "transcribe",
+    times: bool = True,
+    seconds: float = 30.0,
+    mels: int = 80,
+    **options: Any,
+) -> Dataset:
+    """Makes batches of recordings and texts for `model.fit` of a Whisper model.
+
+    Each batch is `({"features": (B, S, M), "target_ids": (B, T)}, labels (B, T))`. The features are
+    those that `Transcriber` reads. A target is the start tokens, such as
+    `<|startoftranscript|><|en|><|transcribe|>`, then the text between the times of its start and
+    its end. The labels of the start tokens are padding (0), so that losses and metrics of this
+    package leave them out.
+
+    Whisper reads windows of 30 seconds. A shorter window trains faster on short recordings: the
+    work of the encoder grows with the window. Export the model with the same window then:
+    `export_onnx(..., max_source_length=round(100 * seconds))`.
+
+    Args:
+        sounds: sequence of N sound files (str or path-like), or of their contents (bytes). Any
+            sample rate and number of channels; needs the extras `serve` and `audio`.
+        texts: sequence of N strings.
+        tokenizer: `JsonTokenizer` of the model's folder.
+        batch_size: int, B. Missing rows of the last batch consist of padding. Defaults to 8.
+        language: str, code of the spoken language; `None` for models of English only. Defaults to
+            "en".
+        task: "transcribe", or "translate" to English. Defaults to "transcribe".
+        times: whether the targets have times: 0 and the end of the recording. `Transcriber` asks
+            the model for times. Defaults to `True`.
+        seconds: float, length of a window; S is 100 times as many. Longer recordings are left out.
+            Defaults to 30.
+        mels: int, M, the mel bands that the model reads. Defaults to 80; Whisper large-v3 has 128.
+        **options: other fields of `BatchOptions`, such as `shuffle`, `seed` and `batch_multiple`.
+
+    Returns:
+        On TensorFlow a `tf.data.Dataset` with the attribute `batches`, a `Batches`; on other
+        backends a `Batches`.
+
+    Raises:
+        FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
+        TypeError: a text is not a string.
+        ValueError: numbers of sounds and texts differ, a file is no sound, the tokenizer lacks a
+            token of Whisper, nothing is left, or an argument is out of its range.
+
+    Example:
+
+    >>> train = speech_batches(["a.wav"], ["Ever tried."], tokenizer)  # doctest: +SKIP
+    >>> model.fit(train, epochs=2)  # doctest: +SKIP
+    """
+    check_count("batch_size", batch_size)
+    frames = round(seconds * FRAMES_PER_SECOND)
+    check_count("100 * seconds", frames)
+    check_counts_agree(sounds=sounds, texts=texts)
+    texts = checked_strings(texts, "texts")
+    start = _start_tokens(tokenizer, language, task, times)
+    features = [_features(sound, mels) for sound in sounds]
+    first_time = tokenizer.added_ids["<|0.00|>"] if times else None
+    targets = [
+        _target(start, tokenizer.encode(f" {text.strip()}"), first_time, len(array))
+        for text, array in zip(texts, features, strict=True)
+    ]
+    sources = Rows.of(features)
+    examples = Examples(
+        "recording",
+        {"source": sources, "target": Rows.of(targets)},
+        are_blank(texts) | (sources.lengths == 0),
+        functools.partial(_collate, len(start)),
+    )
+    batch_options = BatchOptions(
+        batch_size * frames, frames, bucket_boundaries=[frames], static_shapes=True, **options
+    )
+    return make_dataset(examples, batch_options)
+
+
+def _start_tokens(
+    tokenizer: JsonTokenizer, language: str | None, task: str, times: bool
+) -> list[int]:
+    """The tokens between the begin token and the text, without times."""
+    names = [] if language is None else [f"<|{language}|>", f"<|{task}|>"]
+    names += [] if times else ["<|notimestamps|>"]
+    ids = tokenizer.added_ids if isinstance(tokenizer, JsonTokenizer) else {}
+    missing = [name for name in [*names, "<|0.00|>"] if name not in ids]
+    if missing:
+        raise ValueError(
+            f"The tokenizer has no token {' and no token '.join(missing)}. Pass Whisper's "
+            'tokenizer, and a language and a task that it knows, such as "en" and "transcribe".'
+        )
+    return [ids[name] for name in names]
+
+
+def _features(sound: StrPath | bytes, mels: int) -> Array:
+    """The log-mel features of a sound, (S', M)."""
+    from keras_transformer.export.runtime.features import FeatureReader  # needs ONNX Runtime
+
+    reader = FeatureReader(sound, mels)
+    return reader.window(0, reader.frames)
+
+
+def _target(start: list[int], text: list[int], first_time: int | None, frames: int) -> Ids:
+    """The tokens after the begin token."""
+    if first_time is not None:
+        text = [first_time, *text, first_time + round(frames / FRAMES_PER_TIME)]
+    return np.array([*start, *text, END_ID], np.int32)
+
+
+def _collate(
+    start: int, examples: Examples, indices: Ids, size: int, length: int | None
+) -> tuple[dict[str, Array], Ids]:
+    features, targets = examples.take(indices)
+    longest = int(examples.columns["target"].lengths.max())
+    target_ids, labels = shift_targets(targets, size, longest)
+    labels[:, :start] = PAD_ID
+    return {"features": pad_vectors(features, size, length), "target_ids": target_ids}, labels

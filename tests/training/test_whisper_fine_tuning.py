@@ -1,0 +1,129 @@
+"""Whisper is trained by plain `fit`: batches of recordings, freezing, LoRA, and the export."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import whisper_folder
+from helpers.checks import numpy64
+
+import keras_transformer as kt
+from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export.runtime.features import FeatureReader
+from keras_transformer.importers import speech_search, whisper
+
+pytest.importorskip("av")
+soundfile = pytest.importorskip("soundfile")
+
+EN, TRANSCRIBE, NO_TIMES, FIRST = 44, 47, 51, 52
+TEXTS = ["one", "two", "three"]
+SECONDS, MELS = 0.14, 5  # of the small model
+OPTIONS = {"seconds": SECONDS, "mels": MELS, "batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whisper")
+    return whisper_folder.write(folder, whisper_folder.model())
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory):
+    folder, draw = tmp_path_factory.mktemp("sounds"), np.random.default_rng(0)
+    paths = [folder / f"{text}.wav" for text in TEXTS]
+    for path, seconds in zip(paths, (0.06, 0.1, 0.13), strict=True):
+        soundfile.write(path, draw.normal(0, 0.1, int(8000 * seconds)), 8000)
+    return paths
+
+
+def batches(folder, sounds, **options):
+    tokenizer = whisper.load(folder)[1]
+    return kt.speech_batches(sounds, TEXTS, tokenizer, **{**OPTIONS, **options})
+
+
+def test_features_are_those_of_the_transcriber_and_targets_those_of_whisper(folder, sounds):
+    tokenizer = whisper.load(folder)[1]
+    data = batches(folder, sounds, shuffle=False, batch_size=3)
+    ((inputs, labels),) = data
+    assert inputs["features"].shape == (3, 14, MELS)
+    expected = FeatureReader(sounds[1], MELS).window(0, 14)
+    np.testing.assert_array_equal(inputs["features"][1], expected)
+    end = FIRST + 5  # 0.1 s
+    text = [EN, TRANSCRIBE, FIRST, *tokenizer.encode(" two"), end]
+    length = len(text) + 1
+    assert inputs["target_ids"][1, :length].numpy().tolist() == [2, *text]
+    assert labels[1, :length].numpy().tolist() == [0, 0, *text[2:], 3]
+    assert not labels[1, length:].numpy().any()
+
+    ((inputs, labels),) = batches(folder, sounds, times=False, language="de", batch_size=3)
+    assert (inputs["target_ids"][:, :4].numpy() == [2, EN + 1, TRANSCRIBE, NO_TIMES]).all()
+    assert (labels[:, :3].numpy() == 0).all() and (labels[:, 3].numpy() > 3).all()
+
+
+def test_batches_have_one_shape_and_long_recordings_are_left_out(folder, sounds):
+    data = batches(folder, sounds)
+    assert {inputs["features"].shape[:2] for inputs, _ in data} == {(2, 14)}
+    assert sum(int((labels.numpy()[:, 2] > 0).sum()) for _, labels in data) == 3
+    report = batches(folder, sounds, seconds=0.11).batches.report
+    assert (report.kept, report.overlong) == (2, 1)
+
+
+def test_bad_arguments_are_refused(folder, sounds):
+    with pytest.raises(ValueError, match=r"no token <\|fr\|>. Pass Whisper's"):
+        batches(folder, sounds, language="fr")
+    with pytest.raises(ValueError, match="there are 2 sounds, 3 texts"):
+        batches(folder, sounds[:2])
+    with pytest.raises(ValueError, match="batch_size must be an int of at least 1, got 0"):
+        batches(folder, sounds, batch_size=0)
+    tokenizer = kt.Tokenizer.train(TEXTS, 300, hard_vocab_limit=False)
+    with pytest.raises(ValueError, match="Pass Whisper's tokenizer"):
+        kt.speech_batches(sounds, TEXTS, tokenizer, **OPTIONS)
+
+
+def freeze(model):
+    model.encoder.trainable = False
+
+
+KINDS = {"all": lambda model: None, "frozen": freeze, "lora": lambda model: model.enable_lora(3)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit_changes_what_is_trainable_and_the_export_writes_the_tokens_of_keras(
+    kind, folder, sounds, tmp_path
+):
+    model, tokenizer = whisper.load(folder)
+    KINDS[kind](model)
+    before = {w.path: numpy64(w) for w in model.weights}
+    model.compile(keras.optimizers.Adam(0.01), loss=kt.SequenceCrossentropy())
+    losses = model.fit(batches(folder, sounds), epochs=15, verbose=0).history["loss"]
+    assert losses[-1] < 0.9 * losses[0]
+    changed = {w.path for w in model.weights if (numpy64(w) != before[w.path]).any()}
+    assert changed == {w.path for w in model.trainable_weights}
+    encoder = {w.path for w in model.encoder.weights}
+    if kind == "frozen":
+        assert not changed & encoder and "token_embedding/embeddings" in changed
+        return
+    if kind == "all":  # the table of sinusoids is not trained
+        assert encoder - changed == {"source_positions/embeddings"}
+        return
+    names = {path.split("/")[-1] for path in changed & encoder}
+    assert names == {"lora_kernel_a", "lora_kernel_b", "bias"}
+
+    search = speech_search(whisper.read_settings(folder), tokenizer, beam_width=1)
+    manifest = export_onnx(
+        model, tmp_path / "out", tokenizer, search, max_source_length=13, verbose=False
+    )
+    assert manifest["limits"]["source_length"] == 13
+    transcriber = Transcriber(tmp_path / "out", threads=1)
+    source = {"features": whisper_folder.features(7, 13)}
+    source["start_ids"] = np.repeat([[2, EN, TRANSCRIBE]], 7, axis=0).astype("int32")
+    expected = search(model, source, 9)
+    ids, scores = transcriber.session.run(
+        ["token_ids", "scores"], {**source, "max_length": np.array([9], "int32")}
+    )
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, atol=1e-5)
+    segments = transcriber.transcribe(sounds[2], language="en", temperatures=(0.0,))
+    assert all(0 <= one.start <= one.end <= 0.26 for one in segments)
+    assert segments.position == segments.duration == 0.13
