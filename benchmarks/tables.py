@@ -227,6 +227,7 @@ TABLES = {
     ),
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
+    "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),
     "whisper-long": lambda: whisper_rows.long(read("whisper")),
     "whisper-speed": lambda: measured("whisper", whisper_rows.speed),
     "whisper-texts": lambda: whisper_rows.texts(read("whisper")),

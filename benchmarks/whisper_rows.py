@@ -1,4 +1,4 @@
-"""Tables of what `whisper.py` measured."""
+"""Tables of what `whisper.py` and `whisper_fine_tuning.py` measured."""
 
 import workers
 from whisper_engines import ENGINES
@@ -43,3 +43,19 @@ def long(report):
     """A row for each length of a recording."""
     rows = [[row["minutes"], row["times real time"], row["peak MB"]] for row in report["long"]]
     return workers.table(["minutes", "times real time", "peak MB"], rows)
+
+
+def fine_tuning(report):
+    """A row for each model and split."""
+    rows = [
+        [
+            name,
+            row["window, s"],
+            f"{row['recordings with an error']} of {row['recordings']}",
+            f"{row['word error rate']:.1%}",
+            row["processor ms of a recording"],
+        ]
+        for name, row in report["rows"].items()
+    ]
+    heads = ["model, split", "window, s", "recordings with an error", "word error rate"]
+    return workers.table([*heads, "processor ms of a recording"], rows)

@@ -2,14 +2,17 @@
 
     python examples/entities.py                 # sentences of a small grammar
     python examples/entities.py --data DIR      # WikiANN in DIR/ner
+    python examples/entities.py --data DIR --pretrained FOLDER    # starts from a BERT
 
 Reads the sentence in pieces of words, as `tag.py`: convolutions show each piece its neighbours, and
 an encoder the whole sentence. The tag at the first piece of a word says whether an entity begins
-(B-PER), goes on (I-PER) or is absent (O). The model is not pretrained. The validation
-sets choose the epoch. ONNX Runtime measures the scores on the test sets.
+(B-PER), goes on (I-PER) or is absent (O). The model is not pretrained, or it is the encoder of a
+BERT in Hugging Face's layout, such as MiniLM. The validation sets choose the epoch. ONNX Runtime
+measures the scores on the test sets.
 """
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
 
@@ -24,9 +27,18 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-# Of the model, pieces, tokens of a batch, sampling of pieces, and how many epochs.
-SMALL = dict(num_layers=1, d_model=64, dropout=0.1), 500, 1024, None, 10
-LARGE = dict(num_layers=2, d_model=128, dropout=0.2), 8000, 2048, 1.0, 8
+# Of the model, pieces, tokens of a batch, sampling of pieces, learning rate, and how many epochs.
+SMALL = dict(num_layers=1, d_model=64, dropout=0.1), 500, 1024, None, 2e-3, 10
+LARGE = dict(num_layers=2, d_model=128, dropout=0.2), 8000, 2048, 1.0, 2e-3, 8
+PRETRAINED = None, None, 1024, None, 3e-4, 1
+
+
+def pretrained_tagger(folder, tags):
+    """The model of a BERT with a new head, as `tagger`, and its tokenizer."""
+    encoder, tokenizer = kt.importers.bert.load(folder)
+    encoder.get_layer("token_embedding").trainable = False  # a large part of all weights
+    x = keras.layers.Dropout(0.1)(encoder.output)
+    return keras.Model(encoder.input, keras.layers.Dense(tags)(x)), tokenizer
 
 
 def tagger(vocab_size, tags, *, num_layers, d_model, dropout):
@@ -52,8 +64,10 @@ def joined(some):
 
 def main(argv=None):
     parser = make_parser("entities", __doc__, epochs=None)
+    parser.add_argument("--pretrained", type=Path, metavar="FOLDER", help="of a BERT to start from")
     args = parse(parser, argv)
-    sizes, pieces, tokens, alpha, epochs = LARGE if args.data else SMALL
+    settings = PRETRAINED if args.pretrained else LARGE if args.data else SMALL
+    sizes, pieces, tokens, alpha, peak, epochs = settings
     args.epochs = args.epochs or epochs
     with TaskRun(args) as run:
         if args.data:
@@ -61,17 +75,20 @@ def main(argv=None):
         else:
             sets = made_entities(args.limit)
         train, valid = joined(sets["train"]), joined(sets["valid"])
-        # Capital letters stay as they are: names have them.
-        tokenizer = kt.Tokenizer.train(map(" ".join, train[0]), pieces, hard_vocab_limit=False)
         names = sorted({tag for tags in train[1] for tag in tags})
+        if args.pretrained:
+            model, tokenizer = pretrained_tagger(args.pretrained, len(names))
+        else:
+            # Capital letters stay as they are: names have them.
+            tokenizer = kt.Tokenizer.train(map(" ".join, train[0]), pieces, hard_vocab_limit=False)
+            model = tagger(tokenizer.vocab_size, len(names), **sizes)
         batches = kt.tagging_batches(
             *train, tokenizer, tokens, label_names=names, sampling_alpha=alpha, seed=args.seed
         )
         measured = kt.tagging_batches(*valid, tokenizer, label_names=names, shuffle=False)
         print(f"training: {batches.batches.report}\nvalidation: {measured.batches.report}")
-        model = tagger(tokenizer.vocab_size, len(names), **sizes)
         updates = args.epochs * len(batches)
-        rate = learning_rate(peak=0.002, warmup_steps=100, anneal=True, updates=updates)
+        rate = learning_rate(peak=peak, warmup_steps=100, anneal=True, updates=updates)
         model.compile(
             keras.optimizers.Adam(rate, global_clipnorm=1.0),
             loss=kt.SequenceCrossentropy(label_smoothing=0.1, pad_id=-1),
@@ -81,7 +98,9 @@ def main(argv=None):
         run.fit(model, batches, epochs=args.epochs, **best)
 
         head = export.TokenClassification(names)
-        export.export_onnx(model, run.path / "onnx", tokenizer, head=head, max_source_length=2048)
+        longest = 512 if args.pretrained else 2048  # a BERT has learned positions
+        options = dict(head=head, max_source_length=longest)
+        export.export_onnx(model, run.path / "onnx", tokenizer, **options)
         predictor, score, baseline, shown = Predictor(run.path / "onnx"), {}, {}, []
         both = [], []
         for language, test in sets["test"].items():

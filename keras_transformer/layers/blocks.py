@@ -264,8 +264,9 @@ class EncoderBlock(_Block):
 class DecoderBlock(_Block):
     """Masked self-attention, attention to the encoder, feed-forward (section 3.1, "Decoder").
 
-    Each of the three is wrapped as LayerNorm(x + Dropout(Sublayer(x))). Self-attention is causal:
-    position i attends to positions up to i only.
+    Each of the three is wrapped as LayerNorm(x + Dropout(Sublayer(x))). Self-attention is causal by
+    default: position i attends to positions up to i only. Without the causal mask all positions
+    attend to each other, as the object queries of DETR do (arXiv 2005.12872).
 
     Weights: the weights of `EncoderBlock`, and `cross_attention/...`, `cross_attention_norm/...`.
     It takes the arguments and raises the errors of `EncoderBlock`.
@@ -277,6 +278,7 @@ class DecoderBlock(_Block):
             mask on `inputs` count beside it.
         memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. A Keras mask on `memory`
             counts beside it.
+        use_causal_mask: whether position i attends to positions up to i only. Defaults to `True`.
         training: whether to apply dropout.
         return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
 
@@ -306,11 +308,14 @@ class DecoderBlock(_Block):
         memory: Tensor,
         attention_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        use_causal_mask: bool = True,
         training: bool | None = None,  # Keras passes it on to the sublayers
         return_attention_scores: bool = False,
     ) -> Any:
         norm = self.self_attention_norm
-        x, scores = self._call_self_attention(self._before(norm, inputs), attention_mask)
+        x, scores = self._call_self_attention(
+            self._before(norm, inputs), attention_mask, use_causal_mask
+        )
         inputs = self._after(norm, inputs, x)
 
         norm = self.cross_attention_norm
@@ -361,10 +366,14 @@ class DecoderBlock(_Block):
         return (x, cache, weights) if return_attention_scores else (x, cache)
 
     def _call_self_attention(
-        self, x: Tensor, attention_mask: Tensor | None
+        self, x: Tensor, attention_mask: Tensor | None, use_causal_mask: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns outputs and attention weights. `RecurrentDecoderBlock` overrides this."""
         x, weights = self.self_attention(
-            x, x, attention_mask=attention_mask, use_causal_mask=True, return_attention_scores=True
+            x,
+            x,
+            attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
+            return_attention_scores=True,
         )
         return x, {"self": weights}

@@ -128,6 +128,7 @@ class RecurrentDecoderBlock(DecoderBlock):
 
     Weights: the weights of `DecoderBlock`, with the three of `SSRU` below `self_attention/`.
     Otherwise it is used like `DecoderBlock`, with an `attention_mask` of shape (B, T).
+    `use_causal_mask=False` raises `ValueError`.
 
     Example:
 
@@ -144,6 +145,11 @@ class RecurrentDecoderBlock(DecoderBlock):
         return unit
 
     def _call_self_attention(
-        self, x: Tensor, attention_mask: Tensor | None
+        self, x: Tensor, attention_mask: Tensor | None, use_causal_mask: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        if not use_causal_mask:
+            raise ValueError(
+                "An SSRU reads positions from left to right, so use_causal_mask=False is not "
+                "possible. Use DecoderBlock."
+            )
         return self.self_attention(x, attention_mask=attention_mask), {}

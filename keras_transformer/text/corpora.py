@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from keras_transformer.special_ids import UNKNOWN_ID
+from keras_transformer.special_ids import BEGIN_ID, UNKNOWN_ID
 from keras_transformer.types import StrPath
 
 if TYPE_CHECKING:  # tokenizers import this module
@@ -141,7 +141,8 @@ def encode_words(tokenizer: "AnyTokenizer", words: Iterable[str]) -> tuple[list[
 
     Returns:
         ids: list of int, the pieces of all words in order, without end token. A word without
-            pieces (an empty one) has the unknown id.
+            pieces (an empty one) has the unknown id. The begin token that the tokenizer of a BERT
+            puts in front of each text stands in front of the first word only.
         first: list of int, for each word the index of its first piece in `ids`. The word's tag
             belongs to this piece.
 
@@ -162,6 +163,8 @@ def join_words(pieces: Iterable[list[int]]) -> tuple[list[int], list[int]]:
     """Joins the ids of words to a sentence; returns what `encode_words` returns."""
     ids, first = [], []
     for word in pieces:
+        if word[:1] == [BEGIN_ID]:
+            ids, word = ids or [BEGIN_ID], word[1:]
         first.append(len(ids))
         ids += word or [UNKNOWN_ID]
     return ids, first

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import bergamot_model, scripts
+from support.sets.chorales import made_chorales, notes
 from support.sets.pictures import made_pictures
 from support.sets.series import made_series
 from support.sets.sound import log_bands
@@ -17,7 +18,7 @@ from support.sets.trees import from_brackets, read_trees, tagged_words
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Generator, Predictor, Transcriber, Translator
-from keras_transformer.importers import bergamot
+from keras_transformer.importers import bergamot, bert, pieces
 
 
 class Task(NamedTuple):
@@ -48,6 +49,7 @@ TASKS = {
     "control": Task(
         "--limit 12 --windows 64 --games 1", ("returns",), {"data": "CartPole", "games": 1}
     ),
+    "detect": Task("--limit 60", ("boxes",), {"data": "scenes of drawn shapes"}),
     "entities": Task("--limit 60", ("errors",), {"data": "sentences of a small grammar"}),
     "forecast": Task(
         "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
@@ -58,6 +60,7 @@ TASKS = {
     "images": Task("--limit 20 --layers 1", ("confusion", "attention"), {"data": "made"}),
     "intents": Task("--limit 60", ("slots",), {"data": "requests of a small grammar"}),
     "language_model": Task("--limit 500", ("learning",), {}),
+    "music": Task("--limit 4 --melodies 1", ("piano_roll",), {"data": "made chorales"}),
     "parse": Task("--limit 40 --beam-width 2", (), {}),
     "similarity": Task(
         "--limit 60 --vocab-size 300 --num-layers 1 --d-model 16",
@@ -74,6 +77,8 @@ TASKS = {
     "why_self_attention": Task("--rows 64 --longest 64", ("why_self_attention",), {}),
 }
 
+NEEDS = {"control": "gymnasium", "music": "mido"}
+
 
 def load(name):
     """A script as a module, with short constants."""
@@ -82,6 +87,10 @@ def load(name):
         script.UPDATES, script.SMALL = 2, {**script.SMALL, "num_layers": 1}
     if name == "why_self_attention":
         script.LENGTH, script.LAYERS, script.DISTANCES = 32, 1, [0, 1, 31]
+    if name in ("detect", "music"):
+        script.UPDATES = 3
+    if name == "detect":
+        script.CHOOSE = script.MEASURE = 20
     return script
 
 
@@ -95,8 +104,8 @@ def finished(tmp_path_factory):
 
     @functools.cache
     def run(name):
-        if name == "control":
-            pytest.importorskip("gymnasium")
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name])
         folder = tmp_path_factory.mktemp(name)
         options = [*TASKS[name].arguments.split(), "--epochs", "1", "--output", str(folder)]
         load(name).main(options)
@@ -186,6 +195,29 @@ def test_a_language_model_continues_a_prompt(finished):
 
 
 @pytest.mark.full
+def test_a_melody_is_kept_when_it_is_harmonized(finished):
+    folder = finished("music")
+    mido = pytest.importorskip("mido")
+    track = mido.MidiFile(folder / "harmonized-0.mid").tracks[1]
+    found = [message.note for message in track if message.type == "note_on"]
+    melody = made_chorales()["test"][0][:, 0]
+    assert track.name == "soprano"
+    assert found == [pitch for pitch, *_ in notes(melody)]
+    assert 0 <= read_report(folder)["others"]["harmonized melodies"]["notes of the chorale"] <= 1
+
+
+@pytest.mark.full
+def test_object_queries_become_classes_and_boxes(finished):
+    pixels = np.zeros((1, 64, 64, 1), "float32")
+    (result,) = Predictor(finished("detect") / "onnx").predict(pixels)
+    (found,) = result.arrays.values()
+    assert found.shape == (16, 5 + 1 + 4) and (found[:, -4:] > 0).all()
+    assert (found[:, -4:] < 1).all()
+    report = read_report(finished("detect"))
+    assert {"convolutions, mean average precision at 0.5"} == report["baseline"].keys()
+
+
+@pytest.mark.full
 def test_trees_are_well_formed_after_one_epoch(finished):
     report = read_report(finished("parse"))
     assert report["score"]["well-formed"] == report["score"]["well-formed, as many words"] == 1
@@ -232,6 +264,27 @@ def test_summaries_start_from_a_published_translator(tmp_path, monkeypatch):
     moved = [np.abs(a - b).max() for a, b in zip(trained, published, strict=True)]
     assert max(moved) < 0.02  # one update at 0.0002 at most
     assert (tmp_path / "out" / "summarise.png").exists()  # a decoder without self-attention, too
+
+
+@pytest.mark.full
+def test_entities_start_from_a_bert(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    letters = [start + letter for start in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz&"]
+    ids = {piece: id for id, piece in enumerate([*bert.SPECIAL, *letters])}
+    config = pieces.word_pieces(tmp_path, ids)
+    tokenizer = pieces.renumbered_json(config, np.arange(len(ids)), "[CLS]")
+    encoder = kt.TransformerEncoder(
+        len(ids), 1, 16, 2, 32, positions=kt.LearnedPositionEncoding(512), embedding_norm=True
+    )
+    script = load("entities")
+    monkeypatch.setattr(script.kt.importers.bert, "load", lambda folder: (encoder, tokenizer))
+    folder = tmp_path / "out"
+    options = ["--limit", "40", "--epochs", "1", "--output", str(folder)]
+    script.main([*options, "--pretrained", str(tmp_path)])
+    (result,) = Predictor(folder / "onnx").predict([["Anna", "&", "Co"]])
+    assert result.error is None and len(result.tags) == 3
+    report = read_report(folder)
+    assert report["parameters"] == encoder.count_params() + 17 * 7  # a new head for seven tags
 
 
 @pytest.mark.full

@@ -139,6 +139,18 @@ def test_the_decoder_never_sees_the_future():
 
 
 @pytest.mark.numeric
+def test_a_decoder_without_the_causal_mask_sees_all_positions():
+    block, (x, memory) = made(DecoderBlock), inputs_of(DecoderBlock)
+    causal = np.broadcast_to(reference.causal_mask(T), (B, T, T))
+    found = block(x, memory, attention_mask=causal, use_causal_mask=False)
+    assert_close(found, numpy64(block(x, memory)), 1e-6)
+    before = numpy64(block(x, memory, use_causal_mask=False))
+    x[:, 3:] += 1.0
+    after = numpy64(block(x, memory, use_causal_mask=False))
+    assert np.abs(after - before).max(axis=2).min() > 1e-4
+
+
+@pytest.mark.numeric
 @pytest.mark.parametrize("norm_first", [False, True])
 @sides
 def test_the_keras_mask_is_the_explicit_mask(side, norm_first):

@@ -135,6 +135,8 @@ def test_the_block_has_a_unit_in_the_place_of_self_attention():
     paths = [path for path in weights_of(block) if path.startswith("self_attention/")]
     names = ("input/kernel", "forget/kernel", "forget/bias")
     assert paths == [f"self_attention/{name}" for name in names]
+    with pytest.raises(ValueError, match="from left to right"):
+        block(x, memory, use_causal_mask=False)
 
 
 def test_the_model_says_in_its_configuration_what_its_decoder_is():

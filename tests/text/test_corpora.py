@@ -85,5 +85,7 @@ def test_a_word_without_pieces_has_the_unknown_id(tokenizer):
     assert ids[first[1]] == UNKNOWN_ID and first[2] == first[1] + 1
     assert encode_words(tokenizer, []) == ([], [])
     assert join_words([[5, 6], [], [7]]) == ([5, 6, UNKNOWN_ID, 7], [0, 2, 3])
+    # The tokenizer of a BERT begins each text with the begin token; a sentence has one.
+    assert join_words([[2, 5, 6], [2], [2, 7]]) == ([2, 5, 6, UNKNOWN_ID, 7], [1, 3, 4])
     with pytest.raises(TypeError, match="`words` must be an iterable of strings, got one str"):
         encode_words(tokenizer, "a man")

@@ -9,15 +9,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.full]
 ROOT = pathlib.Path(__file__).parents[2]
 # What each page says, and what makes it run in seconds.
 SMALLER = {
-    "answer": {"calendar_questions(10000)": "calendar_questions(20)", "epochs=2": "epochs=1"},
+    "answer": {
+        "calendar_questions(10000)": "calendar_questions(20, limit=40)",
+        "epochs=2": "epochs=1",
+    },
     "classify": {"made_opinions()": "made_opinions(100)", "epochs=8": "epochs=1"},
+    "classify_series": {"made_gestures()": "made_gestures(12)", "epochs=30": "epochs=1"},
+    "detect": {"epoch=800": "epoch=2"},
     "forecast": {"14 * 24, 48": "2 * 24, 24", "made_series()": "made_series(20)"},
     "images": {"made_pictures()": "made_pictures(60)", "epochs=10": "epochs=1"},
     "language_model": {"made_trees()": "made_trees(100)", "epochs=12": "epochs=1"},
+    "music": {"epoch=400": "epoch=2"},
     "parse": {"made_trees()": "made_trees(60)", "epochs=12": "epochs=1", "width=4": "width=2"},
     "similarity": {"count=8000": "limit=60", "epochs=8": "epochs=1"},
     "speech": {"3000, shortest": "8, shortest", "range(3)": "range(1)", "epochs=8": "epochs=1"},
-    "summarise": {"(3000)": "(40)", "num_layers=2": "num_layers=1", "epochs=12": "epochs=1"},
+    "summarise": {
+        "(3000)": "(40, limit=40)",
+        "num_layers=2": "num_layers=1",
+        "epochs=12": "epochs=1",
+    },
     "tag": {"made_trees()": "made_trees(60)", "epochs=10": "epochs=1"},
     "why_self_attention": {},
 }

@@ -1,0 +1,148 @@
+"""Object detection: which items are in a scene, and where.
+
+    python examples/detect.py                 # scenes of drawn shapes
+    python examples/detect.py --data DIR      # scenes of Fashion-MNIST, DIR/images
+
+A small DETR (Carion et al. 2020, arXiv 2005.12872). Convolutions make a vector for each patch of
+the scene, and an encoder reads them. Object queries attend to them and to each other in a decoder,
+and each predicts one object or nothing. While training, the Hungarian algorithm matches queries to
+objects. The baseline has the same convolutions and predicts an object for each patch. Needs SciPy.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+
+import keras
+import numpy as np
+from keras import layers, ops
+from support.plots import plot_boxes
+from support.recipes import learning_rate
+from support.scores.detections import detections, mean_average_precision
+from support.set_loss import SetLoss, cheapest_match, match_by_cell
+from support.sets import scenes
+from support.sets.pictures import fashion_mnist, made_pictures
+from support.task_run import TaskRun, make_parser, parse
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export.runtime import Predictor
+
+UPDATES = 100  # an epoch
+QUERIES, GRID = 4, 8  # queries and cells in a row of their grids
+CHOOSE, MEASURE = 500, 1000  # scenes to choose by and to measure on
+# Size of the vectors, blocks of encoder and decoder, scenes of a batch.
+SMALL, LARGE = (64, 1, 2, 16), (96, 2, 2, 32)
+
+
+def predictions(classes, side):
+    """A function from vectors (B, side^2, D) to logits of classes and a box, (B, side^2, C + 5).
+
+    A box is predicted by its difference from a cell of the grid: each vector has a region.
+    """
+    y, x = (np.mgrid[:side, :side].reshape(2, -1) + 0.5) / side
+    cells = np.stack([x, y, np.full(side**2, 0.3), np.full(side**2, 0.3)], axis=1)
+    cells = np.log(cells / (1 - cells)).astype("float32")  # the inverse of the sigmoid
+    norm, hidden = layers.LayerNormalization(), layers.Dense(64, "relu")
+    logits, shift = layers.Dense(classes + 1), layers.Dense(4, kernel_initializer="zeros")
+
+    def predict(x):
+        x = norm(x)
+        return ops.concatenate([logits(x), ops.sigmoid(shift(hidden(x)) + cells)], axis=-1)
+
+    return predict
+
+
+def patches(d_model):
+    """Scenes (B, 64, 64, 1), and a vector for each 8 x 8 pixels: (B, 64, D)."""
+    pixels = x = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
+    for part, strides in ((4, 2), (2, 2), (1, 2), (1, 1), (1, 1)):
+        x = layers.Conv2D(d_model // part, 3, strides, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    return pixels, layers.Reshape((GRID**2, d_model))(x)
+
+
+def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
+    """Two models of scenes (B, 64, 64, 1) with the same layers: one to train, one to use.
+
+    The first returns predictions of each decoder block (B, L, Q, C + 5), the second the last ones.
+    """
+    options = dict(num_heads=4, d_ff=2 * d_model, dropout=0.0, norm_first=True)
+    pixels, x = patches(d_model)
+    x = kt.LearnedPositionEncoding(GRID**2)(x)
+    for _ in range(encoder_blocks):
+        x = kt.EncoderBlock(**options)(x)
+    memory = layers.LayerNormalization()(x)
+    # A query starts as a learned vector plus the mean of the four patches in its region.
+    x = layers.AveragePooling2D(2)(layers.Reshape((GRID, GRID, d_model))(memory))
+    queries = kt.LearnedPositionEncoding(QUERIES**2)(layers.Reshape((QUERIES**2, d_model))(x))
+    predict, found = predictions(classes, QUERIES), []
+    for _ in range(decoder_blocks):
+        queries = kt.DecoderBlock(**options)(queries, memory, use_causal_mask=False)
+        found.append(predict(queries))
+    return keras.Model(pixels, ops.stack(found, axis=1)), keras.Model(pixels, found[-1])
+
+
+def make_baseline(classes, d_model):
+    """Scenes (B, 64, 64, 1) to the predictions of 8 x 8 cells, (B, 64, C + 5)."""
+    pixels, x = patches(d_model)
+    return keras.Model(pixels, predictions(classes, GRID)(x))
+
+
+def train(args, run, model, match, items, size):
+    updates = args.epochs * UPDATES
+    rate = learning_rate(peak=1e-3, warmup_steps=updates // 20 + 1, anneal=True, updates=updates)
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=1e-4, global_clipnorm=1.0)
+    model.compile(optimizer, loss=SetLoss(match), jit_compile=False)  # SciPy is not for XLA
+    valid = scenes.draw_scenes(items["valid"], CHOOSE, np.random.default_rng(1))
+    options = dict(epochs=args.epochs, steps_per_epoch=UPDATES, shuffle=False, best="val_loss")
+    batches = scenes.batches(items["train"], size, args.seed)
+    run.fit(model, batches, validation_data=tuple(valid), validation_batch_size=size, **options)
+
+
+def find(folder, pixels, overlap=None):
+    """The detections of ONNX Runtime in each scene."""
+    results = Predictor(folder).predict(pixels)
+    return [detections(next(iter(one.arrays.values())), overlap=overlap) for one in results]
+
+
+def main(argv=None):
+    args = parse(make_parser("detect", __doc__, epochs=None), argv)
+    args.epochs = args.epochs or (30 if args.data else 8)
+    *sizes, batch = LARGE if args.data else SMALL
+    with TaskRun(args) as run:
+        if args.data:
+            sets, darkest = fashion_mnist(args.data / "images", args.limit), 0.1
+        else:
+            sets, darkest = made_pictures(limit=args.limit), 0.5  # they are in noise
+        parts = {"train": sets.train, "valid": sets.valid, "test": sets.test}
+        items = {name: scenes.make_items(*part, darkest) for name, part in parts.items()}
+        baseline = make_baseline(len(sets.labels), sizes[0])
+        train(args, run, baseline, match_by_cell, items, batch)
+        trained, model = make_detr(len(sets.labels), *sizes)
+        train(args, run, trained, cheapest_match, items, batch)
+        export.export_onnx(baseline, run.path / "baseline")
+        export.export_onnx(model, run.path / "onnx")
+
+        # From here on ONNX Runtime answers.
+        name, scores = "mean average precision at 0.5", {}
+        for part, count, seed in (("valid", CHOOSE, 1), ("test", MEASURE, 2)):
+            pixels, objects = scenes.draw_scenes(items[part], count, np.random.default_rng(seed))
+            found = find(run.path / "onnx", pixels)
+            others = find(run.path / "baseline", pixels, overlap=0.5)
+            scores[part] = [mean_average_precision(some, objects) for some in (found, others)]
+        shown = [[one for one in some if one.score >= 0.5] for some in found[:8]]
+        run.draw("boxes.png", plot_boxes(pixels[:8], shown, objects[:8], sets.labels))
+        run.write_score(
+            model,
+            {name: scores["test"][0]},
+            {"validation": {name: scores["valid"][0], "convolutions": scores["valid"][1]}},
+            data="scenes of Fashion-MNIST" if args.data else "scenes of drawn shapes",
+            baseline={f"convolutions, {name}": scores["test"][1]},
+        )
+        for one in shown[0]:
+            print(f"  {sets.labels[one.label]} ({one.score:.0%}) at {np.rint(64 * one.box)}")
+
+
+if __name__ == "__main__":
+    main()
