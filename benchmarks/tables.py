@@ -205,7 +205,6 @@ TABLES = {
     "archive-speed": lambda: measured_by_machine("archive", "speed", archive_rows.speed_table),
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
-    "fuzz-faults": lambda: measured("fuzz_faults", fuzz_rows.outcomes),
     "fuzz-models": lambda: measured("fuzz_models", fuzz_rows.outcomes),
     "fuzz-refusals": lambda: fuzz_rows.refusals(read("fuzz_models")),
     "fuzz-protocols": lambda: measured("fuzz_protocols", fuzz_rows.outcomes),
@@ -228,9 +227,7 @@ TABLES = {
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
     "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),
-    "whisper-long": lambda: whisper_rows.long(read("whisper")),
     "whisper-speed": lambda: measured("whisper", whisper_rows.speed),
-    "whisper-texts": lambda: whisper_rows.texts(read("whisper")),
     "web": lambda: measured("web", browser.table),
 }
 

@@ -97,7 +97,7 @@ def main(argv=None):
         best = dict(validation_data=measured, best="val_accuracy")
         run.fit(model, batches, epochs=args.epochs, **best)
 
-        head = export.TokenClassification(names)
+        head = export.TokenClassification(names, bio=True)
         longest = 512 if args.pretrained else 2048  # a BERT has learned positions
         options = dict(head=head, max_source_length=longest)
         export.export_onnx(model, run.path / "onnx", tokenizer, **options)
