@@ -205,6 +205,7 @@ TABLES = {
     "archive-speed": lambda: measured_by_machine("archive", "speed", archive_rows.speed_table),
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
+    "fuzz-faults": lambda: measured("fuzz_faults", fuzz_rows.outcomes),
     "fuzz-models": lambda: measured("fuzz_models", fuzz_rows.outcomes),
     "fuzz-refusals": lambda: fuzz_rows.refusals(read("fuzz_models")),
     "fuzz-protocols": lambda: measured("fuzz_protocols", fuzz_rows.outcomes),

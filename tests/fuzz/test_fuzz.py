@@ -78,3 +78,11 @@ def test_damaged_files_and_requests_are_refused_or_answered(script, said):
     done = subprocess.run([*command, "--count", "1500"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert said in done.stdout
+
+
+@pytest.mark.full
+def test_kills_and_full_disks_leave_files_whole():
+    command = [sys.executable, str(FUZZER.with_name("faults.py")), "--only", "tokenizer"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "tokenizer, kill {'whole': 4}" in done.stdout

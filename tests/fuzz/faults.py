@@ -1,0 +1,281 @@
+"""Kills and full disks at every change of files: the old ones stay whole, or the new ones are.
+
+    python tests/fuzz/faults.py --out faults.json
+
+A task first runs to its end and counts its changes below its folder: files opened for writing,
+moves, new and removed folders. Then it runs again for each change. A run is killed before its k-th
+change, or all changes from the k-th on fail for want of space. On Linux, as root, the disk is also
+really full: a file system in memory has sizes from nothing to all that the task needs.
+
+After a kill the earlier files are whole, or the new ones, and the same task then runs to its end.
+After a full disk there is also a clear error, and nothing is left behind. Each case is a forked
+process.
+"""
+
+import argparse
+import collections
+import contextlib
+import errno
+import functools
+import json
+import multiprocessing
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+if __name__ == "__main__":
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
+    os.environ.update(dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1"))
+    root = pathlib.Path(__file__).parents[2]
+    sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
+
+import common  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+import keras_transformer as kt  # noqa: E402
+from keras_transformer.export import ExportError, export_onnx  # noqa: E402
+from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
+from keras_transformer.training.checkpoints import read_if_whole  # noqa: E402
+
+# Audit events that change files, beside "open". A full disk can still remove.
+REMOVES = ("os.remove", "os.rmdir")
+CHANGES = ("os.rename", "os.mkdir", "os.link", "os.symlink", "os.truncate", *REMOVES)
+OUTCOMES = ("whole", "not resumed", "damaged", "unclear error", "left behind")
+SIZES = 12  # of the file system in memory
+
+
+class Export:
+    """An export over an earlier one, which is whole before and after."""
+
+    def __init__(self):
+        self.version = 0
+
+    def run(self, folder):
+        keras.utils.set_random_seed(self.version)
+        model = kt.Transformer(23, num_layers=1, d_model=16, num_heads=2, d_ff=8)
+        search = kt.GreedySearch()
+        export_onnx(model, folder / "out", search=search, max_length=5, verbose=False)
+
+    def check(self, folder):
+        read_artefact(folder / "out")
+        return sorted(path.name for path in folder.iterdir()) == ["out"]
+
+
+class Tokenizer:
+    """A tokenizer that is saved over an earlier one."""
+
+    def __init__(self):
+        self.version = 0
+
+    def run(self, folder):
+        lines = [f"a line of words {i + self.version}" for i in range(40)]
+        kt.Tokenizer.train(lines, 300, hard_vocab_limit=False).save(folder / "t.model")
+
+    def check(self, folder):
+        kt.Tokenizer.load(folder / "t.model")
+        return sorted(path.name for path in folder.iterdir()) == ["t.model"]
+
+
+class Training:
+    """Two epochs with a checkpoint after every second update. They go on after a kill."""
+
+    def __init__(self):
+        self.version = 0
+        self.expected = None
+
+    def run(self, folder):
+        keras.utils.set_random_seed(5)
+        x = keras.Input((3,))
+        model = keras.Model(x, keras.layers.Dense(2)(x))
+        model.compile("adam", "mse")
+        batches = np.random.default_rng(0).normal(size=(2, 20, 5)).astype("float32")
+        saved = kt.TrainingCheckpoint(folder / "state", every=2)
+        inputs, targets = batches[0, :, :3], batches[1, :, :2]
+        fit = {"epochs": 2, "batch_size": 4, "shuffle": False, "verbose": 0}
+        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+            model.fit(inputs, targets, callbacks=[saved], **fit)
+        np.save(folder / "weights.npy", np.concatenate([w.ravel() for w in model.get_weights()]))
+
+    def check(self, folder):
+        if (folder / "weights.npy").exists():
+            found = np.load(folder / "weights.npy")
+            if self.expected is None:
+                self.expected = found
+            np.testing.assert_array_equal(found, self.expected)
+        whole = [read_if_whole(path) is not None for path in folder.glob("state/*.npz")]
+        assert all(whole), whole
+        return True
+
+
+TASKS = {"export": Export, "tokenizer": Tokenizer, "training": Training}
+
+
+def changes(folder, act):
+    """Calls `act(number, event)` before each change below a folder, from now on."""
+    root, number = os.fspath(folder), 0
+
+    def hook(event, arguments):
+        nonlocal number
+        path = arguments[0] if arguments else None
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path).startswith(root):
+            return
+        flags = arguments[2] if event == "open" else 0
+        if event in CHANGES or (event == "open" and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+            number += 1
+            act(number, event)
+
+    sys.addaudithook(hook)
+
+
+def run(task, folder, act=None):
+    """Runs a task in a forked process; returns its exit status and its error."""
+
+    def work(pipe):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        count = 0
+
+        def counted(number, event):
+            nonlocal count
+            count = number
+            if act is not None:
+                act(number, event)
+
+        changes(folder, counted)
+        try:
+            task.run(folder)
+            pipe.send((count, "", ""))
+        except BaseException as error:
+            clear = isinstance(error, OSError | ValueError | ExportError)
+            pipe.send((count, "clear" if clear else "unclear", f"{type(error).__name__}: {error}"))
+        os._exit(0)
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=work, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        found = receiver.recv()
+    except EOFError:
+        found = (0, "killed", "")
+    process.join()
+    return found
+
+
+def judge(task, folder, kind, error):
+    """The outcome of a case."""
+    if kind == "full" and error[1] == "unclear":
+        return "unclear error"
+    outcome = inspect(task, folder)
+    if outcome == "damaged" or (kind == "full" and outcome != "whole"):
+        return outcome
+    if run(task, folder)[1]:
+        return "not resumed"
+    return "damaged" if inspect(task, folder) == "damaged" else "whole"
+
+
+def inspect(task, folder):
+    """Whether the files of a task are whole, and alone."""
+    try:
+        return "whole" if task.check(folder) else "left behind"
+    except Exception:
+        return "damaged"
+
+
+def killed(number, event, at):
+    if number == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def full(number, event, at):
+    if number >= at and event not in REMOVES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextlib.contextmanager
+def small_disk(folder, size):
+    """A file system of `size` bytes at a folder; yields `False` where it cannot be had."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+    done = os.geteuid() == 0 and not subprocess.run(command, capture_output=True).returncode
+    try:
+        yield done
+    finally:
+        if done:
+            subprocess.run(["umount", folder], check=True)
+
+
+def cases(name, folder, every):
+    """Yields the kind, the number and the outcome of each case of a task."""
+    task = TASKS[name]()
+
+    def fresh():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        if name != "training":  # an earlier file
+            _, told, error = run(task, folder)
+            assert not told, error
+
+    fresh()
+    task.version = 1
+    total, told, error = run(task, folder)
+    assert not told, error
+    task.check(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    for kind, act in (("kill", killed), ("full", full)):
+        for at in range(1, total + 1, every):
+            task.version = 0
+            fresh()
+            task.version = 1
+            found = run(task, folder, functools.partial(act, at=at))
+            yield kind, at, judge(task, folder, kind, found), found[2]
+    for part in range(1, SIZES + 1, every):
+        shutil.rmtree(folder)
+        folder.mkdir()
+        room = 4096 * (8 + round(part / SIZES * 2.2 * size / 4096))
+        with small_disk(folder, room) as there:
+            if not there:
+                return
+            task.version = 0
+            earlier = name == "training" or run(task, folder)[1:]
+            task.version = 1
+            found = run(task, folder)
+            if found[1] == "unclear":
+                outcome = "unclear error"
+            elif found[1] and name != "training" and earlier[0]:  # no room for either
+                outcome = "left behind" if any(folder.iterdir()) else "whole"
+            else:
+                outcome = inspect(task, folder)
+            yield "small disk", part, outcome, found[2]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=TASKS, help="one task")
+    parser.add_argument("--every", type=int, default=1, help="of n changes one; default all")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON: the table, and what is wrong")
+    given = parser.parse_args()
+    rows, wrong = {}, []
+    for name in [given.only] if given.only else TASKS:
+        with tempfile.TemporaryDirectory() as scratch:
+            for kind, at, outcome, told in cases(name, pathlib.Path(scratch) / "work", given.every):
+                rows.setdefault(f"{name}, {kind}", collections.Counter())[outcome] += 1
+                if outcome != "whole":
+                    wrong.append({"task": name, "fault": kind, "at": at, "outcome": outcome})
+                    print(json.dumps({**wrong[-1], "told": told}), flush=True)
+        for row, count in rows.items():
+            print(row, dict(count), flush=True)
+    if given.out:
+        table = {row: {name: count[name] for name in OUTCOMES} for row, count in rows.items()}
+        head = common.head(argparse.Namespace(threads=1))
+        common.write({**head, "rows": table, "wrong": wrong}, given.out)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
