@@ -1,4 +1,4 @@
-"""Pictures from nothing: a decoder writes them pixel by pixel, for the class that you name.
+"""Image generation: a decoder writes a picture of a given class pixel by pixel.
 
     python examples/generate_images.py               # drawn shapes: no files
     python examples/generate_images.py --data DIR    # Fashion-MNIST in DIR/images

@@ -184,7 +184,7 @@ def inspect(task, folder):
     """Whether the files of a task are whole, and alone."""
     try:
         return "whole" if task.check(folder) else "left behind"
-    except Exception:
+    except Exception:  # whatever the reader raises, the file is not whole
         return "damaged"
 
 

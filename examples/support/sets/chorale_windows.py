@@ -76,5 +76,5 @@ def all_notes(chorales, window):
 
 
 def _with_begin(ids):
-    """What the model reads to predict ids (N, T): the begin token, then all but the last."""
+    """The decoder inputs of targets (N, T): the begin token, then all but the last target."""
     return np.insert(ids[:, :-1], 0, BEGIN_ID, axis=1)
