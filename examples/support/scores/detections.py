@@ -61,8 +61,8 @@ def average_precisions(found, objects, overlap=0.5):
     """The average precision of each class: the area below precision over recall.
 
     Detections of all scenes are sorted by score. A detection is right if its box overlaps that of
-    an object of its class, and no earlier detection has taken this object. The precision at a recall is the greatest at
-    this recall or a higher one (PASCAL VOC from 2010 on).
+    an object of its class, and no earlier detection has taken this object. The
+    precision at a recall is the greatest at this recall or a higher one (PASCAL VOC from 2010 on).
 
     Args:
         found: list of N lists of `Detection`.
