@@ -32,7 +32,7 @@ def site(folder, package, artefact, attention=None):
 
     `attention` is the folder of another, with the attention of the first.
     """
-    for name in ("index.html", "page", "service_worker.js", "src", "vendor"):
+    for name in ("index.html", "page", "service_worker.js", "src", "transcribe.html", "vendor"):
         os.symlink(package / name, folder / name)
     os.symlink(artefact, folder / "model")
     model = {"name": "Tiny", "url": "model", "source": "en", "target": "de"}
