@@ -26,6 +26,25 @@ def speed(report):
     return workers.table([*heads, "peak MB", "faster-whisper", "ratio"], rows)
 
 
+def texts(report):
+    """A row for each set and beam width: equal texts, error rates, differences of times."""
+    rows = []
+    for row in report["texts"]:
+        ours, theirs = row["word error rate"]
+        words = f"{row['words within 0.1 s']} of {row['words']}" if row["words"] else None
+        times = row["largest difference of segment times"]
+        equal = f"{row['equal texts']} of {row['sounds']}"
+        rows.append([row["set"], row["beam width"], equal, ours, theirs, times, words])
+    heads = ["sounds", "beam", "equal texts", "word error rate", "faster-whisper"]
+    return workers.table([*heads, "largest gap of segments, s", "words within 0.1 s"], rows)
+
+
+def long(report):
+    """A row for each length of a recording."""
+    rows = [[row["minutes"], row["times real time"], row["peak MB"]] for row in report["long"]]
+    return workers.table(["minutes", "times real time", "peak MB"], rows)
+
+
 def fine_tuning(report):
     """A row for each model and split."""
     rows = [

@@ -6,7 +6,7 @@
 The decoder alone. The tokens are the notes of soprano, alto, tenor and bass in each sixteenth, one
 after the other. While it writes, a constraint keeps this order and sets the soprano to the melody.
 Several samples are drawn; the best is the one in which the model expects all four voices most.
-Writes MIDI files and a piano roll. Needs mido.
+Writes MIDI files, their sound where FluidSynth is installed, and a piano roll. Needs mido.
 """
 
 import os
@@ -122,6 +122,7 @@ def main(argv=None):
         same = np.mean([a[:, 1:] == b[:, 1:] for a, b in zip(written, given, strict=True)])
         for number, one in enumerate(written):
             sets.write_midi(run.path / f"harmonized-{number}.mid", one)
+            sets.render_midi(run.path / f"harmonized-{number}.mid")
         titles = "the chorale", "its melody, harmonized"
         run.draw("piano_roll.png", plot_piano_rolls([given[0], written[0]], titles))
         run.write_score(

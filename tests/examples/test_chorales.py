@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import shutil
+import wave
 
 import numpy as np
 import pytest
@@ -113,6 +115,20 @@ def test_midi_files_hold_the_notes(tmp_path):
     ]
     assert found[2] == [("note_on", 64, 0), ("note_off", 64, 1)]
     assert file.length == pytest.approx(0.75)
+
+
+def test_midi_files_become_sound_where_fluidsynth_is_installed(tmp_path, monkeypatch):
+    pytest.importorskip("mido")
+    chorales.write_midi(tmp_path / "one.mid", CHORALE[:3], beats_a_minute=60)
+    sound = chorales.render_midi(tmp_path / "one.mid")
+    if sound is None:
+        assert shutil.which("fluidsynth") is None or not chorales.SOUND_FONT.exists()
+    else:
+        with wave.open(str(sound)) as file:
+            samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+            assert file.getnframes() / file.getframerate() > 0.75 and np.abs(samples).max() > 500
+    monkeypatch.setattr(chorales, "SOUND_FONT", tmp_path / "missing.sf2")
+    assert chorales.render_midi(tmp_path / "one.mid") is None
 
 
 def test_a_piano_roll_has_a_bar_for_each_note():

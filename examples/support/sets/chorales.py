@@ -8,6 +8,8 @@ Shapes: S sixteenths, N chorales.
 
 import gzip
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -262,3 +264,28 @@ def write_midi(path, chorale, beats_a_minute=72, program=19):
                 events.append(mido.Message(kind, **options))
         file.tracks.append(mido.MidiTrack(events))
     file.save(path)
+
+
+SOUND_FONT = Path("/usr/share/sounds/sf2/default-GM.sf2")  # Debian: fluid-soundfont-gm
+
+
+def render_midi(path):
+    """Plays a MIDI file into a WAV file of the same name, with FluidSynth.
+
+    Args:
+        path: path of the MIDI file.
+
+    Returns:
+        Path of the WAV file; `None`, and no file, where FluidSynth or its sounds are not installed
+        (Debian's packages fluidsynth and fluid-soundfont-gm).
+
+    Raises:
+        subprocess.CalledProcessError: FluidSynth failed.
+    """
+    path = Path(path)
+    if shutil.which("fluidsynth") is None or not SOUND_FONT.exists():
+        return None
+    sound = path.with_suffix(".wav")
+    command = ["fluidsynth", "-ni", "-q", "-r", "22050", "-F", sound, SOUND_FONT, path]
+    subprocess.run(command, check=True, capture_output=True)
+    return sound
