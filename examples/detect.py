@@ -29,19 +29,20 @@ from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
 UPDATES = 100  # an epoch
-QUERIES, GRID = 4, 8  # queries and cells in a row of their grids
+GRID = 8  # patches in a row; each has one query
 CHOOSE, MEASURE = 500, 1000  # scenes to choose by and to measure on
 # Size of the vectors, blocks of encoder and decoder, scenes of a batch.
 SMALL, LARGE = (64, 1, 2, 16), (96, 2, 2, 32)
 
 
-def predictions(classes, side):
-    """A function from vectors (B, side^2, D) to logits of classes and a box, (B, side^2, C + 5).
+def predictions(classes):
+    """A function from vectors (B, 64, D), one for each patch, to predictions (B, 64, C + 5).
 
-    A box is predicted by its difference from a cell of the grid: each vector has a region.
+    A prediction has logits of the classes and of "nothing", and a box, which is predicted by its
+    difference from a square around the patch.
     """
-    y, x = (np.mgrid[:side, :side].reshape(2, -1) + 0.5) / side
-    cells = np.stack([x, y, np.full(side**2, 0.3), np.full(side**2, 0.3)], axis=1)
+    y, x = (np.mgrid[:GRID, :GRID].reshape(2, -1) + 0.5) / GRID
+    cells = np.stack([x, y, np.full(GRID**2, 0.3), np.full(GRID**2, 0.3)], axis=1)
     cells = np.log(cells / (1 - cells)).astype("float32")  # the inverse of the sigmoid
     norm, hidden = layers.LayerNormalization(), layers.Dense(64, "relu")
     logits, shift = layers.Dense(classes + 1), layers.Dense(4, kernel_initializer="zeros")
@@ -65,7 +66,7 @@ def patches(d_model):
 def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     """Two models of scenes (B, 64, 64, 1) with the same layers: one to train, one to use.
 
-    The first returns predictions of each decoder block (B, L, Q, C + 5), the second the last ones.
+    The first returns predictions of each decoder block (B, L, 64, C + 5), the second the last ones.
     """
     options = dict(num_heads=4, d_ff=2 * d_model, dropout=0.0, norm_first=True)
     pixels, x = patches(d_model)
@@ -73,10 +74,8 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     for _ in range(encoder_blocks):
         x = kt.EncoderBlock(**options)(x)
     memory = layers.LayerNormalization()(x)
-    # A query starts as a learned vector plus the mean of the four patches in its region.
-    x = layers.AveragePooling2D(2)(layers.Reshape((GRID, GRID, d_model))(memory))
-    queries = kt.LearnedPositionEncoding(QUERIES**2)(layers.Reshape((QUERIES**2, d_model))(x))
-    predict, found = predictions(classes, QUERIES), []
+    queries = kt.LearnedPositionEncoding(GRID**2)(memory)  # a learned vector plus the patch's own
+    predict, found = predictions(classes), []
     for _ in range(decoder_blocks):
         queries = kt.DecoderBlock(**options)(queries, memory, use_causal_mask=False)
         found.append(predict(queries))
@@ -84,9 +83,9 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
 
 
 def make_baseline(classes, d_model):
-    """Scenes (B, 64, 64, 1) to the predictions of 8 x 8 cells, (B, 64, C + 5)."""
+    """Scenes (B, 64, 64, 1) to a prediction for each patch, (B, 64, C + 5)."""
     pixels, x = patches(d_model)
-    return keras.Model(pixels, predictions(classes, GRID)(x))
+    return keras.Model(pixels, predictions(classes)(x))
 
 
 def train(args, run, model, match, items, size):
