@@ -11,7 +11,8 @@ opens, which lowers the peak of the memory by about the size of these weights.
 
 A weight that the outer graph and a step share is in the file once, and the step has a Reshape of it
 (`graph.loops.sink_weights`). ONNX Runtime would keep a copy of that. Here the weight becomes an
-array of the step, too.
+array of the step, too, which ONNX Runtime packs. Where a step has one row, packing brings nothing:
+then all products with such a weight read it in the file.
 
 The protocol buffers are read by hand: a parser copies every weight and does not tell its place in
 the file, and package `onnx` would be one more to install on servers. ONNX's external data would do
@@ -43,7 +44,7 @@ _MESSAGES = {
     "attribute": {6: "graph"},
 }
 # Fields of a node: its inputs, outputs and type; and of a graph.
-_INPUT, _OUTPUT, _OP_TYPE, _INITIALIZER = 1, 2, 4, 5
+_INPUT, _OUTPUT, _OP_TYPE, _INITIALIZER, _GRAPH_INPUT = 1, 2, 4, 5, 11
 # Fields of a tensor, and the location that says that its data are external.
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 9, 13, 14
 _EXTERNAL = 1
@@ -63,6 +64,12 @@ class MappedModel:
     file while the model or the arrays are in use: reading the arrays of a file that was cut off
     ends the process.
 
+    Args:
+        path: path of the file.
+        pack: bool, whether ONNX Runtime may pack weights that the outer graph and a step share.
+            Defaults to `True`. Without, they take less memory, and steps of several rows are
+            slower.
+
     Attributes:
         graph: bytes, the model without them.
         body_weights: dict from names to arrays, the large weights in the bodies of loops.
@@ -73,11 +80,12 @@ class MappedModel:
             ends while it is read.
     """
 
-    def __init__(self, path: pathlib.Path):
-        self._name, self._fields_left = path.name, MOST_FIELDS
+    def __init__(self, path: pathlib.Path, pack: bool = True):
+        self._name, self._fields_left, self._pack = path.name, MOST_FIELDS, pack
         self.body_weights: dict[str, np.ndarray] = {}
         self._mapping: mmap.mmap | None = None
         self._outer_tensors: dict[str, tuple[int, int]] = {}  # name -> the tensor's place
+        self._unpacked: dict[str, None] = {}  # names of shared tensors, in order
         with open(path, "rb") as self._file:
             self.opened: os.stat_result = os.fstat(self._file.fileno())
             self.graph: bytes = self._rewrite("model", 0, self.opened.st_size)
@@ -149,12 +157,31 @@ class MappedModel:
                 parts.append(_field(number, self._tensor(value, stop, in_body)))
             elif inner == "node" and in_body and self._is_step_copy(value, stop):
                 name = self._text(_OUTPUT, value, stop)
-                place = self._outer_tensors[name.removesuffix(STEP_COPY)]
-                parts.append(_field(_INITIALIZER, self._tensor(*place, in_body, name)))
+                source = name.removesuffix(STEP_COPY)
+                if self._pack:
+                    tensor = self._tensor(*self._outer_tensors[source], in_body, name)
+                    parts.append(_field(_INITIALIZER, tensor))
+                else:
+                    self._unpacked[source] = None
+                    texts = {_INPUT: source, _OUTPUT: name, _OP_TYPE: "Identity"}
+                    node = b"".join(_field(key, text.encode()) for key, text in texts.items())
+                    parts.append(_field(number, node))
             else:
                 in_body_too = in_body or inner == "attribute"
                 parts.append(_field(number, self._rewrite(inner, value, stop, in_body_too)))
-        return b"".join([*parts, self._read(copied, end)])
+        parts.append(self._read(copied, end))
+        if message == "graph" and not in_body:
+            parts.extend(_field(_GRAPH_INPUT, self._as_input(name)) for name in self._unpacked)
+        return b"".join(parts)
+
+    def _as_input(self, name: str) -> bytes:
+        """A tensor of the outer graph as an input whose default it is: no constant to be packed."""
+        fields = list(self._fields(*self._outer_tensors[name]))
+        sizes = [self._read_varint(*item[2:])[0] for item in fields if item[0] == _DIMS]
+        (dtype,) = (self._read_varint(*item[2:])[0] for item in fields if item[0] == _DATA_TYPE)
+        shape = b"".join(_field(1, _varint(1 << 3) + _varint(size)) for size in sizes)
+        kind = _field(1, _varint(1 << 3) + _varint(dtype) + _field(2, shape))
+        return _field(1, name.encode()) + _field(2, kind)
 
     def _text(self, field: int, start: int, end: int) -> str:
         """The first text with a field's number in a message; "" if there is none."""

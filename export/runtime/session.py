@@ -107,7 +107,8 @@ def _open_file(
     )
     try:
         # ONNX Runtime refuses external data behind a symbolic link or a second hard link.
-        model = MappedModel(file) if file.stat().st_nlink <= 1 else None
+        pack = not _has_one_row(artefact.manifest)
+        model = MappedModel(file, pack) if file.stat().st_nlink <= 1 else None
         weights = model.add_body_weights(options) if model and name == CPU else {}
         with model.releasing() if model else contextlib.nullcontext():
             session = onnxruntime.InferenceSession(
@@ -130,6 +131,16 @@ def _open_file(
             f"providers=[{CPU!r}]."
         )
     return session, model.opened if model else None
+
+
+def _has_one_row(manifest: dict[str, Any]) -> bool:
+    """Whether steps have one row in float32: `Transcriber` decodes one window at a time.
+
+    The product of one row and a matrix reads each weight once, so that packing it does not pay.
+    """
+    config = (manifest.get("search") or {}).get("config", {})
+    transcribes = manifest.get("task") == "transcribe" and config.get("beam_width") == 1
+    return transcribes and manifest["precision"] == "float32"
 
 
 def check_threads(name: str, count: int) -> None:

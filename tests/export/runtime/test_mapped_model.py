@@ -89,9 +89,8 @@ def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
     assert model == onnx.load_from_string(data)
 
 
-@pytest.mark.parametrize("size", [67, 5])
-def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
-    """Large or small. A Reshape with an output of another name stays."""
+def with_shared_weight(folder, size):
+    """The file of a model whose outer graph and step share a weight, and the weight."""
     vector = f"float[{size}]"
     model = onnx.parser.parse_model(f"""
     <ir_version: 8, opset_import: ["": 17]>
@@ -108,8 +107,15 @@ def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
     }}""")
     weight = np.random.default_rng(0).normal(size=(size, size)).astype(np.float32) / 8
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    path = tmp_path / signature.MODEL_FILE
+    path = folder / signature.MODEL_FILE
     onnx.save(model, path)
+    return path, weight
+
+
+@pytest.mark.parametrize("size", [67, 5])
+def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
+    """Large or small. A Reshape with an output of another name stays."""
+    path, weight = with_shared_weight(tmp_path, size)
     mapped = MappedModel(path)
     (_, step) = graphs(onnx.load_from_string(mapped.graph).graph)
     assert [item.name for item in step.initializer] == ["w/step"]
@@ -122,6 +128,26 @@ def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
     session = open_session(artefact(tmp_path, size), [CPU])
     expected = x @ np.linalg.matrix_power(weight, 5)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [67, 5])
+def test_a_shared_weight_is_not_packed_where_steps_have_one_row(tmp_path, size):
+    path, weight = with_shared_weight(tmp_path, size)
+    mapped = MappedModel(path, pack=False)
+    graph = onnx.load_from_string(mapped.graph).graph
+    assert [item.name for item in graph.input] == ["x", "w"] and not mapped.body_weights
+    one = artefact(tmp_path, size)
+    search = {"class_name": "SpeechSearch", "config": {"beam_width": 1}}
+    one.manifest.update(task="transcribe", search=search)
+    session = open_session(one, [CPU])
+    assert [value.name for value in session.get_overridable_initializers()] == ["w"]
+    x = np.ones(size, np.float32)
+    expected = x @ np.linalg.matrix_power(weight, 5)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+    for change in ({"precision": "int8"}, {"task": "translate"}, {"search": None}):
+        other = artefact(tmp_path, size)
+        other.manifest.update(one.manifest | change)
+        assert not open_session(other, [CPU]).get_overridable_initializers()
 
 
 @pytest.mark.parametrize(
