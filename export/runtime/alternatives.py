@@ -24,8 +24,10 @@ def find_alternatives(
 ) -> list[Alternative]:
     """The most likely next words after a prefix.
 
-    The first call of the search adds one token to the prefix: its hypotheses are the most likely
-    next tokens. The second call completes each of them.
+    A search that adds one token to the prefix gives the most likely next tokens. In some
+    vocabularies a word may begin with a token for the space alone, which is then followed by its
+    own most likely next tokens. Another search completes each of them. Of several with the same
+    word the most likely one is kept.
 
     Args:
         search: see `Search`.
@@ -37,31 +39,40 @@ def find_alternatives(
         ValueError: the search allows no text with this prefix.
     """
     ids = tokenizer.encode(prefix.rstrip(" "))
+    found = _next_tokens(search, ids)
+    if not found:
+        raise ValueError(f"The search allows no text with the prefix {prefix!r:.100}.")
+    if prefix.endswith(" "):  # the next token must begin a word, or end the text
+        found = [one for one in found if one[1] == END_ID or tokenizer.word_starts[one[1]]]
+    begun = []
+    for log_prob, token in found:
+        if token != END_ID and tokenizer.word_starts[token] and not tokenizer.decode([token]):
+            more = [one for one in _next_tokens(search, [*ids, token]) if one[1] != END_ID]
+            begun += [(log_prob + further, [*ids, token, last]) for further, last in more]
+        else:
+            begun.append((log_prob, [*ids, token]))
+    if not begun:
+        return []
+    begun.sort(key=lambda one: -one[0])
+    texts, text_scores = search([one for _, one in begun])
+    words, alternatives = PieceWords(tokenizer), {}
+    for (log_prob, one), best, score in zip(begun, texts[:, 0], text_scores[:, 0], strict=True):
+        word = _word_at(tokenizer, words, best[best != PAD_ID], len(one) - 1)
+        alternative = Alternative(word, log_prob, tokenizer.decode(best), float(score))
+        alternatives.setdefault(word, alternative)
+    return list(alternatives.values())[:count]
+
+
+def _next_tokens(search: Search, ids: list[int]) -> list[tuple[float, int]]:
+    """Log-probability and id of the most likely next tokens, as many as the beam is wide."""
     # The shorter search gives the score of the prefix alone.
     lengths = np.array([len(ids) + 1, len(ids)][: 1 + bool(ids)], np.int32)
     plain = {"length_penalty": np.array(0, np.float32), "max_length": lengths}
     found, scores = search([ids] * len(lengths), **plain)
-    if scores[0, 0] == -np.inf:
-        raise ValueError(f"The search allows no text with the prefix {prefix!r:.100}.")
-    log_probs = scores[0] - (scores[1, 0] if ids else 0)
     exists = scores[0] > -np.inf
-    if prefix.endswith(" "):  # the next token must begin a word, or end the text
-        starts = tokenizer.word_starts[found[0, :, len(ids)]]
-        exists &= starts | (found[0, :, len(ids)] == END_ID)
-    chosen = np.flatnonzero(exists)[:count]
-    if not len(chosen):
-        return []
-    texts, text_scores = search([[*ids, int(found[0, i, len(ids)])] for i in chosen])
-    words = PieceWords(tokenizer)
-    return [
-        Alternative(
-            _word_at(tokenizer, words, best[best != PAD_ID], len(ids)),
-            float(log_probs[i]),
-            tokenizer.decode(best),
-            float(score),
-        )
-        for i, best, score in zip(chosen, texts[:, 0], text_scores[:, 0], strict=True)
-    ]
+    log_probs = scores[0, exists] - (scores[1, 0] if ids else 0)
+    tokens = found[0, exists, len(ids)]
+    return list(zip(log_probs.tolist(), tokens.tolist(), strict=True))
 
 
 def _word_at(tokenizer: Tokenizer, words: PieceWords, ids: Sequence[Any] | Ids, place: int) -> str:

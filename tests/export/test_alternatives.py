@@ -1,11 +1,15 @@
 """`Translator.alternatives` against a forward pass and Keras' own search."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import exports
 
+import keras_transformer as kt
 from keras_transformer.export.runtime import Translator
+from keras_transformer.export.runtime.alternatives import find_alternatives
 
 SEARCH = exports.DETAILED
 LINE = "a man 's hat"
@@ -45,6 +49,39 @@ def test_a_word_is_whole_where_the_next_token_continues_the_prefix(translator):
     for each in translator.alternatives(LINE, "the do"):
         rest = each.text.removeprefix("the ").split(" ")[0]
         assert each.word in ("", rest) or each.text.split(" ")[2] == each.word
+
+
+def test_words_that_begin_with_a_token_for_the_space_alone_are_told_apart():
+    likely = {"two small dogs": 0.5, "two red dogs": 0.3, "two green dogs": 0.2}
+    tokenizer = kt.Tokenizer.train(list(likely), 280, hard_vocab_limit=False)
+    texts = {(*tokenizer.encode(text), 3): value for text, value in likely.items()}
+    begins = {ids[len(tokenizer.encode("two"))] for ids in texts}
+    assert len(begins) == 1 and tokenizer.decode(list(begins)) == ""  # the space alone
+
+    def search(prefixes, max_length=(), length_penalty=None):
+        """The likeliest beginnings or texts of each prefix, three of them."""
+        found, scores = (
+            np.zeros((len(prefixes), 3, 40), np.int32),
+            np.full((len(prefixes), 3), -np.inf),
+        )
+        for row, prefix in enumerate(prefixes):
+            length = max_length[row] if len(max_length) else 40
+            sums = collections.Counter()
+            for ids, value in texts.items():
+                if list(ids[: min(len(prefix), length)]) == prefix[:length]:
+                    sums[ids[:length]] += value
+            for place, (ids, value) in enumerate(sums.most_common(3)):
+                found[row, place, : len(ids)], scores[row, place] = ids, np.log(value)
+        return found, scores
+
+    found = find_alternatives(search, tokenizer, "two ", 3)
+    assert [(each.word, each.text) for each in found] == [
+        ("small", "two small dogs"),
+        ("red", "two red dogs"),
+        ("green", "two green dogs"),
+    ]
+    np.testing.assert_allclose([each.score for each in found], np.log([0.5, 0.3, 0.2]), atol=1e-6)
+    assert find_alternatives(search, tokenizer, "two ", 1) == found[:1]
 
 
 def test_lines_without_text_have_none_and_wrong_arguments_are_refused(translator):
