@@ -91,6 +91,12 @@ def pytest_collection_modifyitems(config, items):
         config.workeroutput["cases"] = config.stash[CASES]
 
 
+def pytest_collection_finish():
+    """Leave what was imported out of all garbage collections; Keras starts many itself."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
     """Workers of pytest-xdist all collect the same."""
