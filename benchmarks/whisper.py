@@ -12,6 +12,7 @@ into the folder of `--work` first:
         --output benchmarks/results/whisper.json
     python benchmarks/whisper.py speed ...
     python benchmarks/whisper.py long ...
+    python benchmarks/whisper.py encoder ...
 
 - texts: the test digits of FSDD (8 kHz, one word each) and sentences that espeak-ng speaks in ten
   languages, with the language given, in float32 without fallback to other temperatures. With beam
@@ -20,6 +21,8 @@ into the folder of `--work` first:
 - speed: the recordings of `--sounds` (*.wav), language detected, without fallback, one after the
   other; engines take turns, each in a process of its own. Medians of `--rounds`.
 - long: these recordings joined to two and to thirty minutes, int8, greedy.
+- encoder: the time of a window's encoder and first token, and the share of float32's matrix rate
+  (a product of two large matrices in NumPy) that this is.
 """
 
 import argparse
@@ -36,7 +39,7 @@ from pathlib import Path
 import common
 from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
 from whisper_sentences import SENTENCES
-from whisper_speed import child, long, speed
+from whisper_speed import child, encoder, long, speed
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "av", "numpy")
@@ -165,7 +168,7 @@ def normalised(text, language):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("texts", "speed", "long", "child"))
+    parser.add_argument("part", choices=("texts", "speed", "long", "encoder", "child"))
     parser.add_argument("--model", type=Path, required=True, help="CTranslate2 folder of Whisper")
     parser.add_argument("--work", type=Path, required=True, help="folder with the exports")
     parser.add_argument("--data", type=Path, default=os.environ.get("KERAS_TRANSFORMER_DATA"))
@@ -180,7 +183,7 @@ def main():
     args = parser.parse_args()
     if args.part == "child":
         return child(args)
-    found = {"texts": texts, "speed": speed, "long": long}[args.part](args)
+    found = {"texts": texts, "speed": speed, "long": long, "encoder": encoder}[args.part](args)
     before = {}
     if args.output and args.output.exists():
         before = json.loads(args.output.read_text("utf-8"))

@@ -45,6 +45,15 @@ def long(report):
     return workers.table(["minutes", "times real time", "peak MB"], rows)
 
 
+def encoder(report):
+    """A row for each precision: time of a window, and the share of the matrix rate."""
+    rows = [
+        [row["precision"], round(1000 * row["seconds"]), f"{row['share of rate']:.0%}"]
+        for row in report["encoder"]["rows"]
+    ]
+    return workers.table(["precision", "ms a window", "share of the matrix rate"], rows)
+
+
 def fine_tuning(report):
     """A row for each model and split."""
     rows = [

@@ -11,9 +11,25 @@ import wave
 from pathlib import Path
 
 import numpy as np
+from serving_processes import matrix_rate
 from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
 
+from keras_transformer.special_ids import BEGIN_ID
+
 SCRIPT = Path(__file__).with_name("whisper.py")
+# Of the base model for a window: two convolutions, and six blocks of four projections, attention
+# and a network of 2048; then keys and values of six decoder blocks.
+_FRAMES, _WIDTH, _NETWORK, _BLOCKS = 1500, 512, 2048, 6
+ENCODER_FLOPS = (
+    2
+    * _FRAMES
+    * (
+        2 * 3 * 80 * _WIDTH
+        + 3 * _WIDTH**2
+        + _BLOCKS * (4 * _WIDTH**2 + 2 * _FRAMES * _WIDTH + 2 * _WIDTH * _NETWORK)
+        + _BLOCKS * 2 * _WIDTH**2
+    )
+)
 
 
 def child(args):
@@ -92,6 +108,28 @@ def speed(args):
                 rows.append(row)
                 print(row, flush=True)
     return {"sound seconds": length, "rounds": args.rounds, "rows": rows}
+
+
+def encoder(args):
+    """The share of the matrix rate that a window's encoder and first token reach, greedy."""
+    from keras_transformer.export.runtime import Transcriber
+
+    rate, rows = matrix_rate(args.threads), []
+    for precision in PRECISIONS:
+        path = args.work / f"{precision}-{WIDTHS[0]}"
+        session = Transcriber(path, threads=args.threads).session
+        features = np.random.default_rng(0).normal(size=(1, 3000, 80)).astype(np.float32)
+        start = np.array([[BEGIN_ID]], np.int32)
+        inputs = {"features": features, "start_ids": start, "max_length": np.array([1], np.int32)}
+        times = []
+        for _ in range(1 + args.rounds):
+            began = time.perf_counter()
+            session.run(["token_ids"], inputs)
+            times.append(time.perf_counter() - began)
+        seconds = statistics.median(times[1:])
+        share = ENCODER_FLOPS / seconds / rate
+        rows.append({"precision": precision, "seconds": seconds, "share of rate": share})
+    return {"matrix GFLOP/s": rate / 1e9, "GFLOP": ENCODER_FLOPS / 1e9, "rows": rows}
 
 
 def seconds_of(path):
