@@ -228,7 +228,10 @@ TABLES = {
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
     "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),
+    "whisper-encoder": lambda: measured("whisper_encoder", whisper_rows.encoder),
+    "whisper-long": lambda: measured("whisper_long", whisper_rows.long),
     "whisper-speed": lambda: measured("whisper", whisper_rows.speed),
+    "whisper-texts": lambda: measured("whisper_texts", whisper_rows.texts),
     "web": lambda: measured("web", browser.table),
 }
 

@@ -9,10 +9,10 @@ into the folder of `--work` first:
     (and WORK/int8-1, WORK/int8-5 with --precision int8)
 
     python benchmarks/whisper.py texts --model MODEL --data DATA --sounds FOLDER --work WORK \\
-        --output benchmarks/results/whisper.json
-    python benchmarks/whisper.py speed ...
-    python benchmarks/whisper.py long ...
-    python benchmarks/whisper.py encoder ...
+        --output benchmarks/results/whisper_texts.json
+    python benchmarks/whisper.py speed ... --output benchmarks/results/whisper.json
+    python benchmarks/whisper.py long ... --output benchmarks/results/whisper_long.json
+    python benchmarks/whisper.py encoder ... --output benchmarks/results/whisper_encoder.json
 
 - texts: the test digits of FSDD (8 kHz, one word each) and sentences that espeak-ng speaks in ten
   languages, with the language given, in float32 without fallback to other temperatures. With beam
@@ -184,11 +184,7 @@ def main():
     if args.part == "child":
         return child(args)
     found = {"texts": texts, "speed": speed, "long": long, "encoder": encoder}[args.part](args)
-    before = {}
-    if args.output and args.output.exists():
-        before = json.loads(args.output.read_text("utf-8"))
-    report = {**before, **common.head(args), "versions": common.versions(*PACKAGES)}
-    report[args.part] = found
+    report = {**common.head(args), "versions": common.versions(*PACKAGES), args.part: found}
     if args.output:
         common.write(report, args.output)
     print(json.dumps(found, indent=1, ensure_ascii=False))

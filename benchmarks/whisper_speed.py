@@ -117,9 +117,10 @@ def encoder(args):
     rate, rows = matrix_rate(args.threads), []
     for precision in PRECISIONS:
         path = args.work / f"{precision}-{WIDTHS[0]}"
-        session = Transcriber(path, threads=args.threads).session
+        transcriber = Transcriber(path, threads=args.threads)
+        session, config = transcriber.session, transcriber.manifest["search"]["config"]
         features = np.random.default_rng(0).normal(size=(1, 3000, 80)).astype(np.float32)
-        start = np.array([[BEGIN_ID]], np.int32)
+        start = np.array([[BEGIN_ID, config["languages"][0], config["no_times"]]], np.int32)
         inputs = {"features": features, "start_ids": start, "max_length": np.array([1], np.int32)}
         times = []
         for _ in range(1 + args.rounds):

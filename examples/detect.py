@@ -107,7 +107,7 @@ def find(folder, pixels, overlap=None):
 
 def main(argv=None):
     args = parse(make_parser("detect", __doc__, epochs=None), argv)
-    args.epochs = args.epochs or (30 if args.data else 6)
+    args.epochs = args.epochs or (30 if args.data else 8)
     *sizes, batch = LARGE if args.data else SMALL
     with TaskRun(args) as run:
         if args.data:
