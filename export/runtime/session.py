@@ -107,7 +107,7 @@ def _open_file(
     )
     try:
         # ONNX Runtime refuses external data behind a symbolic link or a second hard link.
-        pack = not _has_one_row(artefact.manifest)
+        pack = name != CPU or not _has_one_row(artefact.manifest)
         model = MappedModel(file, pack) if file.stat().st_nlink <= 1 else None
         weights = model.add_body_weights(options) if model and name == CPU else {}
         with model.releasing() if model else contextlib.nullcontext():
