@@ -211,7 +211,7 @@ def test_object_queries_become_classes_and_boxes(finished):
     pixels = np.zeros((1, 64, 64, 1), "float32")
     (result,) = Predictor(finished("detect") / "onnx").predict(pixels)
     (found,) = result.arrays.values()
-    assert found.shape == (16, 5 + 1 + 4) and (found[:, -4:] > 0).all()
+    assert found.shape == (64, 5 + 1 + 4) and (found[:, -4:] > 0).all()
     assert (found[:, -4:] < 1).all()
     report = read_report(finished("detect"))
     assert {"convolutions, mean average precision at 0.5"} == report["baseline"].keys()
