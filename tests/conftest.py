@@ -91,12 +91,6 @@ def pytest_collection_modifyitems(config, items):
         config.workeroutput["cases"] = config.stash[CASES]
 
 
-def pytest_collection_finish():
-    """Leave what was imported out of all garbage collections; Keras starts many itself."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
     """Workers of pytest-xdist all collect the same."""
@@ -111,6 +105,13 @@ def shared_folder(tmp_path_factory):
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     shared.folder = folder / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_one_file():
+    """Leave what imports and earlier files made out of garbage collections; Keras starts many."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -67,14 +67,6 @@ def zeros_for_weights(monkeypatch):
         )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def earlier_objects():
-    """What earlier tests left need not be searched each time that a model is thrown away."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.mark.parametrize("row", tiers.quick(ROWS, "base", "B, keys of 16", "big"))
 def test_a_row_of_table_3_has_its_number_of_parameters(row):
     """Exactly the closed formula's, and the printed figure within 7 %."""
