@@ -129,9 +129,9 @@ def headline():
     speed = {row["case"].split(",")[0]: row for row in rows if row["case"].endswith("test.2016")}
     return (
         f"- **{bleu:.2f} BLEU** on Multi30k English-German (test.2016), where {published} was "
-        "published for the same\n  text-only model: [quality][benchmarks/quality].\n"
+        "published for the same\n  text-only model (one seed): [quality][benchmarks/quality].\n"
         f"- **{onnx['differing']} of {report['sentences']:,} translations differ** between Keras "
-        "and ONNX Runtime in float32:\n  [export][benchmarks/export].\n"
+        "and ONNX Runtime in float32, beam 5:\n  [export][benchmarks/export].\n"
         f"- **{speed['base']['throughput_times_ctranslate2']:.1f} times the speed of CTranslate2** "
         "at the paper's base size (beam 4, float32, batches of 32, two CPU\n  threads), and "
         f"{speed['tiny']['latency_times_ctranslate2']:.1f} times at a tiny size, one sentence a "

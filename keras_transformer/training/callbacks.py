@@ -39,7 +39,7 @@ class BleuCallback(keras.callbacks.Callback):
         source_lines: list of N sentences.
         reference_lines: list of N reference translations.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
-        every: translate in every n-th epoch only. Defaults to 1.
+        every: translate in every n-th epoch only, and after the last one. Defaults to 1.
         start: number of epochs before the first translation. Defaults to 0.
         tokens_per_batch: source tokens, padding included, that are searched together; sentences
             of similar length go together. Defaults to 4096.
@@ -89,7 +89,11 @@ class BleuCallback(keras.callbacks.Callback):
             raise ValueError(f"every must be at least 1, but it is {every}.")
         if best_path is not None and not str(best_path).endswith(".npz"):
             raise ValueError(f'best_path must end in ".npz", but it is {best_path}.')
-        import sacrebleu  # an optional package
+        try:
+            import sacrebleu
+        except ModuleNotFoundError as error:
+            message = "BleuCallback needs sacrebleu: pip install sacrebleu"
+            raise ModuleNotFoundError(message, name=error.name) from error
 
         self.search = search
         self.tokenizer = tokenizer
@@ -106,7 +110,8 @@ class BleuCallback(keras.callbacks.Callback):
         self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, lowercase=lowercase)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if epoch < self.start or (epoch - self.start) % self.every:
+        is_last = epoch + 1 == (self.params or {}).get("epochs")
+        if epoch < self.start or (epoch - self.start) % self.every and not is_last:
             return
         self.translations = translate(
             self.search,
