@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import exports
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
@@ -37,7 +38,7 @@ def model():
     return exports.tiny(num_layers=1)
 
 
-@pytest.fixture(scope="module", params=["loop", "steps"])
+@pytest.fixture(scope="module", params=quick(["loop", "steps"], "loop"))
 def translator(request, tmp_path_factory, tokenizer, model):
     folder = tmp_path_factory.mktemp("out") / request.param
     options = dict(layout=request.param, options=ASKED, max_length=MAX_LENGTH, verbose=False)
@@ -125,6 +126,7 @@ def test_the_command_line_takes_options(translator, monkeypatch, capfdbinary, tm
     ]
 
 
+@pytest.mark.full
 def test_samples_take_all_their_options(tmp_path, tokenizer):
     model = exports.tiny("generate", num_layers=1)
     options = dict(max_length=MAX_LENGTH, options=("top_k", "top_p"), verbose=False)

@@ -38,6 +38,7 @@ def test_sentences_that_differ_are_counted():
     assert found.same_tokens < found.sentences == 6 and found.same_texts < 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", [{}, {"layout": "steps"}])
 def test_samples_of_a_language_model_are_compared_without_a_text_model(layout):
     folder = exports.artefact(exports.SAMPLING, "generate", **layout)
@@ -46,6 +47,7 @@ def test_samples_of_a_language_model_are_compared_without_a_text_model(layout):
     assert found.same_texts is None and found.text_seconds is None and "strings" not in str(found)
 
 
+@pytest.mark.full
 def test_the_command_line_prints_the_same(tmp_path, capsys):
     exports.shared_model().save(tmp_path / "model.keras")
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", "utf-8")

@@ -85,6 +85,7 @@ def test_exports_a_translator_in_integers_and_writes_progress(saved, tmp_path, c
     assert "converting to ONNX ... " in printed.err and printed.out == ""
 
 
+@pytest.mark.full
 def test_exports_a_saved_model_quietly(saved, tmp_path, capfd):
     command = [str(saved / "encoder.keras"), str(tmp_path / "out"), "--format", "saved_model"]
     assert cli.main([*command, "--quiet"]) == 0

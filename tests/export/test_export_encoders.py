@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import encoders, exports
-from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
@@ -77,6 +76,7 @@ def test_the_tokenizer_is_held_to_the_table_that_reads_its_ids(tmp_path):
         export_onnx(other, tmp_path / "no", large, search, max_length=MAX_LENGTH)
 
 
+@pytest.mark.full
 def test_onnx_holds_sampling_over_several_inputs(viewer, tmp_path):
     search = kt.Sampling(num_samples=2)
     manifest = export_onnx(
@@ -137,7 +137,8 @@ def expected(recurrent):
     return exports.BEAM(recurrent, exports.source(vocab_size=V), MAX_LENGTH)
 
 
-@pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["loop", "steps"])
 def test_onnx_gives_the_tokens_of_a_recurrent_decoder(recurrent, expected, layout, tmp_path):
     options = {"max_length": MAX_LENGTH, "layout": layout, "verbose": False}
     export_onnx(recurrent, tmp_path / "out", search=exports.DETAILED, **options)

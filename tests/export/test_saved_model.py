@@ -81,6 +81,7 @@ def language_model(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_language_model_goes_on_from_text_with_a_seed(language_model):
     signatures = tf.saved_model.load(str(language_model)).signatures
     text, seeds = tf.constant(LINES[:2]), [tf.constant(seed) for seed in (3, 3, 4)]
@@ -105,6 +106,7 @@ def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     assert (path / "saved_model.pb").read_text() == "earlier"
 
 
+@pytest.mark.full
 def test_models_of_half_precision_are_saved_and_proven_in_float32(tmp_path):
     model = tiny(dtype="mixed_bfloat16", num_layers=1)
     export_saved_model(model, tmp_path / "out", search=GreedySearch(), max_length=5, verbose=False)

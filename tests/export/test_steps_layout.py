@@ -122,12 +122,10 @@ def test_a_step_writes_its_slots_and_leaves_the_others():
     assert written.tolist() == [slot < count for slot in range(MAX_LENGTH)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "precision, kind",
-    quick(
-        [("float16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.FLOAT)],
-        ("float16", onnx.TensorProto.FLOAT16),
-    ),
+    [("float16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.FLOAT)],
 )
 def test_reduced_precisions_are_proven_too(precision, kind):
     path = exports.artefact(BeamSearch(2), precision=precision, layout="steps")

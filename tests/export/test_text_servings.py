@@ -93,6 +93,7 @@ def test_bytes_that_spell_no_character_are_told_apart():
     assert special == [b"", " \u2047 ".encode(), b"", b""]
 
 
+@pytest.mark.full
 def test_blank_text_has_one_empty_hypothesis(text_model):
     texts, scores = text_model
     count = len(WHITE)

@@ -186,6 +186,7 @@ def test_an_imported_model_trains_saves_and_loads(origin, tmp_path):
     np.testing.assert_array_equal(again(inputs), model(inputs))
 
 
+@pytest.mark.full
 def test_one_command_writes_the_export(origin, tmp_path):
     out = tmp_path / "out"
     command = ["whisper", str(origin.folder), str(out), "--export", "onnx", "--quiet"]

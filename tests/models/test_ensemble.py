@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import exports
+from helpers.tiers import quick
 from keras import ops
 
 import keras_transformer as kt
@@ -42,7 +43,7 @@ def test_two_equal_members_generate_as_one_of_them():
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["translate", "generate"])
+@pytest.mark.parametrize("kind", quick(["translate", "generate"], "generate"))
 def test_token_scores_are_those_of_the_forward_pass(kind):
     model = ensemble(kind)
     ids, _, token_scores, _ = kt.BeamSearch(2, token_scores=True)(model, SOURCE, 5)
@@ -56,6 +57,7 @@ def test_token_scores_are_those_of_the_forward_pass(kind):
         np.testing.assert_allclose(token_scores[row, 0], expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_one_file_holds_the_ensemble(tmp_path):
     model, search = ensemble(), kt.BeamSearch(3)
     export_onnx(model, tmp_path / "out", search=search, max_length=8, verbose=False)
@@ -65,6 +67,7 @@ def test_one_file_holds_the_ensemble(tmp_path):
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_it_trains_and_is_loaded_as_it_was(tmp_path):
     model = ensemble()
     before = model.get_weights()

@@ -99,6 +99,7 @@ def test_an_encoder_of_ids_reads_the_ids_of_a_search():
         model({"source_ids": ids * 1.0, "target_ids": ids})
 
 
+@pytest.mark.full
 def test_fit_learns_the_class_of_a_picture():
     model = encoders.writer(encoders.patches_encoder, num_layers=1, dropout=0.0)
     pictures = encoders.pictures(rows=4)

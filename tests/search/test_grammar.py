@@ -227,6 +227,7 @@ def test_greedy_takes_the_likeliest_token_of_those_allowed():
     assert ids != free[free > 0].tolist()  # it did forbid
 
 
+@pytest.mark.full
 def test_given_tokens_are_held_to_the_grammar():
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
     prefix = np.array([[5, 4], [8, 0]], "int32")  # "(NP (S", and "1", which opens nothing

@@ -233,6 +233,7 @@ def test_searches_are_those_of_ctranslate2(engines, width, rule, call, theirs):
     assert ours != free
 
 
+@pytest.mark.full
 def test_a_prefix_and_a_minimum_for_each_sentence_trace_with_one_hypothesis():
     """The state of the prefix lost its static width there, so that no graph was made."""
     search = kt.GreedySearch(constraints=[kt.BiasedPrefix(0.7)], token_scores=True)

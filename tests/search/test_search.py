@@ -521,6 +521,7 @@ def test_onnx_gives_the_same(number):
         np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_onnx_takes_limits_and_prefixes_as_inputs():
     model = FakeModel(13, end_bias=1.0)
     search = BeamSearch(5, 1.0, min_length=2)

@@ -206,6 +206,7 @@ class Wrapped:
         return logits + 9.0 * tf.one_hot(4, V), cache
 
 
+@pytest.mark.full
 def test_models_of_another_kind_are_searched_as_they_are():
     shortlist, search = random_shortlist(), kt.GreedySearch()
     tagged = Tagged(V, 1, d_model=12, num_heads=3, d_ff=17, dropout=0.0)
@@ -232,6 +233,7 @@ def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
     assert (np.delete(found, [3, 36], axis=-1) < -9e3).all()
 
 
+@pytest.mark.full
 def test_an_artefact_writes_the_same(tmp_path):
     model, shortlist = random_model(), random_shortlist(multiple=8)
     search = kt.BeamSearch(2, constraints=[kt.Terms(), *RULES])

@@ -176,6 +176,7 @@ def test_terms_are_followed_wherever_they_are():
         assert found[found > 0].tolist() == [*text, END]
 
 
+@pytest.mark.full
 def test_terms_of_a_prompt_do_not_count_but_those_of_a_prefix_do():
     model = exports.tiny("generate", vocab_size=23)
     terms = np.array([[[7, 11]]])
@@ -203,6 +204,7 @@ def test_terms_that_do_not_fit_have_no_hypothesis():
     assert (result.scores.numpy() == -np.inf).all()
 
 
+@pytest.mark.full
 def test_options_of_a_call_and_token_scores_work_with_terms():
     model = exports.tiny(vocab_size=23)
     source = exports.source(rows=4, length=5, vocab_size=23)

@@ -72,6 +72,7 @@ def test_language_models_have_token_scores_of_what_follows_the_prompt():
             assert not found[len(expected) :].any()
 
 
+@pytest.mark.full
 def test_shortlists_pass_them_on(model):
     search = BeamSearch(3, **BOTH)
     everything = kt.Shortlist(np.full((V, 1), 3), np.ones(V, bool))

@@ -161,6 +161,7 @@ def test_a_translator_aligns_its_words(tmp_path):
     assert (tmp_path / "b.txt").read_text() == " ".join(words) + "\n"
 
 
+@pytest.mark.full
 def test_a_glossary_applies_to_sentences_across_tags(tmp_path):
     search = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
     translator = Translator(exports.artefact(search), threads=1)

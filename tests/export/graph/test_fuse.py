@@ -17,6 +17,7 @@ from helpers.exports import (
     source,
     tiny,
 )
+from helpers.tiers import quick
 
 from keras_transformer.export.graph.fuse_patterns import Rule
 from keras_transformer.export.graph.simplify import simplify
@@ -38,7 +39,7 @@ def models():
     return {"converted": graph(converted), "simplified": plain, **fused_graphs}
 
 
-@pytest.mark.parametrize("kind", ["simplified", *PRECISIONS])
+@pytest.mark.parametrize("kind", quick(["simplified", *PRECISIONS], *PRECISIONS))
 def test_tokens_and_scores_stay_the_same(models, kind):
     ids = source()
     ids[1] = 0  # a sentence of padding: attention to nothing gives zeros, not means
@@ -70,6 +71,7 @@ def test_every_norm_and_attention_is_one_operator(models, precision):
     assert found["FusedMatMul"] == 1  # logits, by the embedding as it is
 
 
+@pytest.mark.full
 def test_a_written_file_is_fused_and_its_steps_hold_what_changes_only(tmp_path):
     export_onnx(tiny(num_layers=1), tmp_path / "one", search=BEAM, verbose=False)
     one, two = (onnx.load(path / "model.onnx").graph for path in (tmp_path / "one", artefact()))

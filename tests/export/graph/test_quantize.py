@@ -264,6 +264,7 @@ def test_loop_body_is_reduced_like_the_encoder(precision):
     assert inside[OPERATOR[precision]] == 2 * 6 + 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "precision, loss",
     [("int8", 0.05), ("weight_int8", 0.05), ("weight_int4", 0.5), ("float16", 0.005)],
