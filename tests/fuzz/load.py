@@ -37,7 +37,7 @@ from service_process import Service  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
 
-PAUSE = 0.02  # seconds between two requests of a client
+PAUSE = 0.1  # seconds between two requests of a client
 READINGS = 60
 MORE = {"resident_mb": 5, "files": 5, "threads": 5}  # allowed, beside the second quarter
 GOOD = [
