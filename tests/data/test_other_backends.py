@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 
 import keras_transformer as kt  # noqa: E402
 
-LINES = [f"{i} " + "a hat " * (i % 7) for i in range(41)]
+LINES = [f"{i} " + "a hat " * (2 * (i % 2)) for i in range(10)]
 # Needs no TensorFlow: batches, and callbacks that use Keras only.
 CODE = """
 import pathlib, pickle, sys
