@@ -1,5 +1,7 @@
 """Tables of what the fuzzers of `tests/fuzz/` found."""
 
+import statistics
+
 import workers
 
 
@@ -17,3 +19,16 @@ def outcomes(report):
 def refusals(report):
     """How many models were refused, by the beginning of the error."""
     return workers.table(["refused because", "cases"], report["refused"].items())
+
+
+def load(report):
+    """The outcomes of a mixed load, and what the service held in two quarters of the time."""
+    readings = report["readings"]
+    quarter = len(readings) // 4
+    parts = {"second quarter": readings[quarter : 2 * quarter], "last": readings[-quarter:]}
+    held = [
+        [name, *(f"{statistics.median(one[key] for one in part):g}" for key in readings[0])]
+        for name, part in parts.items()
+    ]
+    heads = ["of the time", "resident MB", "open files", "threads"]
+    return f"{outcomes(report)}\n\n{workers.table(heads, held)}"

@@ -152,6 +152,24 @@ def overload(service, args, model):
     return report
 
 
+def beside_ray(service, args, model):
+    """Rounds in turn with 128 clients: this service, and one with a replica on Ray."""
+    begun = time.perf_counter()
+    with Service(args.artefact, "--replicas", "1") as other:
+        services = {"one process": service, "a replica on Ray": other}
+        report = {"start seconds": time.perf_counter() - begun}
+        report["lines/s"] = [
+            {
+                name: speed_of(client(one, "grpc", model, 128, args.file, "--times", args.times))
+                for name, one in services.items()
+            }
+            for _ in range(args.rounds)
+        ]
+        report["megabytes"] = {name: one.megabytes()["all"] for name, one in services.items()}
+    print(report, flush=True)
+    return report
+
+
 def speed_of(found):
     """Lines a second."""
     return len(found["answers"]) / found["seconds"]
@@ -196,6 +214,9 @@ def main():
         report["overload"] = overload(service, args, model)
         keep(report, args)
         for report["equality"] in equality(service, args, model, expected):
+            keep(report, args)
+        if not replicas:
+            report["beside Ray"] = beside_ray(service, args, model)
             keep(report, args)
 
 

@@ -7,13 +7,29 @@ import workers
 
 def tables(report):
     """The tables of a report."""
-    return "\n\n".join(
+    found = [
+        throughput_table(report["throughput"], report["lines"] * report["times"]),
+        load_table(report["half load"], report["overload"]),
+        equality_table(report.get("equality", [])),
+    ]
+    if "beside Ray" in report:
+        found.append(ray_table(report["start seconds"], report["beside Ray"]))
+    return "\n\n".join(found)
+
+
+def ray_table(start, report):
+    """The service in one process and the one on Ray: start, speed with 128 clients, memory."""
+    starts = {"one process": start, "a replica on Ray": report["start seconds"]}
+    rows = [
         [
-            throughput_table(report["throughput"], report["lines"] * report["times"]),
-            load_table(report["half load"], report["overload"]),
-            equality_table(report.get("equality", [])),
+            name,
+            f"{starts[name]:.1f}",
+            f"{statistics.median(row[name] for row in report['lines/s']):.1f}",
+            f"{report['megabytes'][name]:.0f}",
         ]
-    )
+        for name in starts
+    ]
+    return workers.table(["service", "s to start", "lines/s, 128 clients", "MB in all"], rows)
 
 
 def throughput_table(rounds, lines):

@@ -206,6 +206,7 @@ TABLES = {
     "bergamot": lambda: measured("bergamot", bergamot_table),
     "export": lambda: measured("export", export_table),
     "fuzz-faults": lambda: measured("fuzz_faults", fuzz_rows.outcomes),
+    "fuzz-load": lambda: measured("fuzz_load", fuzz_rows.load),
     "fuzz-models": lambda: measured("fuzz_models", fuzz_rows.outcomes),
     "fuzz-refusals": lambda: fuzz_rows.refusals(read("fuzz_models")),
     "fuzz-protocols": lambda: measured("fuzz_protocols", fuzz_rows.outcomes),

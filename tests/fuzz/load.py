@@ -111,7 +111,7 @@ class Clients:
 
     def abandoned(self, random):
         """A long request whose client leaves: in its middle, or before the answer has ended."""
-        sent = b"".join(protocols.http_request("/lines/en-de", "\n".join(LINES * 20).encode()))
+        sent = b"".join(protocols.http_request("/lines/en-de", "\n".join(LINES * 5).encode()))
         sent = sent[: random.choice([len(sent), random.integers(1, len(sent))])]
         with socket.create_connection(("127.0.0.1", self.port), timeout=PAUSE) as opened:
             with contextlib.suppress(TimeoutError):

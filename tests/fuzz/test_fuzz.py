@@ -70,12 +70,17 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "script, said", [("readers", "| glossary |"), ("protocols", '"openai": {')]
+    "script, size, said",
+    [
+        ("readers", "--count=1500", "| glossary |"),
+        ("protocols", "--count=1500", '"openai": {'),
+        ("load", "--seconds=15", '"slow": {"right": '),
+    ],
 )
-def test_damaged_files_and_requests_are_refused_or_answered(script, said):
+def test_damaged_files_and_requests_are_refused_or_answered(script, size, said):
     pytest.importorskip("tokenizers")
-    command = [sys.executable, str(FUZZER.with_name(f"{script}.py")), "--seed", "1"]
-    done = subprocess.run([*command, "--count", "1500"], capture_output=True, text=True)
+    command = [sys.executable, str(FUZZER.with_name(f"{script}.py")), "--seed", "1", size]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert said in done.stdout
 
