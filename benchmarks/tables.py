@@ -221,7 +221,6 @@ TABLES = {
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),
     "service": lambda: measured("service", service_rows.tables),
-    "service-shortlist": lambda: measured("service_shortlist", service_rows.tables),
     "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
     "serving-random": lambda: measured(
         "serving_random", lambda report: serving.table(report["rows"])

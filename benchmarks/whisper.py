@@ -138,7 +138,7 @@ def compared(part, width, items, done):
         "equal texts": equal,
         "largest difference of segment times": max(boundaries, default=None),
         "words": len(gaps),
-        "words within 0.1 s": sum(gap <= 0.1 for gap in gaps),
+        "words within 0.1 s": sum(int(gap <= 0.1) for gap in gaps),
         "word error rate": [error_rate([(p[0], p[1 + n]) for p in pairs]) for n in range(2)],
         "differences": different,
     }
