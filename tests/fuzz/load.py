@@ -2,11 +2,11 @@
 
     python tests/fuzz/load.py --seconds 3600 --seed 5 --out load.json
 
-The service is the command of the guide, a process of its own with small models. A good request must
-have the same answer each time, or be refused because the service is busy; damaged ones are judged
-as in `protocols.py`. Memory, open files and threads of the service are read 60 times; their median
-in the last quarter of the time may be 5 (MB, files, threads) above that of the second quarter. At
-the end the service stops with status 0.
+The service runs in a separate process, by the command of the guide, with small models. A good
+request must have the same answer each time, or be refused because the service is busy; damaged ones
+are judged as in `protocols.py`. Memory, open files and threads of the service are read 60 times. In
+the last quarter of the time, their medians may exceed those of the second quarter by 5 (MB, files,
+threads). At the end the service stops with status 0.
 """
 
 import argparse
@@ -137,7 +137,7 @@ def reading(service):
 
 
 def grown(readings):
-    """What is above its bound in the last quarter: {name: medians of the two quarters}."""
+    """Readings that grew by more than `MORE`: {name: medians of the two quarters}."""
     quarter = len(readings) // 4
     parts = readings[quarter : 2 * quarter], readings[-quarter:]
     medians = {n: [statistics.median(r[n] for r in part) for part in parts] for n in MORE}
