@@ -16,6 +16,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 # Before any framework is imported: one thread is fastest at these sizes, and the log is readable.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -112,6 +113,16 @@ def garbage_of_one_file():
     """Leave what imports and earlier files made out of garbage collections; Keras starts many."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def garbage_of_one_test():
+    """What a long test leaves, such as graphs, is left out of collections, too."""
+    start = time.perf_counter()
+    yield
+    if time.perf_counter() - start > 1:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

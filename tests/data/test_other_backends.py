@@ -53,6 +53,7 @@ seen = [batches for batches in passes if len(batches) == len(train)]
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.full)])
 def test_fit_sees_the_batches_of_tf_data(backend, tmp_path):
     pytest.importorskip(backend)

@@ -62,6 +62,7 @@ def check(model, tokenizer, found, search, **options):
         assert list(result.texts) == texts
 
 
+@pytest.mark.full
 def test_every_option_gives_what_keras_gives(translator, tokenizer, model):
     words = ["the dog", "red"]
     prefixes = ["the dog", "", "red", ""]
@@ -89,6 +90,7 @@ def test_every_option_gives_what_keras_gives(translator, tokenizer, model):
     assert all(found != seen[0] for found in [*seen[1:3], *seen[4:8]])
 
 
+@pytest.mark.full
 def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer, model):
     search = kt.BeamSearch(1, 0.6, constraints=SEARCH.constraints)
     found = translator.n_best(LINES, beam_width=1)
@@ -96,6 +98,7 @@ def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer, model
     assert {len(result.texts) for result in found} == {1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options, error, words",
     [
@@ -113,6 +116,7 @@ def test_options_that_do_not_fit_are_named(translator, options, error, words):
         translator.translate(LINES, **options)
 
 
+@pytest.mark.full
 def test_the_command_line_takes_options(translator, monkeypatch, capfdbinary, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
     flags = ["--max-length", "5", "--target-prefix", "the dog", "--forbidden-words", "red"]
@@ -178,6 +182,7 @@ def test_a_saved_model_has_a_second_signature(tmp_path, model):
     np.testing.assert_array_equal(served, plain["token_ids"])
 
 
+@pytest.mark.full
 def test_options_that_cost_time_are_no_inputs_unless_asked_for():
     beam, greedy = exports.artefact(), exports.artefact(exports.GREEDY, layout="steps")
     names = ["max_length", "length_penalty"], ["max_length", "min_length"]  # which this search has

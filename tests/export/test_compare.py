@@ -84,6 +84,7 @@ def test_wrong_artefacts_and_a_missing_package_are_refused(tmp_path, monkeypatch
         compare_with_keras(model, exports.artefact(), LINES, LINES)
 
 
+@pytest.mark.full
 def test_the_process_has_no_framework(tmp_path):
     np.savez(tmp_path / "inputs.npz", source_ids=exports.source(rows=2))
     case = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
@@ -114,6 +115,7 @@ def test_a_proof_that_no_exporter_writes_is_refused(change):
         seal({**manifest, "proof": {**manifest["proof"], **change}})
 
 
+@pytest.mark.full
 def test_exports_write_their_progress_and_nothing_else(tmp_path, capfd):
     export_saved_model(exports.shared_model("encode"), tmp_path / "saved_model")
     lines = capfd.readouterr().err.splitlines()

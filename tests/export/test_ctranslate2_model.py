@@ -150,6 +150,7 @@ def imported(tmp_path_factory):
     return marian.load_model(folder)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("beam", quick([1, 4], 4))
 def test_an_imported_model_writes_the_same_tokens(imported, beam, tmp_path):
     words, engine = translator(imported, tmp_path / "out")

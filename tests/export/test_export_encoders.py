@@ -28,6 +28,7 @@ def viewer():
     return encoders.writer(encoders.patches_encoder)
 
 
+@pytest.mark.full
 def test_onnx_holds_the_search_over_frames(listener, tmp_path):
     search = kt.BeamSearch(3)
     manifest = export_onnx(

@@ -129,6 +129,7 @@ def test_n_best_has_pieces_words_and_alignments(translator):
             assert details.pharaoh == " ".join(f"{i}-{j}" for i, j in details.alignment)
 
 
+@pytest.mark.full
 def test_results_of_both_layouts_and_of_any_batch_agree(translator):
     results = translator.n_best(LINES)
     assert list(translator.n_best_stream(LINES, read_ahead=1)) != [] and len(results) == 4

@@ -217,6 +217,7 @@ def test_continuations_are_those_of_keras(tokenizer, generator):
     assert generator.generate(prompts, seed=29) != [result.text for result in results]
 
 
+@pytest.mark.full
 def test_a_prompt_fills_a_model_with_learned_positions(tokenizer, tmp_path):
     model = exports.tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(5))
     export.export_onnx(model, tmp_path / "x", tokenizer, kt.GreedySearch(), verbose=False)

@@ -145,6 +145,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(VARIANTS, "pre-norm, learned positions, exact gelu, biases"))
 def test_every_kind_of_translator_exports(name, tmp_path):
     arguments, search = VARIANTS[name]
@@ -186,7 +187,7 @@ HEADS = [
 ]
 
 
-@pytest.mark.parametrize("precision, activation, pooled", quick(HEADS, HEADS[0], HEADS[1]))
+@pytest.mark.parametrize("precision, activation, pooled", quick(HEADS, HEADS[0]))
 def test_an_encoder_under_a_head(tmp_path, precision, activation, pooled):
     ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = tiny("encode")(ids)
@@ -235,6 +236,7 @@ def test_models_with_few_positions_are_proven_within_them(tmp_path):
         export_onnx(translator, tmp_path / "text", search=BEAM, samples=[source(2, 7)])
 
 
+@pytest.mark.full
 def test_large_models_keep_their_weights_beside_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_model, "LARGEST_FILE", 1000)
     path, model = tmp_path / "out", exports.shared_model()

@@ -34,6 +34,7 @@ def loaded(folder):
     return tf.saved_model.load(str(folder))
 
 
+@pytest.mark.full
 def test_search_gives_keras_tokens(loaded):
     expected = BEAM(exports.shared_model(), source(), MAX_LENGTH)
     found = loaded.signatures["search"](source_ids=tf.constant(source()))
@@ -41,12 +42,14 @@ def test_search_gives_keras_tokens(loaded):
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_logits_are_those_of_teacher_forcing(loaded):
     feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
     found = loaded.signatures["logits"](**{k: tf.constant(v) for k, v in feed.items()})
     np.testing.assert_allclose(found["logits"], exports.shared_model()(feed), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_strings_become_the_strings_of_the_ids(loaded):
     tokenizer = exports.tokenizer()
     ids = pad_rows([[*row, END_ID] for row in tokenizer.encode(LINES)])
@@ -57,6 +60,7 @@ def test_strings_become_the_strings_of_the_ids(loaded):
     np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_tensorflow_and_its_text_package_are_enough(folder, tmp_path):
     code = """
 import sys
@@ -91,6 +95,7 @@ def test_language_model_goes_on_from_text_with_a_seed(language_model):
     assert first == again != other
 
 
+@pytest.mark.full
 def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "out"
     path.mkdir()
@@ -118,6 +123,7 @@ def test_models_of_half_precision_are_saved_and_proven_in_float32(tmp_path):
     np.testing.assert_allclose(found, plain(feed), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_samples_prove_the_search_or_else_the_forward_pass(tmp_path):
     model = tiny("encode", num_layers=1)
     with pytest.raises(ValueError, match="dict with an array for each of"):
@@ -135,6 +141,7 @@ def test_samples_prove_the_search_or_else_the_forward_pass(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_all_parts_of_a_saved_model_are_known(tmp_path):
     (tmp_path / "variables").mkdir()
     (tmp_path / "assets").mkdir()

@@ -58,6 +58,7 @@ def test_translator_serves_both_layouts_with_one_result(name):
     assert [item.texts for item in shared] == [item.texts for item in two]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "search", [exports.SAMPLING, pytest.param(BeamSearch(2), marks=pytest.mark.full)]
 )

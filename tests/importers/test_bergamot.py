@@ -67,6 +67,7 @@ def test_logits_are_those_of_the_reference(folder, loaded):
     assert shares[:, [0, 2]].max() < 1e-40  # padding and begin tokens are never generated
 
 
+@pytest.mark.full
 def test_the_model_trains_on(loaded):
     model, tokenizer = loaded
     copy = kt.Transformer.from_config(model.get_config())
@@ -77,6 +78,7 @@ def test_the_model_trains_on(loaded):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.full
 def test_it_trains_without_dropout_unless_asked(folder, loaded):
     """The published ones do not stand it: in training they are to give what they know."""
     model, tokenizer = loaded

@@ -75,6 +75,7 @@ def test_two_texts_in_a_row_have_their_segments(tmp_path):
     np.testing.assert_allclose(first[ids > 0], alone[ids > 0], atol=1e-5)
 
 
+@pytest.mark.full
 def test_sentence_vectors_are_means_of_length_one_in_onnx_runtime_too(tmp_path):
     model, ids = write(tmp_path), texts()
     hidden, counted = hidden_states(model, tmp_path, ids), (ids > 0)[..., None]

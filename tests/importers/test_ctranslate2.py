@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from helpers import exports, published, whisper_folder
 from helpers.published import transformers
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import export_ctranslate2
@@ -56,7 +57,7 @@ def random_model(**options):
     return model
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", quick(VARIANTS, "two depths, norm of embeddings, own output"))
 def test_a_model_that_was_exported_comes_back(name, tmp_path):
     model = random_model(**VARIANTS[name])
     export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), verbose=False)
@@ -72,7 +73,7 @@ def test_a_model_that_was_exported_comes_back(name, tmp_path):
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # of PyTorch
 @pytest.mark.parametrize(
     "precision, tolerance",
-    [("float16", 2e-3), ("bfloat16", 2e-2), ("int16", 1e-2), ("int8", 5e-2)],
+    quick([("float16", 2e-3), ("bfloat16", 2e-2), ("int16", 1e-2), ("int8", 5e-2)], ("int8", 5e-2)),
 )
 def test_weights_of_few_bits_are_multiplied_out(precision, tolerance, tmp_path):
     model = random_model()
@@ -143,7 +144,7 @@ class Origin:
         return {0: 3, 1: 1}.get(number, number + 2)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["scaled", "not scaled"])
+@pytest.fixture(scope="module", params=quick([True, False], False), ids=["scaled", "not scaled"])
 def origin(request, tmp_path_factory):
     return Origin(tmp_path_factory.mktemp("marian"), scale_embedding=request.param)
 
@@ -182,6 +183,7 @@ def test_a_tokenizer_gets_our_ids(tmp_path):
         importer.load(tmp_path / "out")
 
 
+@pytest.mark.full
 def test_sources_without_end_token_are_read_without_it(tmp_path):
     """As in Argos' packages: the tokenizer lies above CTranslate2's folder."""
     folder = tmp_path / "model"

@@ -113,6 +113,7 @@ def test_it_comes_back_from_a_file_and_trains(origins, tmp_path):
     assert loss < 100  # a label that is smoothed over forbidden ids, too, costs little
 
 
+@pytest.mark.full
 def test_onnx_runtime_writes_what_generate_writes(origins, tmp_path):
     origin, options = origins("as GPT-2"), {"max_length": MAX_LENGTH, "verbose": False}
     export_onnx(origin.ours, tmp_path / "onnx", search=kt.GreedySearch(), **options)

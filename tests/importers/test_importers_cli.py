@@ -26,6 +26,7 @@ def test_the_model_and_its_tokenizer_are_written_to_train_on(folder, tmp_path):
     assert model.recurrent and model.vocab_size == tokenizer.vocab_size
 
 
+@pytest.mark.full
 def test_the_export_gives_the_strings_of_the_reference(folder, tmp_path):
     out = tmp_path / "out"
     command = ["bergamot", str(folder), str(out), "--export", "onnx", "--text", "--quiet"]

@@ -93,6 +93,7 @@ def test_a_language_model_has_byte_pairs(tmp_path):
     assert model.vocab_size >= tokenizer.vocab_size
 
 
+@pytest.mark.full
 def test_an_exported_encoder_reads_text(folder, tmp_path):
     from keras_transformer import export
     from keras_transformer.export.runtime import Predictor

@@ -71,6 +71,7 @@ def found(token_ids):
     return [[int(id) for id in row[0] if id > 0] for row in np.asarray(token_ids)]
 
 
+@pytest.mark.full
 def test_training_moves_the_weights_of_the_task(origin):
     moved = [
         not np.array_equal(*pair)
@@ -179,6 +180,7 @@ def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
     np.testing.assert_allclose(scores, again, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_llama_without_a_tokenizer():
     task = hub_tasks.drawn(hub_tasks.llama)
     model = keras_hub.load_model(task, begin_id=1, end_id=2, unknown_id=0)

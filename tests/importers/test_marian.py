@@ -150,6 +150,7 @@ def test_searches_write_what_generate_writes(origins, variant, beams):
     assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1  # no model of one text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", tiers.quick(["float32", "int8"], "float32"))
 def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
     """int8 with float logits: close enough for most of such short texts."""
@@ -171,6 +172,7 @@ def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
     assert np.mean(same) == 1.0 if precision == "float32" else np.mean(same) > 0.5
 
 
+@pytest.mark.full
 def test_an_imported_model_trains_with_frozen_positions_in_mixed_precision(opus, tmp_path):
     model = marian.load_model(opus.folder, dtype="mixed_bfloat16", dropout=0.0)
     assert model.encoder_stack.blocks[0].compute_dtype == "bfloat16"

@@ -84,6 +84,7 @@ def stripped(texts):
     return [str(text).strip() for text in texts]
 
 
+@pytest.mark.full
 def test_translations_are_those_of_transformers_in_keras_and_in_the_text_file(
     origin, loaded, artefact
 ):

@@ -116,6 +116,7 @@ def test_rows_start_with_their_own_tokens(origin):
         assert found[row : row + 1] == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
 def test_onnx_runtime_writes_what_transformers_writes(origin, layout, tmp_path):
     export_onnx(
@@ -168,6 +169,7 @@ def test_settings_have_our_ids(origin):
     )
 
 
+@pytest.mark.full
 def test_an_imported_model_trains_saves_and_loads(origin, tmp_path):
     model = whisper.load_model(origin.folder, dropout=0.1, dtype="mixed_bfloat16")
     features = whisper_folder.features(8, frames=10)  # shorter recordings than Whisper's

@@ -80,6 +80,7 @@ def test_it_trains_and_is_loaded_as_it_was(tmp_path):
     assert [each.d_model for each in loaded.models] == [12, 16]
 
 
+@pytest.mark.full
 def test_other_vocabularies_inputs_and_classes_are_refused():
     one = member()
     with pytest.raises(ValueError, match="Train them with the same tokenizer"):
@@ -94,6 +95,7 @@ def test_other_vocabularies_inputs_and_classes_are_refused():
         kt.GreedySearch(alignments=True)(kt.Ensemble([one, one]), SOURCE)
 
 
+@pytest.mark.full
 def test_steps_in_two_files_are_refused(tmp_path):
     with pytest.raises(TypeError, match="layout='steps' needs caches of a fixed size"):
         export_onnx(ensemble(), tmp_path / "out", search=kt.GreedySearch(), layout="steps")

@@ -56,6 +56,7 @@ def models_and_inputs():
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.full)])
 def test_saved_models_give_equal_results_in_another_process(backend, tmp_path):
     pytest.importorskip(backend, reason=f"{backend} is missing")

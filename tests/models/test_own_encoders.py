@@ -60,6 +60,7 @@ def test_a_search_scores_as_the_whole_pass_does(viewer, search):
     np.testing.assert_allclose(result.scores[:, 0], score, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_by_default_a_text_may_have_50_tokens_more_than_the_encoder_has_positions(listener, viewer):
     never_ends = kt.GreedySearch(min_length=60)
     lengths = [(ids > 0).sum() for ids in never_ends(listener, encoders.frames()).ids.numpy()]

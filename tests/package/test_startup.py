@@ -31,6 +31,7 @@ assert not {name for name in ("tensorflow", "keras", "torch") if sys.modules.get
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
+@pytest.mark.full
 def test_a_program_that_serves_has_the_whole_package():
     pytest.importorskip("tensorflow")
     code = """

@@ -135,6 +135,7 @@ def test_words_are_counted_as_they_begin():
     assert grammar.read(np.array([[4, 4, 4, 4]]), {}).numpy() == 0  # there are three numbers
 
 
+@pytest.mark.full
 def test_a_line_of_each_tree_is_allowed():
     lines = [to_brackets(tree, tags=True, numbers=True) for tree in made_trees(100).train]
     tokenizer = kt.Tokenizer.train(
@@ -271,6 +272,7 @@ class Odd(kt.Constraint):
         return forbid_tokens(logits, ~allowed), {"count": count}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "search, grammar",
     [

@@ -187,11 +187,11 @@ def free_search(width):
 @pytest.mark.parametrize(
     "width, rule, call, theirs",
     [
-        (1, kt.NoRepeatNgrams(2), {}, {"no_repeat_ngram_size": 2}),
-        (1, kt.ForbiddenWords([[15], [11, 11]]), {}, {"suppress_sequences": [[15], [11, 11]]}),
+        full(1, kt.NoRepeatNgrams(2), {}, {"no_repeat_ngram_size": 2}),
+        full(1, kt.ForbiddenWords([[15], [11, 11]]), {}, {"suppress_sequences": [[15], [11, 11]]}),
         full(1, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
-        (3, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
-        (1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs is without the end
+        full(3, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
+        full(1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs is without the end
         full(1, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
         (3, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
         (

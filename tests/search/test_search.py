@@ -509,6 +509,7 @@ def ids_spec(name):
     return tf.TensorSpec([None, None], tf.int32, name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [4, *map(full, range(4))])
 def test_onnx_gives_the_same(number):
     search, model = SEARCHES[number], shared_model(causal=number % 2 == 1)
@@ -551,7 +552,7 @@ def test_onnx_takes_limits_and_prefixes_as_inputs():
     "cls, positions",
     [
         (kt.Transformer, "learned"),
-        (kt.CausalTransformer, "rotary"),
+        full(kt.CausalTransformer, "rotary"),
         full(kt.Transformer, "sinusoidal"),
     ],
 )

@@ -68,7 +68,7 @@ OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
     [
         pytest.param({}, V, kt.GreedySearch(), marks=pytest.mark.full),
         (OWN, TARGET_V, kt.BeamSearch(3)),
-        ({"recurrent_decoder": True}, V, kt.BeamSearch(2)),
+        pytest.param({"recurrent_decoder": True}, V, kt.BeamSearch(2), marks=pytest.mark.full),
     ],
     ids=["one matrix", "a matrix and a bias of the logits' own", "recurrent"],
 )
@@ -91,12 +91,13 @@ def test_searches_give_what_forbidding_all_other_words_gives(options, size, sear
 @pytest.mark.parametrize(
     "search, prefix",
     [
-        (kt.BeamSearch(3), np.array([[4, 4], [4, 0], [0, 0]])),
+        pytest.param(kt.BeamSearch(3), np.array([[4, 4], [4, 0], [0, 0]]), marks=pytest.mark.full),
         pytest.param(kt.GreedySearch(), np.array([[4], [0], [4]]), marks=pytest.mark.full),
         (kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2), None),
         # more extensions than there are candidates
         pytest.param(kt.BeamSearch(26), None, marks=pytest.mark.full),
-        (kt.BeamSearch(35), None),  # more than ids that are always listed
+        # more than ids that are always listed
+        pytest.param(kt.BeamSearch(35), None, marks=pytest.mark.full),
     ],
     ids=["beam, prefix", "greedy, prefix", "sampling", "wide", "as wide as the vocabulary"],
 )
@@ -139,6 +140,7 @@ class AnyLogits(kt.search.Constraint):
         return logits, state
 
 
+@pytest.mark.full
 def test_rules_give_the_same_for_candidates_and_for_the_whole_vocabulary():
     model = Shortlisted(random_model(), random_shortlist(multiple=4))
     given = {
@@ -158,6 +160,7 @@ def test_rules_give_the_same_for_candidates_and_for_the_whole_vocabulary():
 TERMS = np.array([[[36, 32], [7, 0]], [[31, 0], [0, 0]], [[0, 0], [0, 0]]], "int32")
 
 
+@pytest.mark.full
 def test_terms_become_candidates_of_their_sentence():
     model, shortlist = random_model(), random_shortlist()
     search = kt.BeamSearch(6, constraints=[kt.Terms()])

@@ -41,6 +41,7 @@ def source(start=START):
     return {"features": features[: len(start)], START_IDS: np.array(start, "int32")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "width, positions",
     [

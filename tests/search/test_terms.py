@@ -102,7 +102,7 @@ def test_the_best_hypothesis_with_all_terms_is_found(models):
     assert np.mean(found) >= 0.95
 
 
-@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("early_stop", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_without_terms_it_is_the_free_search(early_stop):
     model = FakeModel(11, end_bias=1.0)
     source = np.random.default_rng(3).integers(4, 11, size=(13, 5)).astype("int32")

@@ -136,6 +136,7 @@ def test_damaged_final_weights_are_written_again(tmp_path, caplog):
     read_checkpoint(final)
 
 
+@pytest.mark.full
 def test_final_weights_of_a_deleted_run_are_not_used(tmp_path):
     fit(make_model(rate=0.5), tmp_path, epochs=1)
     for path in tmp_path.glob("*.npz"):
@@ -206,6 +207,7 @@ def test_layers_that_the_process_has_numbered_are_known_in_another_process(tmp_p
 # Averages
 
 
+@pytest.mark.full
 def test_pure_bfloat16_is_saved_and_averaged(tmp_path):
     def start(folder, epochs):
         model = make_translator(keras.optimizers.SGD(0.1), dtype="bfloat16")
@@ -242,6 +244,7 @@ def test_the_average_is_over_the_last_files_and_keeps_integers(tmp_path):
             kt.average_checkpoints(paths, last)
 
 
+@pytest.mark.full
 def test_averaging_keeps_the_last_epochs_of_the_new_run_on_disk(tmp_path):
     for epochs in (5, 4):
         kept, model = [], make_model()

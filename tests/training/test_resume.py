@@ -64,9 +64,9 @@ def uninterrupted(accumulate=1, **options):
 @pytest.mark.parametrize(
     ("epoch", "batch", "accumulate", "optimizer"),
     [
-        (1, 3, 1, {}),
-        (1, 0, 1, {"use_ema": True, "ema_momentum": 0.5}),
-        (1, None, 1, {}),
+        pytest.param(1, 3, 1, {}, marks=pytest.mark.full),
+        pytest.param(1, 0, 1, {"use_ema": True, "ema_momentum": 0.5}, marks=pytest.mark.full),
+        pytest.param(1, None, 1, {}, marks=pytest.mark.full),
         (1, 3, 2, {"global_clipnorm": 0.5}),
         (1, 3, 1, {"strategy": True}),
     ],
@@ -89,7 +89,13 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(
         np.testing.assert_allclose(values, history[name][-len(values) :], rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("validated", [False, True], ids=["plain", "with validation"])
+@pytest.mark.parametrize(
+    "validated",
+    [
+        pytest.param(False, id="plain", marks=pytest.mark.full),
+        pytest.param(True, id="with validation"),
+    ],
+)
 def test_stop_within_an_epoch_is_continued_there(tmp_path, capsys, validated):
     validation = dataset() if validated else None
     whole, expected = uninterrupted()
@@ -314,6 +320,7 @@ def test_other_data_is_refused_within_an_epoch(tmp_path, changed, message):
     assert fit(make_translator(), tmp_path, data=pairs(**changed), **options).epoch == []
 
 
+@pytest.mark.full
 def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
     options = {"every": 2, "epochs": 2}
     fit_until(1, 3, make_model(), tmp_path, **options)
@@ -386,6 +393,7 @@ def test_learning_rate_that_training_has_changed_is_not_taken_for_a_setting(tmp_
     assert "learning_rate was" not in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_learning_rate_that_is_set_between_two_fits_is_used_and_said(tmp_path, capsys):
     model = make_model()
     fit(model, tmp_path, halving(), epochs=1)

@@ -143,6 +143,7 @@ def test_without_alignments_positions_align():
     assert found == "ONE <b>RED</b> CAR. A bad <i>one</i>."
 
 
+@pytest.mark.full
 def test_a_translator_aligns_its_words(tmp_path):
     folder = exports.artefact(exports.DETAILED)
     translator = Translator(folder)

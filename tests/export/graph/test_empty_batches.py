@@ -75,7 +75,7 @@ def lstms(x):
     return {"hidden": hidden, "cell": cell, "two": two, "both": both}
 
 
-@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("fuse", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_recurrent_layers_serve_an_empty_batch(tmp_path, fuse):
     x = keras.Input((None, 4), name="x")
     model = keras.Model(x, lstms(x))
@@ -111,6 +111,7 @@ def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
 SHORT = kt.Shortlist(np.full((VOCAB, 1), 7), np.arange(VOCAB) < 5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "search, options",
     [

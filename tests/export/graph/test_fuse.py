@@ -39,6 +39,7 @@ def models():
     return {"converted": graph(converted), "simplified": plain, **fused_graphs}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", quick(["simplified", *PRECISIONS], *PRECISIONS))
 def test_tokens_and_scores_stay_the_same(models, kind):
     ids = source()

@@ -315,7 +315,6 @@ def proof(search):
     tiers.quick(
         itertools.product([*INTEGERS, "float16"], [None, BEAM]),
         ("int8", BEAM),
-        ("weight_int4", None),
         ("float16", None),
     ),
 )
@@ -392,6 +391,7 @@ def test_weights_to_keep_are_checked_before_the_work(tmp_path, keep_float, preci
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_packed_weights_stay_float_in_an_export(tmp_path):
     keep = ["encoder_block_0/self_attention/key"]
     for keep_float in ([], keep):
@@ -407,6 +407,7 @@ def test_packed_weights_stay_float_in_an_export(tmp_path):
         assert (packed in names) == bool(keep_float)
 
 
+@pytest.mark.full
 def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
     model = tiny(num_layers=1, d_model=64, d_ff=131)
     options = {"precision": "int8", "max_length": MAX_LENGTH, "verbose": False}

@@ -203,6 +203,7 @@ def test_a_prompt_is_continued(made, answered):
     assert len({answered(artefacts.LINES[4:5], folder)[0] for _ in range(3)}) > 1
 
 
+@pytest.mark.full
 def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
     folder = exports.artefact(GreedySearch(min_length=5), "generate", layout="steps")
     lines = [*exports.LINES, "", " "]
