@@ -4,8 +4,8 @@ import keras
 
 from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-# "numbers" is for number words, "tiny" for Multi30k and corpora of its size; "base" and "big" are
-# the paper's (sections 5.3, 5.4, 6.1 and Table 3).
+# "numbers" is for number words, "tiny" for Multi30k and corpora of its size, "student" for what a
+# larger model has translated; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1, Table 3).
 #
 # model: arguments of the model.
 # rate: arguments of `learning_rate`.
@@ -22,6 +22,10 @@ RECIPES = {
         model=dict(num_layers=4, d_model=128, num_heads=4, d_ff=256, dropout=0.3),
         rate=dict(peak=0.0025, warmup_steps=1500, anneal=True),
         tokens_per_batch=4096, vocab_size=5000, epochs=85, average=10),
+    "student": dict(
+        model=dict(num_layers=(6, 2), d_model=128, num_heads=4, d_ff=512, dropout=0.1),
+        rate=dict(peak=0.0025, warmup_steps=500, anneal=True),
+        tokens_per_batch=4096, vocab_size=5000, epochs=20, average=3),
     "base": dict(
         model=dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048, dropout=0.1),
         rate=dict(d_model=512, warmup_steps=4000),

@@ -9,7 +9,7 @@ candidates of a batch, D d_model.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Alignments, Cache, CachedDecoding, Shared
 from keras_transformer.search.ranking import LEAST_LISTED, NOT_LISTED, ListedScores
-from keras_transformer.special_ids import END_ID, PAD_ID
+from keras_transformer.special_ids import END_ID, NUM_SPECIAL, PAD_ID
 from keras_transformer.types import Array, Tensor
 
 
@@ -66,6 +66,64 @@ class Shortlist:
                 f"always be allowed; it holds {self.table.min()} to {self.table.max()}."
             )
 
+    @classmethod
+    def from_pairs(
+        cls,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        source_size: int,
+        target_size: int | None = None,
+        *,
+        candidates: int = 50,
+        frequent: int = 100,
+        rounds: int = 5,
+    ) -> Self:
+        """The likeliest translations of each source id in pairs of sentences.
+
+        IBM model 1 (Brown et al. 1993, section 4.2): each target token comes from one token of the
+        source, and expectation maximization finds P(target | source). 60,000 pairs of 15 tokens
+        take a minute and 1 GB; of a larger corpus a sample does.
+
+        Args:
+            sources, targets: lists of N lists of token ids, as `tokenizer.encode` returns them.
+            source_size, target_size: vocabulary sizes. By default the target's is the source's.
+            candidates: C, ids of each source id at most. Defaults to 50.
+            frequent: number of target ids that are always allowed, the most frequent ones. Defaults
+                to 100.
+            rounds: of expectation maximization. Defaults to 5.
+
+        Raises:
+            ValueError: the lists differ in length, or an id is not below its vocabulary size.
+
+        Example:
+
+        >>> shortlist = Shortlist.from_pairs([[5], [5, 6]], [[8], [9, 8]], 10, frequent=0)
+        >>> shortlist.table[5, 0], shortlist.table[6, 0]
+        (8, 9)
+        """
+        size = target_size or source_size
+        pairs = [(np.array(s), np.array(t)) for s, t in zip(sources, targets, strict=True)]
+        pairs = [(s, t) for s, t in pairs if len(s) and len(t)]
+        counts = np.zeros(size, np.int64)
+        for s, t in pairs:
+            if min(s.min(), t.min()) < 0 or s.max() >= source_size or t.max() >= size:
+                raise ValueError(
+                    f"Ids must be below the vocabulary sizes {source_size} and {size}, "
+                    f"got sources up to {s.max()} and targets up to {t.max()}."
+                )
+            counts += np.bincount(t, minlength=size)
+        always = np.arange(size) < NUM_SPECIAL
+        always[np.argsort(-counts, kind="stable")[:frequent]] = True
+        table = np.full((source_size, candidates), END_ID)
+        if pairs:
+            source, target, probability = _ibm_model_1(pairs, size, rounds)
+            order = np.lexsort((-probability, source))
+            source, target = source[order], target[order]
+            rank = np.arange(len(source)) - np.searchsorted(source, source)
+            kept = rank < candidates
+            table[source[kept], rank[kept]] = target[kept]
+        return cls(table, always)
+
     def candidates(self, source_ids: npt.ArrayLike) -> Array:
         """The ids that are allowed for each source (B, S): boolean (B, V)."""
         return self.chosen(tf.convert_to_tensor(source_ids, tf.int32)).numpy() > 0.5
@@ -95,6 +153,29 @@ class Shortlist:
         more = tf.math.floormod(-tf.reduce_sum(chosen, axis=1, keepdims=True), self.multiple)
         free = (1.0 - chosen) * self.fill.astype("float32")
         return chosen + free * tf.cast(tf.cumsum(free, axis=1) <= more, tf.float32)
+
+
+def _ibm_model_1(
+    pairs: Sequence[tuple[Array, Array]], size: int, rounds: int
+) -> tuple[Array, Array, Array]:
+    """P(target | source) of all ids that stand in one pair: source, target, probability (P,)."""
+    keys = np.concatenate([np.add.outer(s * size, t).ravel() for s, t in pairs])
+    keys, places = np.unique(keys, return_inverse=True)
+    starts = np.cumsum([0, *(len(t) for _, t in pairs[:-1])])
+    words = np.concatenate(  # the target token that each place belongs to
+        [
+            np.tile(np.arange(start, start + len(t)), len(s))
+            for start, (s, t) in zip(starts, pairs, strict=True)
+        ]
+    )
+    source = keys // size
+    probability = np.ones(len(keys))
+    for _ in range(rounds):
+        share = probability[places]  # of each source token in each target token
+        share /= np.bincount(words, share)[words]
+        probability = np.bincount(places, share)
+        probability /= np.bincount(source, probability)[source]
+    return source, keys % size, probability
 
 
 class ShortMemory(NamedTuple):

@@ -60,6 +60,15 @@ GUIDES = {
         {"num_layers=4, d_model=128, num_heads=4, d_ff=256": SMALL_MODEL, "epochs=2,": "epochs=1,"},
         MODEL_FILES,
     ),
+    "student": Guide(
+        ("out/student/artefact.json",),
+        {
+            "num_layers=(6, 2), d_model=128, num_heads=4, d_ff=512": SMALL_MODEL,
+            "vocab_size=5000": "vocab_size=300, hard_vocab_limit=False",
+            "epochs=20)": "epochs=1)",
+        },
+        ("out/onnx",),
+    ),
     "quantization": Guide(("out/int8/artefact.json",), {}, MODEL_FILES),
     "data": Guide(),
     "documents": Guide(("out/aligned/model.onnx", "page.de.md"), {}, MODEL_FILES),

@@ -65,6 +65,7 @@ def test_saved_models_take_terms(tmp_path):
 LINES = ["a man 's hat , red .", "", "the Dog  runs", "two words"]
 
 
+@pytest.mark.full
 def test_translations_contain_terms_and_those_of_a_glossary(tmp_path, monkeypatch, capfdbinary):
     translator = Translator(folder(), threads=1)
     free = Translator(exports.artefact(FREE), threads=1).translate(LINES)

@@ -80,6 +80,7 @@ def test_training_moves_the_weights_of_the_task(origin):
     assert np.mean(moved) > 0.8  # the state of dropout's random numbers is no weight
 
 
+@pytest.mark.full
 def test_greedy_tokens_are_those_of_generate(origin):
     result = origin.search(origin.model, origin.prompts, NEW)
     assert found(result.ids) == origin.expected

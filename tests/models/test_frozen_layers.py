@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers.checks import numpy64
+from helpers.tiers import quick
 
 import keras_transformer as kt
 
@@ -11,6 +12,7 @@ V, SIZES = 23, dict(num_layers=2, d_model=12, num_heads=2, d_ff=17, dropout=0.0)
 IDS = np.array([[2, 5, 7, 11, 3], [2, 13, 3, 0, 0]], "int32")
 KINDS = [kt.Transformer, kt.TransformerEncoder, kt.CausalTransformer]
 kinds = pytest.mark.parametrize("kind", KINDS)
+costly_kinds = pytest.mark.parametrize("kind", quick(KINDS, kt.Transformer))
 
 
 def inputs(model):
@@ -56,7 +58,7 @@ def test_a_frozen_decoder_leaves_the_encoder_trainable():
     assert changed == {"source_embedding", "encoder_block_0", "encoder_block_1"}
 
 
-@kinds
+@costly_kinds
 def test_each_frozen_layer_is_frozen_after_loading(kind, tmp_path):
     model = kind(V, **SIZES)
     side = "encoder" if kind is kt.TransformerEncoder else "decoder"
@@ -115,7 +117,7 @@ def test_a_search_follows_a_model_that_is_quantized_or_merged_later():
     assert np.abs(after - before).max() > 1e-3
 
 
-@kinds
+@costly_kinds
 def test_lora_trains_the_updates_alone_and_saving_merges_them(kind, tmp_path):
     model = kind(V, **SIZES)
     before = np.asarray(model(inputs(model)))
@@ -142,6 +144,7 @@ def test_the_dtype_policy_of_a_model_is_that_of_its_layers(kind, tmp_path):
         kind(V, **SIZES, dtype="int8_from_float32")
 
 
+@pytest.mark.full
 def test_a_copy_by_configuration_searches_and_a_clone_names_it():
     model = kt.Transformer(V, **SIZES)
     copy = type(model).from_config(model.get_config())

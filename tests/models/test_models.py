@@ -166,7 +166,9 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("variant", [*VARIANTS, "recurrent"])
+@pytest.mark.parametrize(
+    "variant", tiers.quick([*VARIANTS, "recurrent"], "post-norm", "rotary", "recurrent")
+)
 def test_cached_steps_of_branching_hypotheses_are_the_full_pass(variant):
     """W hypotheses of a sentence share its memory. They are reordered after every step.
 
@@ -206,7 +208,7 @@ def test_causal_steps_with_a_cache_are_the_full_pass(tensor_positions, variant):
         assert_close(logits, whole[:, t : t + 1])
 
 
-@variants
+@pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "learned", "rotary"))
 def test_a_sentence_does_not_depend_on_its_batch(variant):
     """Alone and unpadded, or in company and padded: the same logits."""
     model, _ = make(Transformer, variant)

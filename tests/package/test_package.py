@@ -206,6 +206,7 @@ SMALLER = {
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
+@pytest.mark.full
 def test_readme_code_runs(tmp_path):
     """Every Python block and every command of the package, in order, beside the files they name."""
     example, workflow, serving = PYTHON

@@ -60,6 +60,23 @@ def test_candidates_are_those_of_the_table_and_the_lowest_that_fill():
     ]
 
 
+def test_pairs_of_sentences_show_the_translations_of_each_token():
+    random = np.random.default_rng(2)
+    sources = [random.integers(4, V, random.integers(1, 9)).tolist() for _ in range(300)]
+    own = np.arange(TARGET_V)
+    own[4:V] = random.permutation(np.arange(4, V))  # the translation of each id
+    targets = [random.permutation(own[row]).tolist() + [40] for row in sources]
+    found = Shortlist.from_pairs(sources, targets, V, TARGET_V, candidates=2, frequent=1)
+    assert (found.table[:4] == 3).all() and found.table.shape == (V, 2)
+    assert (found.table[4:] == own[4:V, None]).any(axis=1).all()
+    assert found.always.nonzero()[0].tolist() == [0, 1, 2, 3, 40]
+    empty = Shortlist.from_pairs([[]], [[5]], V, frequent=0)
+    assert (empty.table == 3).all() and empty.always.sum() == 4
+    for sources, targets in (([[V]], [[5]]), ([[5]], [[-1]]), ([[5]], [])):
+        with pytest.raises(ValueError, match="vocabulary sizes 37|shorter"):
+            Shortlist.from_pairs(sources, targets, V)
+
+
 OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
 
 

