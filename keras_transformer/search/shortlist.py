@@ -150,9 +150,15 @@ class Shortlist:
         chosen = tf.reshape(tf.tensor_scatter_nd_update(start, places, ones), [batch_size, size])
         if self.multiple == 1:
             return chosen
-        more = tf.math.floormod(-tf.reduce_sum(chosen, axis=1, keepdims=True), self.multiple)
-        free = (1.0 - chosen) * self.fill.astype("float32")
-        return chosen + free * tf.cast(tf.cumsum(free, axis=1) <= more, tf.float32)
+        counts = tf.reduce_sum(chosen, axis=1, keepdims=True)
+        more = tf.math.floormod(-counts, self.multiple)
+        # Only chosen ids and those that may not be added are below the lowest free ones.
+        others = self.multiple - 1 + np.sum(~self.fill)
+        end = tf.cast(tf.reduce_max(counts), tf.int32) + others
+        low = chosen[:, :end]
+        free = (1.0 - low) * tf.constant(self.fill.astype("float32"))[:end]
+        low += free * tf.cast(tf.cumsum(free, axis=1) <= more, tf.float32)
+        return tf.concat([low, chosen[:, end:]], axis=1)
 
 
 def _ibm_model_1(
