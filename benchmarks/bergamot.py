@@ -144,6 +144,21 @@ def served(folder, lines, expected):
     }
 
 
+def words_a_second(work, lines):
+    """Source words that one thread translates in a second of its time, by engine and artefact."""
+    words, folder = sum(len(line.split()) for line in lines), MODELS / DIRECTIONS["en-pt"]
+    rows = by_engine(folder, lines, work / "en-pt.news.jsonl")
+    figures = {"words": words, "engine, shortlist": words / sum(row["seconds"] for row in rows)}
+    for kind in ("float32", "int8"):
+        for label in (f"{kind}, shortlist", kind):
+            translator = Translator(work / f"en-pt.{label}", threads=1)
+            translator.translate(lines[:3])
+            start = time.process_time()
+            translator.translate(lines)
+            figures[label] = words / (time.process_time() - start)
+    return figures
+
+
 def kept(path, measure):
     """What is measured, or was by an earlier run of the same folder."""
     if not path.exists():
@@ -174,6 +189,8 @@ def main():
         figures = direction(name, lines, args.without, args.work)
         report["directions"][name] = figures
         print(name, json.dumps(figures, indent=1), flush=True)
+    news = functools.partial(words_a_second, args.work, common.newstest(Path(args.data)))
+    report["words a second"] = kept(args.work / "words.json", news)
     if args.output:
         common.write(report, args.output)
 

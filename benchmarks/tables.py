@@ -175,7 +175,10 @@ def bergamot_table(report):
             times = [1e3 * own[f"seconds a sentence{kind}"] for kind in ("", ", in batches")]
             equal, size = f"{own['equal']} of {count}", own["bytes"] / 1e6
             rows.append([name, f"ONNX, {kind}", equal, own["chrf beside the engine"], size, *times])
-    return workers.table(heads, rows)
+    news = report["words a second"]
+    speeds = [[name, f"{speed:,.0f}"] for name, speed in news.items() if name != "words"]
+    words = workers.table([f"newstest2014, {news['words']:,} words", "words/s/core"], speeds)
+    return f"{workers.table(heads, rows)}\n\n{words}"
 
 
 def terms_table(report):
