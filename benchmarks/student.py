@@ -146,24 +146,6 @@ def measured(translator, folder, files):
     return row
 
 
-def table(report):
-    """The rows as Markdown."""
-    lines = [
-        "| model | chrF, Multi30k | Tatoeba | equal | MB | gzip, MB | ms alone | in batches |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, row in report["rows"].items():
-        equal = f"{row['test equal']}, {row['test_tatoeba equal']}"
-        numbers = (row[key] for key in ("test", "test_tatoeba"))
-        sizes = (row[key] for key in ("mb", "gzip mb", "ms alone", "ms in batches"))
-        cells = [f"{number:.1f}" for number in numbers] + [equal]
-        lines.append(f"| {' | '.join([name, *cells, *(f'{n:.3g}' for n in sizes)])} |")
-    told = (
-        "{parameters:,} parameters; {epochs} epochs of {lines:,} sentences, {minutes:.0f} minutes."
-    )
-    return "\n".join([*lines, "", told.format(**report["training"])])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
@@ -186,7 +168,6 @@ def main():
         "minutes": made["minutes"],
     }
     report = {**common.head(args), "training": training, "rows": rows}
-    print(table(report))
     if args.output:
         common.write(report, args.output)
 

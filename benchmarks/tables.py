@@ -181,6 +181,33 @@ def bergamot_table(report):
     return f"{workers.table(heads, rows)}\n\n{words}"
 
 
+def student_table(report):
+    heads = (
+        "model",
+        "chrF, Multi30k",
+        "Tatoeba",
+        "equal",
+        "MB",
+        "gzip, MB",
+        "ms alone",
+        "in batches",
+    )
+    rows = [
+        [
+            name,
+            row["test"],
+            row["test_tatoeba"],
+            f"{row['test equal']}, {row['test_tatoeba equal']}",
+            *(row[key] for key in ("mb", "gzip mb", "ms alone", "ms in batches")),
+        ]
+        for name, row in report["rows"].items()
+    ]
+    told = (
+        "{parameters:,} parameters; {epochs} epochs of {lines:,} sentences, {minutes:.0f} minutes."
+    )
+    return f"{workers.table(list(heads), rows)}\n\n{told.format(**report['training'])}"
+
+
 def terms_table(report):
     heads = ["search", "terms", "written without", "written", "BLEU", "ms", "ms alone"]
     free, none = report["free"], report["no terms"]
@@ -228,6 +255,7 @@ TABLES = {
     "serving-random": lambda: measured(
         "serving_random", lambda report: serving.table(report["rows"])
     ),
+    "student": lambda: measured("student", student_table),
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
     "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),

@@ -98,22 +98,25 @@ class Shortlist:
         Example:
 
         >>> shortlist = Shortlist.from_pairs([[5], [5, 6]], [[8], [9, 8]], 10, frequent=0)
-        >>> shortlist.table[5, 0], shortlist.table[6, 0]
-        (8, 9)
+        >>> shortlist.table[[5, 6], 0].tolist()  # the likeliest target of each
+        [8, 9]
         """
         size = target_size or source_size
-        pairs = [(np.array(s), np.array(t)) for s, t in zip(sources, targets, strict=True)]
+        pairs = [
+            (np.array(s, np.int64), np.array(t, np.int64))
+            for s, t in zip(sources, targets, strict=True)
+        ]
         pairs = [(s, t) for s, t in pairs if len(s) and len(t)]
-        counts = np.zeros(size, np.int64)
-        for s, t in pairs:
-            if min(s.min(), t.min()) < 0 or s.max() >= source_size or t.max() >= size:
+        nothing = np.zeros(0, int)
+        ids = [np.concatenate([nothing, *(pair[side] for pair in pairs)]) for side in (0, 1)]
+        for name, found, most in zip(("sources", "targets"), ids, (source_size, size), strict=True):
+            if found.min(initial=0) < 0 or found.max(initial=0) >= most:
                 raise ValueError(
-                    f"Ids must be below the vocabulary sizes {source_size} and {size}, "
-                    f"got sources up to {s.max()} and targets up to {t.max()}."
+                    f"Ids of {name} must be from 0 to {most - 1}, got {found.min()} to "
+                    f"{found.max()}. Pass the tokenizer's vocabulary size."
                 )
-            counts += np.bincount(t, minlength=size)
         always = np.arange(size) < NUM_SPECIAL
-        always[np.argsort(-counts, kind="stable")[:frequent]] = True
+        always[np.argsort(-np.bincount(ids[1], minlength=size), kind="stable")[:frequent]] = True
         table = np.full((source_size, candidates), END_ID)
         if pairs:
             source, target, probability = _ibm_model_1(pairs, size, rounds)
