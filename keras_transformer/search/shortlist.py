@@ -93,7 +93,8 @@ class Shortlist:
             rounds: of expectation maximization. Defaults to 5.
 
         Raises:
-            ValueError: the lists differ in length, or an id is not below its vocabulary size.
+            ValueError: the lists differ in length, an id is not below its vocabulary size, or a
+                number is too small.
 
         Example:
 
@@ -101,6 +102,11 @@ class Shortlist:
         >>> shortlist.table[[5, 6], 0].tolist()  # the likeliest target of each
         [8, 9]
         """
+        if min(candidates, rounds) < 1 or frequent < 0:
+            raise ValueError(
+                "`candidates` and `rounds` must be at least 1, and `frequent` at least 0, got "
+                f"{candidates}, {rounds} and {frequent}."
+            )
         size = target_size or source_size
         pairs = [
             (np.array(s, np.int64), np.array(t, np.int64))

@@ -75,6 +75,9 @@ def test_pairs_of_sentences_show_the_translations_of_each_token():
     for sources, targets in (([[V]], [[5]]), ([[5]], [[-1]]), ([[5]], [])):
         with pytest.raises(ValueError, match="must be from 0 to 36, got|shorter"):
             Shortlist.from_pairs(sources, targets, V)
+    for option in ({"candidates": 0}, {"rounds": 0}, {"frequent": -1}):
+        with pytest.raises(ValueError, match="must be at least"):
+            Shortlist.from_pairs([[5]], [[5]], V, **option)
 
 
 OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
