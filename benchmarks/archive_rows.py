@@ -100,5 +100,5 @@ def plan_table(report):
         f"{driver * parts / 60:.0f} minutes of one core there to hand out the parts; {size:,.0f} "
         "GB of Parquet, sources included."
     )
-    heads = ["", *(f"{cores} cores each" for cores in CORES)]
+    heads = ["figure", *(f"{cores} cores each" for cores in CORES)]
     return f"{workers.table(heads, rows)}\n\n{told}"
