@@ -59,7 +59,7 @@ class RunFolder:
         Raises:
             ValueError: the folder holds another run, or one without `run.json`, or no epoch.
         """
-        self._settings = settings
+        self._settings = settings = json.loads(json.dumps(settings))  # as in the file: no tuples
         path, weights = self.path / "run.json", self.weights()
         if finished and not weights:
             raise ValueError(f"{self.path} holds no finished epoch. Train first.")
