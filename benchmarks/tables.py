@@ -15,6 +15,7 @@ import sys
 import archive_rows
 import browser
 import common
+import firefox_rows
 import fuzz_rows
 import kinds
 import kinds_speed
@@ -149,67 +150,6 @@ def own_encoders_table(report):
     return workers.table(heads, rows)
 
 
-def bergamot_table(report):
-    heads = ["direction", "what", "equal strings", "chrF", "MB", "ms a sentence", "in batches"]
-    rows = []
-    for name, part in report["directions"].items():
-        (on, off), engine = part["sentences"].values(), part["engine"]
-        size = sum(engine["bytes"].values()) / 1e6
-        times = [
-            1e3 * engine[f"seconds a sentence, {kind}"] for kind in ("shortlist", "no shortlist")
-        ]
-        both = f"{engine['equal with and without']} of {off}"
-        rows += [
-            [name, "engine, shortlist", both, None, size, times[0], None],
-            [name, "engine", None, None, size, times[1], None],
-            [name, "Keras, shortlist", f"{part['keras']['shortlist']} of {on}", *[None] * 4],
-            [name, "Keras", f"{part['keras']['no shortlist']} of {off}", *[None] * 4],
-        ]
-        kinds = [
-            f"{precision}{also}"
-            for precision in ("float32", "int8")
-            for also in (", shortlist", "")
-        ]
-        for kind in kinds:
-            own, count = part[kind], on if kind.endswith("shortlist") else off
-            times = [1e3 * own[f"seconds a sentence{kind}"] for kind in ("", ", in batches")]
-            equal, size = f"{own['equal']} of {count}", own["bytes"] / 1e6
-            rows.append([name, f"ONNX, {kind}", equal, own["chrf beside the engine"], size, *times])
-    return workers.table(heads, rows)
-
-
-def words_table(report):
-    rows = [[name, f"{speed:,.0f}"] for name, speed in report["words a second"].items()]
-    return workers.table([f"newstest2014, {report['words']:,} words", "words/s/core"], rows)
-
-
-def student_table(report):
-    heads = (
-        "model",
-        "chrF, Multi30k",
-        "Tatoeba",
-        "equal",
-        "MB",
-        "gzip, MB",
-        "ms alone",
-        "in batches",
-    )
-    rows = [
-        [
-            name,
-            row["test"],
-            row["test_tatoeba"],
-            f"{row['test equal']}, {row['test_tatoeba equal']}",
-            *(row[key] for key in ("mb", "gzip mb", "ms alone", "ms in batches")),
-        ]
-        for name, row in report["rows"].items()
-    ]
-    told = (
-        "{parameters:,} parameters; {epochs} epochs of {lines:,} sentences, {minutes:.0f} minutes."
-    )
-    return f"{workers.table(list(heads), rows)}\n\n{told.format(**report['training'])}"
-
-
 def terms_table(report):
     heads = ["search", "terms", "written without", "written", "BLEU", "ms", "ms alone"]
     free, none = report["free"], report["no terms"]
@@ -235,8 +175,8 @@ TABLES = {
     "archive-kills": lambda: measured_by_machine("archive", "kills", archive_rows.kills_table),
     "archive-plan": lambda: archive_rows.plan_table(read("archive")),
     "archive-speed": lambda: measured_by_machine("archive", "speed", archive_rows.speed_table),
-    "bergamot": lambda: measured("bergamot", bergamot_table),
-    "bergamot-words": lambda: measured("bergamot_words", words_table),
+    "bergamot": lambda: measured("bergamot", firefox_rows.imported),
+    "bergamot-words": lambda: measured("bergamot_words", firefox_rows.words),
     "export": lambda: measured("export", export_table),
     "fuzz-faults": lambda: measured("fuzz_faults", fuzz_rows.outcomes),
     "fuzz-load": lambda: measured("fuzz_load", fuzz_rows.load),
@@ -258,7 +198,7 @@ TABLES = {
     "serving-random": lambda: measured(
         "serving_random", lambda report: serving.table(report["rows"])
     ),
-    "student": lambda: measured("student", student_table),
+    "student": lambda: measured("student", firefox_rows.student),
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),
     "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),
