@@ -117,7 +117,7 @@ def garbage_of_one_file():
 
 @pytest.fixture(autouse=True)
 def garbage_of_one_test():
-    """What a long test leaves, such as graphs, is left out of collections, too."""
+    """Leave the graphs and models of a long test out of later garbage collections."""
     start = time.perf_counter()
     yield
     if time.perf_counter() - start > 1:
