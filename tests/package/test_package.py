@@ -1,5 +1,7 @@
 """The package as a whole: imports without a framework, content of the wheel, the README's truth."""
 
+import ast
+import difflib
 import email
 import pathlib
 import re
@@ -198,9 +200,8 @@ def test_readme_is_short_and_names_only_files_that_exist():
 # Replacements that make the README's code run in seconds.
 SMALLER = {
     "range(0, 10_000, 3)": "range(300)",
-    "vocab_size=8000": "vocab_size=300",
+    "vocab_size=8000": "vocab_size=400",
     "epochs=20": "epochs=1",
-    "epochs=10": "epochs=1",
     "num_layers=4": "num_layers=1",
 }
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -223,10 +224,22 @@ def test_readme_code_runs(tmp_path):
     assert (tmp_path / "out.txt").read_text("utf-8").count("\n") == 3
 
 
+HELD_OUT = """
+held_out = range(31, 10_000, 93)  # none of them is a multiple of three
+translations = Translator("en-de").translate([num2words(n) for n in held_out])
+print([text == num2words(n, lang="de") for text, n in zip(translations, held_out)])
+"""
+
+
 @pytest.mark.full
-def test_the_first_example_of_the_readme_prints_what_it_says(tmp_path):
-    expected = PYTHON[0].splitlines()[-1].removeprefix("# ")
-    assert guides.run(PYTHON[0], tmp_path).splitlines()[-1] == expected
+def test_the_first_example_of_the_readme_trains_a_translator(tmp_path):
+    """Rounding differs between processors, and so does the one translation that it prints."""
+    code, expected = PYTHON[0].rstrip().rsplit("\n# ", 1)
+    *_, printed, right = guides.run(code + HELD_OUT, tmp_path).splitlines()
+    (text,), (number,) = ast.literal_eval(printed), ast.literal_eval(expected)
+    assert difflib.SequenceMatcher(None, text, number).ratio() > 0.8
+    right = ast.literal_eval(right)
+    assert sum(right) / len(right) > 0.85
 
 
 def test_the_lock_files_of_images_have_the_versions_of_the_constraints():
