@@ -2,21 +2,22 @@
 
 Contents:
 
-- one exporter in each of `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and
-  `triton`; `attention` exports the attention of a translator by `onnx_model`;
-- `arguments`, the checks before an export; `float32`, a copy of a model of reduced precision;
-  `encoder_decoder`, what the exporters to other engines share; `staging`, folders that
-  appear whole;
-- `tasks`, what is exported; `graph`, the passes over an ONNX graph; `text_model` with its nodes in
-  `text_graph`, the file from strings to strings;
+- `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and `triton`, one exporter
+  each; `attention`, which exports a translator's attention with `onnx_model`;
+- `arguments`, the checks before an export; `float32`, float32 copies of models of reduced
+  precision; `encoder_decoder`, shared by the exporters to other engines; `staging`, atomic
+  writes of folders;
+- `tasks`, the functions to export; `graph`, passes over an ONNX graph; `text_model` and
+  `text_graph`, the ONNX file from strings to strings;
 - `proof`, the comparison with Keras in a second process; `compare`, the same on your own lines;
 - `__main__`, the command line of all exporters;
-- `artefact`, the manifest of an exported folder and its reader; `runtime`, which answers requests
-  with it; `serving`, a service; `archive`, batch jobs; `web`, the browser's side in JavaScript.
+- `artefact`, the manifest of an exported folder and its reader; `runtime`, inference without a
+  framework; `documents`, translation of documents; `serving`, a service; `archive`, batch jobs;
+  `ray_cluster`, Ray for both; `web`, JavaScript for browsers.
 
-Imports: everything of this package. `runtime` needs no framework, so the exporters,
-which need TensorFlow, are imported on first use. A new exporter is one file and one line in
-`_EXPORTERS`; a new task is one class in `tasks`.
+Imports: all of this package. `runtime` needs no framework, so the exporters, which need
+TensorFlow, are imported on first use. A new exporter is one file and one line in `_EXPORTERS`;
+a new task is one class in `tasks`.
 """
 
 from importlib import import_module
@@ -38,7 +39,7 @@ _EXPORTERS = {
     "export_saved_model": "saved_model",
     "export_triton": "triton",
 }
-# Package that an exporter needs -> extra that installs it. All other packages come with two extras.
+# Package that an exporter needs -> its extra. The extras tensorflow and export install all others.
 _EXTRAS = {"ctranslate2": "ctranslate2", "safetensors": "import"}
 
 __all__ = sorted(_EXPORTERS)

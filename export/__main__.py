@@ -17,14 +17,14 @@ FORMATS = ("onnx", "saved_model", "ctranslate2", "marian", "triton")
 ONNX, SAVED_MODEL, CTRANSLATE2, MARIAN, TRITON = FORMATS
 WITH_SEARCH = (ONNX, SAVED_MODEL)
 OF_MODELS = FORMATS[:-1]  # triton takes an artefact
-# Each option, the formats that have it, and what argparse needs. An option that does not apply is
-# an error: a user who passes --length-penalty with --greedy expects something else.
+# Each option: its formats, its help and its argparse settings. Options without effect are errors:
+# a user who passes --length-penalty with --greedy expects an effect.
 Settings: TypeAlias = dict[str, Any]
 Options: TypeAlias = dict[str, tuple[tuple[str, ...], str, Settings]]
 
 
 def layers_and_heads(text: str) -> list[tuple[int, int]]:
-    """The pairs of `LAYER:HEAD,LAYER:HEAD`."""
+    """Parses the pairs of `LAYER:HEAD,LAYER:HEAD`."""
     pairs = (pair.split(":") for pair in text.split(","))
     return [(int(layer), int(head)) for layer, head in pairs]
 
@@ -39,11 +39,11 @@ SEARCHES: Options = {
     "forward": (WITH_SEARCH, "no search: the forward pass", SWITCH),
 }
 SEARCH_OPTIONS: Options = {
-    "length_penalty": (WITH_SEARCH, "of the beam (0.6)", REAL),
-    "temperature": (WITH_SEARCH, "of the sampling (1.0)", REAL),
-    "top_k": (WITH_SEARCH, "of the sampling (0: no limit)", NUMBER),
-    "top_p": (WITH_SEARCH, "of the sampling (1.0: no limit)", REAL),
-    "num_samples": (WITH_SEARCH, "of the sampling (1)", NUMBER),
+    "length_penalty": (WITH_SEARCH, "length penalty of beam search (0.6)", REAL),
+    "temperature": (WITH_SEARCH, "sampling temperature (1.0)", REAL),
+    "top_k": (WITH_SEARCH, "sample from the N likeliest tokens (0: all)", NUMBER),
+    "top_p": (WITH_SEARCH, "sample from the tokens of this total probability (1.0: all)", REAL),
+    "num_samples": (WITH_SEARCH, "samples per source (1)", NUMBER),
     "token_scores": (WITH_SEARCH, "also write the log-probability of each token", SWITCH),
     "alignments": (
         WITH_SEARCH,
@@ -53,11 +53,11 @@ SEARCH_OPTIONS: Options = {
     ),
 }
 OPTIONS: Options = {
-    "tokenizer": (OF_MODELS, "tokenizer to put beside the model, NAME.model", {}),
-    "target_tokenizer": (OF_MODELS, "tokenizer of the target, if it is another one", {}),
+    "tokenizer": (OF_MODELS, "tokenizer to include, NAME.model", {}),
+    "target_tokenizer": (OF_MODELS, "tokenizer of the target, if different", {}),
     "max_length": (
         OF_MODELS,
-        "most generated tokens (source + 50); for other engines most tokens of a text",
+        "maximum number of generated tokens (source + 50); for other engines, of a text's tokens",
         NUMBER,
     ),
     "tolerance": (
@@ -93,10 +93,10 @@ OPTIONS: Options = {
     ),
     "options": (
         WITH_SEARCH,
-        "options of each call of the search that become inputs, such as beam_width",
+        "options of a search call that become model inputs, such as beam_width",
         {"nargs": "+", "metavar": "NAME"},
     ),
-    "name": ((TRITON,), "of the model (the folder's)", {}),
+    "name": ((TRITON,), "name of the model (the folder's)", {}),
     "op_library": (
         (TRITON,),
         "path of onnxruntime-extensions on the server; with --text",
@@ -104,8 +104,8 @@ OPTIONS: Options = {
     ),
     "device": ((TRITON,), "where the model runs (cpu)", {"choices": ("cpu", "gpu")}),
     "instances": ((TRITON,), "copies of the model (1)", NUMBER),
-    "threads": ((TRITON,), "of a batch (every core)", NUMBER),
-    "max_batch_size": ((TRITON,), "most rows of a batch (64), or 0 for none", NUMBER),
+    "threads": ((TRITON,), "threads per batch (all cores)", NUMBER),
+    "max_batch_size": ((TRITON,), "maximum rows of a batch (64); 0 disables batching", NUMBER),
     "queue_delay": ((TRITON,), "microseconds that a request may wait (2000)", NUMBER),
 }
 BEAM = ("beam_width", "length_penalty")
@@ -114,14 +114,14 @@ RECORDS = ("token_scores", "alignments")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line.
+    """Returns the parser of the command line.
 
-    The result has only options that were given: the exporters have the defaults.
+    Parsed arguments hold only the given options, because the exporters set the defaults.
     """
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export",
-        description="Export a saved model: with its search to ONNX or as a SavedModel, or for "
-        "another engine; or write an artefact into a model repository of Triton.",
+        description="Export a saved model to ONNX, a SavedModel or another engine, or write an "
+        "artefact into a Triton model repository.",
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("model", help="MODEL.keras; for triton the folder of an artefact")
@@ -145,7 +145,7 @@ def _flag(name: str) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments; options that do not apply are an error."""
+    """Parses the arguments; exits with an error if an option does not apply."""
     made = parser()
     arguments = made.parse_args(argv)
     rules = [
@@ -165,12 +165,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(arguments: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
-    """The options among `names` that were given, with their values."""
+    """Returns the given options among `names`, with their values."""
     return {name: value for name, value in vars(arguments).items() if name in names}
 
 
 def chosen_search(arguments: argparse.Namespace, model: Any) -> Any:
-    """The search that the arguments ask for, or `None` for a forward pass."""
+    """Returns the search that the arguments describe, or `None` for a forward pass."""
     from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
     records = chosen(arguments, RECORDS)
@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status.
 
     Returns:
-        0; 1 after an error; 128 + its number after a signal. Messages explain errors and signals.
+        0 on success, 1 after an error, 128 + N after signal N.
     """
     arguments = parse(argv)
     try:
@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_stop(Stopped(signal.SIGINT), arguments.out)
     except Stopped as error:
         return _report_stop(error, arguments.out)
-    except Exception as error:  # compiled code may replace the exception of a signal by any
+    except Exception as error:  # compiled code may replace a signal's exception
         if Progress.pending is not None:
             return _report_stop(Progress.pending, arguments.out)
         if not isinstance(error, (ExportError, ImportError, OSError, TypeError, ValueError)):
@@ -211,14 +211,14 @@ def _report_stop(stopped: BaseException, out: str) -> int:
     """Prints which signal ended the export; returns the exit status."""
     (number,) = stopped.args
     name = signal.Signals(number).name
-    print(f"stopped by {name}; the content of {out} is as before", file=sys.stderr)
+    print(f"stopped by {name}; {out} is unchanged", file=sys.stderr)
     return 128 + number
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Loads the model and exports it.
 
-    Keras is imported here, so that --help and errors in arguments need no framework.
+    Keras is imported here so that --help and argument errors need no framework.
     """
     from keras_transformer import export
 
@@ -242,17 +242,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class Stopped(BaseException):
-    """The number of a signal that asks the process to end."""
+    """Raised by a signal that asks the process to end; holds its number."""
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """Handles a signal: unwinds the export, which removes the files that it has written."""
+    """Handles a signal by raising `Stopped`. The export then removes the files that it wrote."""
     Progress.pending = Stopped(number)
     raise Progress.pending
 
 
 def handle_signals() -> None:
-    """Lets signals stop the process by `stop`. Windows has no SIGHUP, and nohup ignores it."""
+    """Installs `stop` as signal handler. Windows has no SIGHUP, and nohup ignores it."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:

@@ -1,8 +1,7 @@
-"""Checks of the exporters' arguments, before any work is done.
+"""Checks the exporters' arguments before any work is done.
 
-An export takes from seconds to minutes, so wrong arguments are refused at once. Each error says
-what was passed, what was expected and how to fix it. Tasks check samples, because they know the
-model's inputs.
+An export takes seconds to minutes, so these checks come first. Each error names the value that was
+passed, the expected values and a fix. Tasks check samples, because they know the model's inputs.
 
 Shapes: B rows, S tokens, C classes.
 """
@@ -44,8 +43,8 @@ def check_arguments(
 ) -> None:
     """Raises `TypeError` or `ValueError` for arguments that no exporter accepts.
 
-    See `export_onnx` for the arguments. A tokenizer is anything that can encode and be saved,
-    so you can pass your own.
+    See `export_onnx` for the arguments. Any object with the methods `encode` and `save` can be a
+    tokenizer.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -56,14 +55,14 @@ def check_arguments(
         raise TypeError(f"model must be a Keras model, but {type(model).__name__} was passed.")
     if not model.built or not getattr(model, "inputs", None):
         raise ValueError(
-            f"{model.name} is no functional model: its inputs are not known. Build it with "
+            f"{model.name} is not a functional model: its inputs are unknown. Build it with "
             "keras.Input, as `Transformer` is."
         )
     for name, given in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if given is not None and not (hasattr(given, "save") and hasattr(given, "encode")):
             raise TypeError(f"{name} must be a Tokenizer, but {type(given).__name__} was passed.")
     if target_tokenizer is not None and (tokenizer is None or search is None):
-        raise ValueError("target_tokenizer decodes a search: pass tokenizer and search too.")
+        raise ValueError("target_tokenizer decodes search results: pass tokenizer and search too.")
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
@@ -82,7 +81,7 @@ def _check_search(
     max_length: int | None,
     target_tokenizer: Tokenizer | None,
 ) -> None:
-    """Raises unless `search` can run the model, and the tokenizers fit to the model."""
+    """Raises unless `search` can run the model, and the tokenizers fit the model."""
     if not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
         raise TypeError(
             "search must be a GreedySearch, BeamSearch or Sampling, but "
@@ -102,7 +101,7 @@ def _check_search(
         return
     if getattr(model, "target_vocab_size", None) is not None and target_tokenizer is None:
         raise ValueError(
-            "The model writes ids of a second vocabulary (target_vocab_size), and only one "
+            "The model writes ids of a second vocabulary (target_vocab_size), but only one "
             "tokenizer was passed. Pass target_tokenizer too; the same one, if both sides share it."
         )
     sizes = vocab_sizes(model)
@@ -141,7 +140,7 @@ def check_onnx_arguments(
         raise ValueError(
             "text=True writes a file from text to text, but this model's encoder reads "
             f"{[tensor.name for tensor in model.encoder.inputs]}. Leave it out: the runtime "
-            "decodes what the model writes."
+            "decodes the model's output."
         )
     if shortlist is not None:
         _check_shortlist(model, search, shortlist, layout)
@@ -185,8 +184,8 @@ def _check_shortlist(
         )
     if not isinstance(model, Transformer) or not reads_ids(model) or search is None:
         raise ValueError(
-            "A shortlist limits what a search may write for a source of token ids: pass a "
-            f"Transformer that reads them and a search, or leave it out ({type(model).__name__})."
+            "A shortlist limits the tokens that a search may write for a source of token ids: pass "
+            f"a Transformer that reads ids and a search, or leave it out ({type(model).__name__})."
         )
     if layout == "steps":
         raise ValueError(
@@ -205,23 +204,23 @@ def check_options(options: Sequence[str], search: ExportableSearch | None) -> No
 
 
 def check_weights(model: keras.Model) -> None:
-    """Raises `ExportError` for a weight that holds NaN: such a model cannot be proven."""
+    """Raises `ExportError` if a weight holds NaN, because the results cannot be compared."""
     for variable in model.variables:
         if np.isnan(np.asarray(variable, np.float32)).any():
             raise ExportError(
                 f"The weight {variable.path} holds NaN, so the results of the model are NaN and "
-                "prove nothing. Export an earlier checkpoint."
+                "cannot be compared. Export an earlier checkpoint."
             )
 
 
 def check_dtypes(tensors: Sequence[keras.KerasTensor]) -> None:
-    """Raises `ValueError` for an input or output whose dtype an artefact cannot name."""
+    """Raises `ValueError` for an input or output of a dtype that artefacts do not support."""
     known = [dtype for dtype in signature.DTYPES if dtype != "string"]
     for tensor in tensors:
         if tensor.dtype not in known:
             raise ValueError(
-                f"{tensor.name} is an input or output of dtype {tensor.dtype}, but an ONNX export "
-                f"has {known}. Cast it to one of these inside the model."
+                f"{tensor.name} is an input or output of dtype {tensor.dtype}, but ONNX exports "
+                f"support {known}. Cast it to one of these inside the model."
             )
 
 
@@ -238,7 +237,7 @@ def check_head_alone(head: Any, search: ExportableSearch | None) -> None:
 
 
 def check_head(task: ForwardTask, tokenizer: Tokenizer | None) -> None:
-    """Raises `ValueError` if the head of a task does not fit to the model or the tokenizer."""
+    """Raises `ValueError` if the head of a task does not fit the model or the tokenizer."""
     head, shapes = task.head, task.output_shapes()
     if head is None:
         return
@@ -247,16 +246,16 @@ def check_head(task: ForwardTask, tokenizer: Tokenizer | None) -> None:
         if {*shapes} != {signature.ANSWER_START, signature.ANSWER_END} or ranks != [2, 2]:
             raise ValueError(
                 "QuestionAnswering needs two outputs (B, S) named 'start' and 'end', but the model "
-                f"has {shapes}. Let it return a dict with these keys."
+                f"has {shapes}. Return a dict with these keys."
             )
     elif isinstance(head, Heads) and {*shapes} != {*head.heads}:
         raise ValueError(
-            f"Heads is about outputs named {sorted(head.heads)}, but the model has {shapes}. Let "
-            "it return a dict with these keys."
+            f"Heads describes outputs named {sorted(head.heads)}, but the model has {shapes}. "
+            "Return a dict with these keys."
         )
     elif not isinstance(head, Heads) and len(shapes) != 1:
         raise ValueError(
-            f"{type(head).__name__} is about one output, but the model has {shapes}. Pass "
+            f"{type(head).__name__} describes one output, but the model has {shapes}. Pass "
             "Heads(...) with a head for each."
         )
     else:
@@ -266,7 +265,7 @@ def check_head(task: ForwardTask, tokenizer: Tokenizer | None) -> None:
 
 
 def _check_output(head: Head, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raises `ValueError` if a head does not fit to the output of this name and shape."""
+    """Raises `ValueError` if a head does not fit the output of this name and shape."""
     kind = type(head).__name__
     wanted = {3: "(B, S, C)"} if isinstance(head, TokenClassification) else {2: "(B, C)"}
     if isinstance(head, FeatureExtraction):
@@ -277,7 +276,7 @@ def _check_output(head: Head, name: str, shape: tuple[int | None, ...]) -> None:
             f"shape {shape}."
         )
     labels = getattr(head, "labels", None)
-    one_number = shape[-1] == 1 and len(shape) == 2  # for the second of two classes
+    one_number = shape[-1] == 1 and len(shape) == 2  # the second of two classes
     if labels and shape[-1] != len(labels) and not (one_number and len(labels) == 2):
         raise ValueError(
             f"{kind} has {len(labels)} labels, but the model's output, of shape {shape}, has "
@@ -286,7 +285,7 @@ def _check_output(head: Head, name: str, shape: tuple[int | None, ...]) -> None:
 
 
 def _check_inputs(task: ForwardTask, tokenizer: Tokenizer | None, tokenwise: bool) -> None:
-    """Raises `ValueError` if the runtime could not read the inputs for the head of a task."""
+    """Raises `ValueError` if the runtime cannot build the inputs that a task's head needs."""
     ids, inputs, head = task.ids, list(task.specs), task.head
     two = len(ids) == 2 or (len(ids) == 1 and signature.SEGMENT_IDS in inputs)
     if isinstance(head, QuestionAnswering) and (tokenizer is None or not two):

@@ -1,4 +1,4 @@
-"""The attention of a translator's decoder to the source, as an artefact.
+"""Exports the attention of a translator's decoder to the source.
 
 Shapes: B batch, S source length, T target length.
 """
@@ -18,12 +18,12 @@ ATTENTION = "attention"  # (B, T, S) float32, the output
 def export_attention(
     model: Transformer, path: StrPath, block: int = -1, **options: Any
 ) -> dict[str, Any]:
-    """Writes an artefact that gives the attention of a `Transformer` to its source.
+    """Writes an artefact that computes the attention of a `Transformer` to its source.
 
     Its inputs are `source_ids` (B, S), which end with the end token, and `target_ids` (B, T), which
-    start with the begin token. Its output `attention` (B, T, S) has a row for each step: the
-    attention of the step that wrote the next token, averaged over the heads. The weights of a row
-    sum to 1. The page of `export/web` shows them, and `Predictor` returns them.
+    start with the begin token. Each row of its output `attention` (B, T, S) is the attention of the
+    step that predicts the next token, averaged over the heads. The weights of a row sum to 1. The
+    page of `export/web` shows them, and `Predictor` returns them.
 
     Args:
         model: `Transformer`.
@@ -35,8 +35,8 @@ def export_attention(
         The manifest, a dict with the content of `artefact.json`.
 
     Raises:
-        TypeError: `model` is no `Transformer`, or `block` no integer.
-        ValueError: there is no such block.
+        TypeError: `model` is not a `Transformer`, or `block` not an integer.
+        ValueError: `block` is out of range.
         ExportError: as in `export_onnx`.
 
     Example:
@@ -46,14 +46,14 @@ def export_attention(
     """
     if not isinstance(model, Transformer):
         raise TypeError(
-            f"export_attention takes a Transformer, which attends to a source, and got a "
+            f"export_attention takes a Transformer, which attends to a source, but got a "
             f"{type(model).__name__}."
         )
     blocks = model.decoder_stack.blocks
     if isinstance(block, bool) or not isinstance(block, int):
         raise TypeError(f"`block` must be an integer, got {block!r}.")
     if not -len(blocks) <= block < len(blocks):
-        raise ValueError(f"`block` is {block}, and the decoder has {len(blocks)} blocks.")
+        raise ValueError(f"`block` is {block}, but the decoder has {len(blocks)} blocks.")
     heads = tuple((block, head) for head in range(blocks[block].num_heads))
     weights = with_alignments(model, heads).output["alignments"]
     return export_onnx(keras.Model(model.input, {ATTENTION: weights}), path, **options)

@@ -38,7 +38,7 @@ class Comparison(NamedTuple):
         sentences: int, number of lines.
         same_tokens: int, number of lines with the same best hypothesis, token for token.
         same_texts: int, number of equal strings from the text model; `None` without one.
-        keras_seconds, onnx_seconds: float, for all batches, after a first run.
+        keras_seconds, onnx_seconds: float, for all batches, after a warm-up.
         text_seconds: float, the same for the text model; `None` without one.
         keras_scores, onnx_scores: dict with "BLEU" and "chrF"; `None` without references.
     """
@@ -77,24 +77,24 @@ def compare_with_keras(
 ) -> Comparison:
     """Runs `lines` through Keras, and through the artefact in a process without any framework.
 
-    Tokenizer and search come from the artefact. Both sides get the same batches of lines of similar
-    length. Float32 artefacts give Keras' tokens, except for sentences with two hypotheses of nearly
-    equal scores; other precisions round. Keras searches without a shortlist. A constraint must be
-    serializable by `keras.saving`. All constraints of this package except `BracketGrammar` are.
+    The tokenizer and the search come from the artefact. Both sides get the same batches of lines of
+    similar length. Float32 artefacts give Keras' tokens, except for sentences with two hypotheses
+    of nearly equal scores; other precisions round. Keras searches without a shortlist. Constraints
+    must be serializable by `keras.saving`, like all of this package except `BracketGrammar`.
 
     Args:
         model: the Keras model that was exported.
-        folder: result of `export_onnx`, with a search and a tokenizer. Its text model is run, too.
+        folder: result of `export_onnx`, with a search and a tokenizer. Its text model also runs.
         lines: sources, or prompts of a language model.
-        references: right answers, for BLEU and chrF. Defaults to `None`.
+        references: reference translations, for BLEU and chrF. Defaults to `None`.
 
     Returns:
-        `Comparison`; `str()` puts it into words.
+        `Comparison`; `str()` formats it.
 
     Raises:
-        ValueError: there is no line, a line is too long, there are more or fewer references than
-            lines, or the artefact has no search that reads text.
-        ArtefactError: the folder is damaged or no artefact.
+        ValueError: `lines` is empty, a line is too long, the number of references differs, or the
+            artefact has no search that reads text.
+        ArtefactError: the folder is damaged or not an artefact.
         ImportError: references need sacrebleu, which is not installed.
         ExportError: the other process failed.
 
@@ -150,7 +150,7 @@ def compare_with_keras(
 
 
 def _best_rows(batches: Sequence[np.ndarray]) -> list[list[int]]:
-    """The tokens of the best hypothesis of each sentence, from batches of ids (B, W, T)."""
+    """Returns the tokens of each sentence's best hypothesis, from batches of ids (B, W, T)."""
     return [row[row > 0].tolist() for ids in batches for row in ids[:, 0]]
 
 
@@ -183,7 +183,7 @@ def _check_lengths(sources: Sequence[list[int]], longest: int) -> None:
 
 
 def _scorer(references: Sequence[str]) -> Callable[[Sequence[str], Sequence[int]], Scores]:
-    """A function from texts in some order to their BLEU and chrF."""
+    """Returns a function that computes BLEU and chrF of texts in some order."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", help="result of `export_onnx`, with search and tokenizer")
     parser.add_argument("lines", type=Path, help="text file of sources or prompts, one per line")
     parser.add_argument(
-        "references", type=Path, nargs="?", help="right answers, one per line, for BLEU and chrF"
+        "references", type=Path, nargs="?", help="references, one per line, for BLEU and chrF"
     )
     given = parser.parse_args(arguments)
     try:

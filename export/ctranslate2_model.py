@@ -1,7 +1,7 @@
 """Export to CTranslate2 (https://github.com/OpenNMT/CTranslate2), an engine in C++.
 
-Its encoder-decoder is the paper's. It has its own search, so no search is exported. It reads and
-writes strings: a vocabulary gives the string of each id.
+CTranslate2 implements the paper's encoder-decoder with its own search, so no search is exported.
+It reads and writes strings: a vocabulary maps each id to its string.
 
 Shapes: B sentences, T tokens of the longest, D d_model, V vocabulary, P positions.
 """
@@ -51,7 +51,7 @@ MODEL_FILE = "model.bin"
 VOCABULARIES = [f"{side}_vocabulary.json" for side in ("shared", "source", "target")]
 TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.model", "target_tokenizer.model"
 FILES = (MODEL_FILE, CONFIG_FILE, *VOCABULARIES, TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
-# Positions of a model without a limit. CTranslate2 reads at most as many tokens, too.
+# Positions of a model without a limit, which also limit the tokens that CTranslate2 reads.
 POSITIONS = 1024
 
 
@@ -69,11 +69,11 @@ def export_ctranslate2(
     """Writes the folder of a CTranslate2 model with the weights of a `Transformer`.
 
     The folder holds `model.bin`, `config.json`, the vocabularies and the tokenizers' SentencePiece
-    models. CTranslate2 reads pieces, adds the end token to the source itself, and writes pieces.
-    Like our searches, it never writes padding or the begin token: their logits get the bias -100.
+    models. CTranslate2 reads and writes pieces, and adds the end token to the source. Like our
+    searches, it never writes padding or the begin token: their logits get the bias -100.
 
-    Before the folder appears, CTranslate2 has translated random sources with it, and all of its
-    tokens and scores have been compared with Keras' forward pass.
+    Before the folder appears, CTranslate2 translates random sources with it. All tokens and scores
+    are compared with Keras' forward pass.
 
     Args:
         model: `Transformer` whose positions are added to embeddings. Its weights are exported from
@@ -83,20 +83,19 @@ def export_ctranslate2(
         target_tokenizer: `Tokenizer` of the target, for models with two vocabularies. Defaults to
             `None`: `tokenizer`.
         precision: dtype of the stored weights: "float32", "float16", "bfloat16", "int16" or "int8".
-            The dtype of the computation is chosen when the model is loaded. Defaults to "float32".
-        max_length: most tokens of a text. Defaults to `None`: 1024, or the limit of a model with
+            You choose the compute dtype when you load the model. Defaults to "float32".
+        max_length: longest text in tokens. Defaults to `None`: 1024, or the limit of a model with
             learned positions.
         tolerance: largest error of a score, as in `export_onnx`. Defaults to `None`: 1e-4 for
             "float32", else 0.15.
         verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Returns:
-        The strings that the model writes, list of str in the order of ids.
+        List of str, the strings that the model writes, in the order of ids.
 
     Raises:
-        TypeError, ValueError: a wrong argument, or a model that CTranslate2 cannot hold. Nothing
-            has been done.
-        ExportError: CTranslate2 gave other tokens. The content of `path` is as before.
+        TypeError, ValueError: an invalid argument, or a model that CTranslate2 does not support.
+        ExportError: CTranslate2 gave other tokens. `path` is unchanged.
 
     Example:
 
@@ -134,7 +133,7 @@ def export_ctranslate2(
 
 
 def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:
-    """A distinct string for each id: the tokenizer's pieces, and `<id 17>` for other ids."""
+    """Returns a distinct string for each id: the tokenizer's piece, else `<id 17>`."""
     pieces = []
     if tokenizer is not None:
         if tokenizer.vocab_size > size:
@@ -148,7 +147,7 @@ def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:
 
 
 def _length(model: Transformer, max_length: int | None) -> int:
-    """The number of positions to write."""
+    """Returns the number of positions to write."""
     longest = model.max_length or max_length or POSITIONS
     if max_length is None:
         return longest
@@ -173,7 +172,7 @@ def _register(spec: Any, words: Sequence[list[str]], model: Transformer) -> None
 
 
 def _specification(model: Transformer, max_length: int) -> Any:
-    """The `TransformerSpec` with the weights, found by their paths."""
+    """Returns the `TransformerSpec` with the weights, found by path."""
     weights = weights_of(model)
     activation = ACTIVATIONS[keras.activations.get(model.activation)]
     spec = specs.TransformerSpec.from_config(
@@ -229,7 +228,7 @@ def _set_block(layer: Any, weights: Mapping[str, Array], name: str) -> None:
 def _set_attention(
     attention: Any, weights: Mapping[str, Array], name: str, joined: Sequence[int]
 ) -> None:
-    """Sets query, key and value in products of `joined` each, then the output projection."""
+    """Sets query, key and value, `joined` of them per product, then the output projection."""
     names = [f"{name}/{part}" for part in ("query", "key", "value")]
     for linear, count in zip(attention.linear, joined, strict=False):
         _set_linear(linear, weights, names[:count])
@@ -259,8 +258,8 @@ def _prove(
 ) -> None:
     """Raises `ExportError` unless CTranslate2 gives Keras' greedy tokens and scores.
 
-    Each token must be the likeliest after the tokens before it, except for ties, and a score the
-    sum of their log-probabilities. Rounded weights may choose other tokens, but their scores must
+    Each token must be the likeliest after the tokens before it, except for ties. A score must be
+    the sum of the log-probabilities. Rounded weights may choose other tokens, but the scores must
     be right within the tolerance.
     """
     random = np.random.default_rng(0)
@@ -299,7 +298,7 @@ def _prove(
         if not error <= tolerance or (exact and untied):
             raise ExportError(
                 f"Parity with CTranslate2: it wrote {row} for the source {source}, with score "
-                f"{one.scores[0]:.6g}; Keras gives these tokens {chosen.sum():.6g}, and "
-                f"{log_probs.argmax(axis=1).tolist()} are its likeliest. Please report it with the "
+                f"{one.scores[0]:.6g}; Keras gives these tokens the score {chosen.sum():.6g}, and "
+                f"its likeliest are {log_probs.argmax(axis=1).tolist()}. Please report it with the "
                 "model's configuration."
             )

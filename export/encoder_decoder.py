@@ -1,8 +1,8 @@
-"""Shared by exporters to other engines: the paper's model, and refusals of all other models.
+"""Shared by exporters to other engines, which support only the paper's architecture.
 
-An engine for published translation models holds embeddings, positions that are added, blocks of
-attention and a feed-forward network, and logits. This module reads these parts of a `Transformer`,
-and lists the parts that such engines lack.
+Engines for published translation models support embeddings with added positions, blocks of
+attention and feed-forward networks, and logits. This module reads these parts of a `Transformer`,
+and lists the arguments that such engines do not support.
 
 Shapes: P positions, D d_model.
 """
@@ -25,7 +25,7 @@ PRODUCER = {"producer": "keras-transformer-onnx"}
 
 
 def check_translator(model: Any, **tokenizers: Any) -> None:
-    """Raises unless `model` is a `Transformer`, and each tokenizer a SentencePiece one or `None`.
+    """Raises unless `model` is a `Transformer`, and each tokenizer a `Tokenizer` or `None`.
 
     Raises:
         TypeError: another kind of model or tokenizer.
@@ -46,11 +46,11 @@ def check_translator(model: Any, **tokenizers: Any) -> None:
 
 
 def differences(model: Transformer, activations: Collection[Callable[..., Any]]) -> list[str]:
-    """Arguments of the model that no engine for published translation models supports.
+    """Returns arguments of the model that engines for published models do not support.
 
     Args:
         model: `Transformer`.
-        activations: the activations that the engine knows.
+        activations: the activations that the engine supports.
     """
     if model.encoder_stack is None:
         return [f"encoder={model.encoder.name!r}, your own model"]
@@ -84,22 +84,22 @@ def refuse(engine: str, found: Sequence[str]) -> None:
 
 
 def depths(model: Transformer) -> tuple[int, int]:
-    """Blocks in the encoder and in the decoder."""
+    """Returns the numbers of encoder and decoder blocks."""
     return len(model.encoder_stack.blocks), len(model.decoder_stack.blocks)
 
 
 def weights_of(model: Transformer) -> dict[str, Array]:
-    """All weights by path."""
+    """Returns all weights by path."""
     return {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
 
 
 def position_tables(model: Transformer, length: int) -> list[Array]:
-    """The first positions' vectors of encoder and decoder, two arrays (P, D)."""
+    """Returns the first position vectors of encoder and decoder, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
     stacks = model.encoder_stack, model.decoder_stack
     return [np.asarray(stack.positions(nothing))[0] for stack in stacks]
 
 
 def why_not_engine(*names: str) -> WhyNot:
-    """Why a folder is no earlier export for an engine that consists of these files."""
+    """Returns the `WhyNot` of an engine's exports, which consist of these files."""
     return why_not_files(names, CONFIG_FILE, PRODUCER)

@@ -12,10 +12,10 @@ REDUCED = ("bfloat16", "float16")
 
 
 def as_float32(model: keras.Model) -> keras.Model:
-    """The model itself if it computes in float32, else a plain copy that does.
+    """Returns the model if it computes in float32, else a plain copy that does.
 
-    Lower precisions are made from float32 weights, and two programs that round to bfloat16 at
-    different places differ too much for a proof. Explicit casts of the model stay.
+    Exporters reduce precision from float32 weights. Programs that round to bfloat16 at different
+    places differ too much to be compared. Explicit casts in the model stay.
 
     Args:
         model: functional Keras model.
@@ -61,7 +61,7 @@ def _is_reduced(policy: str) -> bool:
 
 
 def _with_float32(config: Any) -> Any:
-    """A configuration in which each reduced dtype policy became float32."""
+    """Replaces each reduced dtype policy in a configuration by float32."""
     if isinstance(config, dict):
         if config.get("class_name") in ("DTypePolicy", "FloatDTypePolicy"):
             return "float32" if _is_reduced(config["config"]["name"]) else config

@@ -1,7 +1,7 @@
-"""Export to a folder in Hugging Face's form of Marian's models (OPUS-MT).
+"""Export to a folder in Hugging Face's format for Marian models (OPUS-MT).
 
-`transformers` reads it as `MarianMTModel` and `MarianTokenizer`, and so do tools for such folders.
-The export is the inverse of `importers.marian`, and the importer proves it.
+`transformers` and compatible tools load it as `MarianMTModel` and `MarianTokenizer`. The export
+inverts `importers.marian`, and the importer checks it.
 
 Shapes: D d_model, V vocabulary here, U vocabulary of Marian, P positions.
 """
@@ -54,7 +54,7 @@ FILES = (
 )
 # Positions of a model without a limit, as in OPUS-MT.
 POSITIONS = 512
-# The axis of the channels between blocks in each weight, by the end of the weight's path.
+# End of a weight's path -> its axis of d_model channels.
 CHANNELS = {
     "query/kernel": 0,
     "key/kernel": 0,
@@ -80,27 +80,26 @@ def export_marian(
     max_length: int | None = None,
     verbose: bool = True,
 ) -> None:
-    """Writes the folder of a Marian model that `transformers` reads, with the same tokens.
+    """Writes the folder of a Marian model that `transformers` loads.
 
     The model's ids become Marian's: the end token is 0, the unknown token 1. As in Marian, padding
     is the last id and the first decoder input; with two vocabularies it is 2.
 
-    Before the folder appears, `importers.marian` has read it, and its logits and the tokens of
-    texts have been compared with the model's.
+    Before the folder appears, `importers.marian` reads it. Its logits, and its tokens of some
+    texts, are compared with the model's.
 
     Args:
-        model: `Transformer`, post-norm with epsilon 1e-5 and sinusoidal positions: the paper's. The
-            channels of its vectors are put in Marian's order, all sines first.
+        model: post-norm `Transformer` with epsilon 1e-5 and the paper's sinusoidal positions. Its
+            channels are put in Marian's order, all sines first.
         path: folder to write. An earlier export at this place is replaced in one step, at the end.
         tokenizer: `Tokenizer` of the source.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer`.
-        max_length: most tokens of a text. Defaults to `None`: 512, or the limit of the model.
+        max_length: longest text in tokens. Defaults to `None`: 512, or the limit of the model.
         verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Raises:
-        TypeError, ValueError: a wrong argument, or a model that such a folder cannot hold. Nothing
-            has been done.
-        ExportError: the folder reads back as another model. The content of `path` is as before.
+        TypeError, ValueError: an invalid argument, or a model that such a folder cannot hold.
+        ExportError: the folder reads back as another model. `path` is unchanged.
 
     Example:
 
@@ -109,7 +108,7 @@ def export_marian(
     """
     check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     if tokenizer is None:
-        raise TypeError("A Marian folder has its vocabulary in it: pass tokenizer, a Tokenizer.")
+        raise TypeError("A Marian folder contains a vocabulary: pass tokenizer, a Tokenizer.")
     max_length = max_length or model.max_length or POSITIONS
     refuse("A Marian folder", differences(model, ACTIVATIONS) + _more_differences(model))
     model = as_float32(model)
@@ -135,7 +134,7 @@ def export_marian(
 
 
 def _more_differences(model: Transformer) -> list[str]:
-    """Arguments that CTranslate2 supports and Marian's architecture does not."""
+    """Returns arguments that CTranslate2 supports and Marian does not."""
     wrong = {
         "norm_first=True": model.norm_first,
         "embedding_norm=True": model.embedding_norm,
@@ -145,7 +144,7 @@ def _more_differences(model: Transformer) -> list[str]:
 
 
 def _channel_order(model: Transformer, length: int) -> Array:
-    """Our channel at each of theirs (D,); raises `ValueError` for other positions."""
+    """Returns our channel for each of Marian's (D,); raises `ValueError` for other positions."""
     theirs = marian.half_sinusoids(length, model.d_model)  # (P, D)
     same = np.arange(model.d_model)
     for order in (same, np.r_[same[::2], same[1::2]]):
@@ -159,11 +158,11 @@ def _channel_order(model: Transformer, length: int) -> Array:
 
 
 def marian_rows(size: int, shared: bool) -> list[int]:
-    """Our id at each of theirs, (U,).
+    """Returns our id for each of Marian's, (U,).
 
-    Their decoder starts with padding and ours with the begin token, so padding gets the row of the
-    begin token and our padding has none. It is the last id, as tools expect it. The two
-    vocabularies of a model need one id for it, so there it is 2.
+    Marian's decoder starts with padding and ours with the begin token, so Marian's padding gets
+    the row of our begin token. Our padding row is dropped. Tools expect padding as the last id.
+    Two vocabularies need the same padding id, so there it is 2.
     """
     others = range(BEGIN_ID + 2, size)
     if shared:
@@ -174,7 +173,7 @@ def marian_rows(size: int, shared: bool) -> list[int]:
 def _vocabularies(
     model: Transformer, names: Sequence[Sequence[str | None]]
 ) -> list[dict[str, int]]:
-    """`{piece: their id}` of source and target, or one for a shared vocabulary.
+    """Returns `{piece: Marian id}` of source and target, or one for a shared vocabulary.
 
     Args:
         model: the model.
@@ -208,7 +207,7 @@ def _vocabularies(
 
 
 def marian_ids(names: Sequence[str | None], size: int, shared: bool) -> dict[str, int]:
-    """`{piece: their id}` of one side. An id without a piece is called `<id>`.
+    """Returns `{piece: Marian id}` of one side. An id without a piece is called `<id>`.
 
     Args:
         names: the piece of each of our ids.
@@ -221,7 +220,7 @@ def marian_ids(names: Sequence[str | None], size: int, shared: bool) -> dict[str
 
 
 def _config(model: Transformer, max_length: int) -> dict[str, Any]:
-    """The content of `config.json`."""
+    """Returns the content of `config.json`."""
     encoder, decoder = depths(model)
     shared = model.target_vocab_size is None
     pad = model.vocab_size - 2 if shared else 2  # see `marian_rows`
@@ -260,7 +259,7 @@ def _config(model: Transformer, max_length: int) -> dict[str, Any]:
 
 
 def _generation(config: dict[str, Any]) -> dict[str, Any]:
-    """The content of `generation_config.json`: padding is never written."""
+    """Returns the content of `generation_config.json`, which forbids padding."""
     names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
     return {
         **{name: config[name] for name in names},
@@ -271,7 +270,7 @@ def _generation(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokenizer_config(model: Transformer, max_length: int) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`."""
+    """Returns the content of `tokenizer_config.json`."""
     return {
         "tokenizer_class": "MarianTokenizer",
         "model_max_length": max_length,
@@ -283,7 +282,7 @@ def _tokenizer_config(model: Transformer, max_length: int) -> dict[str, Any]:
 
 
 def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[str, Array]:
-    """All weights by their names, with channels in their order."""
+    """Returns all weights with Marian's names and order of channels."""
     arrays = {path: _in_order(path, array, order) for path, array in weights_of(model).items()}
     blocks = mapping.encoder_decoder_blocks("model.", depths(model), model.d_model, model.d_ff)
     tensors = mapping.unmapped(arrays, blocks)
@@ -293,12 +292,12 @@ def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[s
         owners = dict.fromkeys(owners, "token_embedding")
     tables = {f"model.{side}.embed_tokens.weight": own for side, own in owners.items()}
     if shared:
-        copies = {} if model.tie_output else tables  # else `transformers` would tie nothing
+        copies = {} if model.tie_output else tables  # untied, `transformers` copies no table
         tables = {"model.shared.weight": "token_embedding", **copies}
     for name, own in tables.items():
         table = arrays[f"{own}/embeddings"]
         tensors[name] = table[marian_rows(len(table), shared)]
-    own = owners["decoder"]  # its table also gives the logits
+    own = owners["decoder"]  # its table also computes logits
     rows = marian_rows(len(arrays[f"{own}/embeddings"]), shared)
     if not model.tie_output:
         tensors["lm_head.weight"] = np.ascontiguousarray(arrays[f"{own}/output_kernel"].T[rows])
@@ -308,7 +307,7 @@ def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[s
 
 
 def _in_order(path: str, array: Array, order: Array) -> Array:
-    """A weight with its channels in their order."""
+    """Returns a weight with its channels in Marian's order."""
     for end, axis in CHANNELS.items():
         if path.endswith(f"/{end}"):
             return np.take(array, order, axis)
@@ -342,7 +341,7 @@ def _prove(
         "target_ids": pad_rows([[BEGIN_ID, *row] for row in target]),
     }
     written = inputs["target_ids"] > 0
-    # Their table has no row of padding, and models do not write it.
+    # Marian's table has no row for our padding, which models never write.
     expected, found = (np.asarray(one(inputs))[written][:, UNKNOWN_ID:] for one in (model, again))
     error = float(np.abs(expected - found).max()) / max(1.0, float(np.abs(expected).max()))
     if not error <= TOLERANCE:

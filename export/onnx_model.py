@@ -1,4 +1,4 @@
-"""Export to ONNX: one file that holds model and search, proven before it appears."""
+"""Exports model and search to one ONNX file, which is compared with Keras before it appears."""
 
 import contextlib
 import datetime
@@ -47,7 +47,7 @@ UNTRACEABLE = (
     "TensorFlow cannot trace the model, as `tf.function(model)` shows. In its layers,"
     " use keras.ops and no Python condition on the values of tensors."
 )
-# Protocol buffers end at 2 GiB. Some room is left for the graph.
+# Protocol buffers are limited to 2 GiB, and the graph needs some of that.
 LARGEST_FILE = 2**31 - 2**24
 PACKAGES = ("keras-transformer-onnx", "tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
 
@@ -81,9 +81,9 @@ def export_onnx(
 ) -> dict[str, Any]:
     """Writes a folder that ONNX Runtime serves without TensorFlow: model, search and tokenizer.
 
-    The encoder, the decoder with its caches and the search become one graph: ids in, ids and scores
-    out. Before the folder appears, its file has passed `onnx.checker`, has run in a process without
-    TensorFlow, and has been compared with Keras' results on several batch sizes and lengths.
+    The encoder, the decoder with its caches and the search become one graph from ids to ids and
+    scores. Before the folder appears, its file passes `onnx.checker` and runs in a process without
+    TensorFlow. The results are compared with Keras' on several batch sizes and lengths.
     `keras_transformer.export.artefact.manifest` describes the parts of the folder.
 
     Args:
@@ -96,53 +96,52 @@ def export_onnx(
             `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
-        precision: "float32"; "float16" for GPUs; for CPUs "int8" (products of 8-bit integers, one
-            scale for each column of a weight; the fastest; inputs share a scale, so a sentence may
-            change a little in another batch, except in the encoder of a `SpeechSearch`),
-            "weight_int8" and "weight_int4" (a scale for every 32 rows of a column: closer to
-            float32 and smaller, for large models). Weights of convolutions stay float32. If nothing
-            can be reduced, a warning says so, and the manifest says "float32". Defaults to
-            "float32".
+        precision: "float32"; "float16" for GPUs; "int8", "weight_int8" or "weight_int4" for CPUs.
+            "int8" is the fastest: products of 8-bit integers, with one scale for each column of a
+            weight. Its inputs share a scale, so a sentence may change a little in another batch,
+            except in the encoder of a `SpeechSearch`. "weight_int8" and "weight_int4" have a scale
+            for every 32 rows of a column. They are closer to float32 and smaller, for large models.
+            Weights of convolutions stay float32. If nothing can be reduced, the export warns and
+            the manifest says "float32". Defaults to "float32".
         head: meaning of the outputs of a model without search: `Classification`,
             `TokenClassification`, `QuestionAnswering` or `FeatureExtraction`. `Predictor` then
-            gives labels, tags, answers or vectors. Defaults to `None`: plain outputs.
-        max_length: most generated tokens, including the end token. Defaults to `None`: the source's
-            length + 50, or the limit of a model with learned positions.
-        max_source_length: longest source that the artefact promises to serve; for a `SpeechSearch`
-            the frames of a window. Defaults to 512, or to the model's `max_length`; for a
-            `SpeechSearch` to the longest source of its encoder.
+            returns labels, tags, answers or vectors. Defaults to `None`: plain outputs.
+        max_length: maximum number of generated tokens, including the end token. Defaults to
+            `None`: the source's length + 50, or the limit of a model with learned positions.
+        max_source_length: longest source that the artefact serves; for a `SpeechSearch` the frames
+            of a window. Defaults to 512, or to the model's `max_length`; for a `SpeechSearch` to
+            the longest source of its encoder.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
             gives a graph of standard ONNX operators only. Defaults to `True`.
-        keep_float: prefixes of Keras paths. Reduced precisions leave these weights in float32. The
-            projections to queries, keys and values of a self-attention are one product, so they
-            stay together. Defaults to none.
-        layout: "loop" for one file with the loop of the search. "steps" for two files, the start of
-            a search and one step, for GPUs: the runtime runs the loop, and caches have a fixed size
-            and are updated in place. Both give the same tokens, and `Translator` serves both.
-            Defaults to "loop".
-        text: whether to write a second file, strings in and out, for onnxruntime-extensions.
+        keep_float: prefixes of the Keras paths of weights that stay float32. The query, key and
+            value projections of a self-attention are one product, so they stay together. Defaults
+            to none.
+        layout: "loop" for one file that contains the search loop. "steps" for two files, the start
+            of a search and one step, for GPUs: the runtime runs the loop, and updates caches of a
+            fixed size in place. Both give the same tokens, and `Translator` serves both. Defaults
+            to "loop".
+        text: whether to write a second file, from strings to strings, for onnxruntime-extensions.
             Defaults to `False`.
-        shortlist: `Shortlist` of the words that may be written for each source: the logits of no
-            other word are computed, and a large vocabulary costs little. Defaults to `None`: every
-            word.
-        options: names of options of a call that cost time in each step, and so become inputs only
-            if they are asked for: "min_length", "target_prefix", "beam_width", "top_k", "top_p".
-            `max_length`, `length_penalty`, `temperature` and the inputs of constraints always are
-            inputs, and so is what the search itself uses. Each input has the search's own value as
-            its default, so a caller may leave it out. Defaults to none.
+        shortlist: `Shortlist` of the tokens that each source allows. Only their logits are
+            computed, so a large vocabulary costs little. Defaults to `None`: every token.
+        options: names of call options that become inputs: "min_length", "target_prefix",
+            "beam_width", "top_k", "top_p". They cost time in each step. `max_length`,
+            `length_penalty`, `temperature`, the inputs of constraints and the options that the
+            search uses are always inputs. Each input defaults to the search's value. Defaults to
+            none.
         samples: inputs for the proof: arrays of ids (B, S) for a search, dicts of arrays for other
             inputs. Defaults to `None`: random ones.
-        tolerance: largest difference from Keras' numbers. float32: relative to the size of a
-            number, as the largest; others: relative to the spread of the numbers, as a root mean
-            square. Defaults to `proof.comparison.TOLERANCES[precision]`.
+        tolerance: largest difference from Keras: for "float32" the maximum, relative to the size of
+            a number; else the root mean square, relative to the spread of the numbers. Defaults to
+            `proof.comparison.TOLERANCES[precision]`.
         verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Returns:
         The manifest, a dict with the content of `artefact.json`.
 
     Raises:
-        TypeError, ValueError: a wrong argument. Nothing has been done.
-        ExportError: conversion or a check failed. The content of `path` is as before.
+        TypeError, ValueError: an invalid argument.
+        ExportError: conversion or a check failed. `path` is unchanged.
 
     Example:
 
@@ -231,7 +230,7 @@ def _make_graph(
     keep_float: Sequence[str],
     progress: Progress,
 ) -> tuple[ir.Model, str]:
-    """The final `onnx_ir.Model` of a source, and the precision that it has."""
+    """Returns the final `onnx_ir.Model` of a source, and its precision."""
     model = convert(source, progress)
     names = [value.name for value in model.graph.outputs]
     with progress("simplifying"):
@@ -250,7 +249,7 @@ def _make_graph(
 
 
 def convert(source: GraphSource, progress: Progress) -> ir.Model:
-    """The `onnx_ir.Model` of a source with its weights, neither simplified nor fused."""
+    """Returns the `onnx_ir.Model` of a source with its weights, neither simplified nor fused."""
     variables = source.model.variables
     conversion.check_layers(source.model)
     with progress("tracing", UNTRACEABLE):
@@ -306,22 +305,22 @@ def set_defaults(graph: ir.Graph, defaults: Mapping[str, Array]) -> None:
 
 
 def required_inputs(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs without a default."""
+    """Returns the inputs without a default."""
     return [value for value in graph.inputs if value.name not in graph.initializers]
 
 
 def _options(graph: ir.Graph, task: Task) -> list[dict[str, Any]]:
-    """The inputs with a default, in the form of the manifest."""
+    """Returns the inputs with a default, as manifest entries."""
     values = _values(value for value in graph.inputs if value.name in graph.initializers)
     return [{**value, "default": task.options[value["name"]].tolist()} for value in values]
 
 
 def _write(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -> None:
-    """Writes an `onnx_ir.Model`; weights that do not fit into one file go beside it.
+    """Writes an `onnx_ir.Model`; weights that do not fit into the file go into a second one.
 
-    In one file, weights that only a step of a search reads move into that step. Weights beside the
-    file stay in the outer graph. Inputs get their defaults last, because an input that has one must
-    neither be folded nor moved.
+    In a single file, weights that only a search step reads move into that step. Weights in a second
+    file stay in the outer graph. Inputs get their defaults last, because inputs with defaults must
+    not be folded or moved.
     """
     large = _weight_bytes(model) > LARGEST_FILE
     if not large:
@@ -331,7 +330,7 @@ def _write(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -
 
 
 def _weight_bytes(model: ir.Model) -> int:
-    """The bytes of all constants of a model and of its loops."""
+    """Returns the bytes of all constants of a model and of its loops."""
     return sum(
         value.const_value.nbytes
         for graph in model.graphs()
@@ -346,9 +345,9 @@ def _warn_of_float32(precision: str, models: Iterable[ir.Model]) -> None:
     """
     size = sum(map(_weight_bytes, models))
     warnings.warn(
-        f"precision={precision!r} changed nothing: of the model's {size:,} bytes of weights none "
-        "is of a product or a table of embeddings, or keep_float keeps them. Convolutions stay "
-        "float32. The file and its manifest say float32.",
+        f"precision={precision!r} changed nothing: the model's {size:,} bytes of weights hold no "
+        "products or tables of embeddings, or keep_float keeps them. Convolutions stay float32. "
+        "The file and its manifest say float32.",
         stacklevel=3,
     )
 
@@ -361,7 +360,7 @@ def _prove(
     tolerance: float | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """The manifest's `proof`; raises `ExportError` unless the files give Keras' results."""
+    """Returns the manifest's `proof`; raises `ExportError` unless the files give Keras' results."""
     tolerance = comparison.TOLERANCES[precision] if tolerance is None else tolerance
     with progress("running Keras for comparison", "Pass samples=[...] that the model can read."):
         expected = [task.expected(case) for case in cases]
@@ -388,7 +387,7 @@ def _prove(
 
 
 def _outputs(first: ir.Model, task: Task, layout: str) -> list[dict[str, Any]]:
-    """Outputs in the manifest. In the layout "steps" the runtime gives them, not a graph."""
+    """Returns the manifest's outputs. In the layout "steps" the runtime computes them."""
     if layout == "loop":
         return _values(first.graph.outputs)
     return [
@@ -402,7 +401,7 @@ def _outputs(first: ir.Model, task: Task, layout: str) -> list[dict[str, Any]]:
 
 
 def _values(values: Iterable[ir.Value]) -> list[dict[str, Any]]:
-    """Inputs or outputs in the form of the manifest."""
+    """Returns inputs or outputs as manifest entries."""
     return [
         {
             "name": value.name,
@@ -414,7 +413,7 @@ def _values(values: Iterable[ir.Value]) -> list[dict[str, Any]]:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the installed packages that take part in an export."""
+    """Returns the versions of the installed packages that an export uses."""
     found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

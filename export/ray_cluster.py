@@ -1,4 +1,4 @@
-"""Ray, started for a service or an archive job, or connected to a cluster that is up already."""
+"""Starts Ray for a service or an archive job, or connects to a running cluster."""
 
 import contextlib
 import logging
@@ -11,15 +11,15 @@ from typing import Any
 from keras_transformer.startup import SERVES
 
 OBJECT_STORE_BYTES = 100 * 2**20  # only small objects pass through it
-# Ray on this machine alone. Its metrics have no reader, and take a quarter of its processor time
-# while workers compute. Its older autoscaler ends a second late. The third setting makes all its
-# processes listen on 127.0.0.1 only.
+# Settings of a Ray on this machine alone. Its metrics are unused and take a quarter of its
+# processor time while workers compute. The older autoscaler ends a second late. With the third
+# setting all processes listen on 127.0.0.1 only.
 LOCAL_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_autoscaler_v2": "1",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
-# Ray reads its token from these variables or from this file, which Ray makes readable for everyone.
+# Ray reads its token from these variables or from this file, which it makes readable for everyone.
 TOKEN_VARIABLES, TOKEN_FILE = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), ".ray/auth_token"
 
 
@@ -31,23 +31,23 @@ class RayError(RuntimeError):
 def running_ray(address: str = "local", **options: Any) -> Iterator[ModuleType]:
     """Runs Ray within the block.
 
-    If Ray is initialized in this process already, it is used and left as it is.
+    If Ray is initialized in this process already, the block uses it and leaves it running.
 
     Args:
-        address: of a cluster, as `ray.init` takes it, or "local" for a new one on this machine,
-            which ends with the block.
-        options: of `ray.init`, for a new one on this machine.
+        address: cluster address for `ray.init`, or "local" for a new Ray on this machine, which
+            ends with the block.
+        options: arguments of `ray.init` for a new Ray on this machine.
 
     Yields:
         The module `ray`.
 
     Raises:
-        RayError: it did not start.
-        ModuleNotFoundError: it is not installed.
+        RayError: Ray did not start.
+        ModuleNotFoundError: Ray is not installed.
     """
     # Ray sends usage statistics to its makers by default.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a killed process is no error
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # a killed process is not an error
     with ray_settings(address):
         import ray
 
@@ -69,16 +69,16 @@ def _start(ray: ModuleType, address: str, options: dict[str, Any]) -> None:
         options = {}
     try:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
-    except Exception as error:  # Ray raises plain ones, too, as after 30 s on a busy machine
+    except Exception as error:  # Ray also raises plain exceptions, as after 30 s
         ray.shutdown()
         reason = str(error).partition("\n")[0]
         raise RayError(f"Ray did not start ({address}): {reason}") from error
 
 
 def _hide_token() -> None:
-    """Keeps the file of Ray's token from other users of this machine."""
+    """Makes the file of Ray's token unreadable for other users."""
     if not any(name in os.environ for name in TOKEN_VARIABLES):
-        with contextlib.suppress(OSError, RuntimeError):  # no home, or not one of this user
+        with contextlib.suppress(OSError, RuntimeError):  # no home folder, or another user's
             path = pathlib.Path.home() / TOKEN_FILE
             path.parent.mkdir(exist_ok=True)
             path.touch(0o600)  # Ray fills an empty file
@@ -88,7 +88,7 @@ def _hide_token() -> None:
 
 @contextlib.contextmanager
 def ray_settings(address: str) -> Iterator[None]:
-    """Sets environment variables for Ray, which is imported and started in this block."""
+    """Sets environment variables for importing and starting Ray in this block."""
     settings = {SERVES: "1"}  # its processes import no framework, even if one is installed
     if address == "local":
         settings |= {name: os.environ.get(name, LOCAL_SETTINGS[name]) for name in LOCAL_SETTINGS}

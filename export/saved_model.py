@@ -66,14 +66,14 @@ def export_saved_model(
     The first is called `generate` for a `CausalTransformer`. For an encoder that reads no ids it is
     called `transcribe`; this signature and `search` take the encoder's inputs.
 
-    `translate_with_options` and `search_with_options` take the options of a search call too. The
-    SavedModel holds their defaults, with which TensorFlow Serving fills in those that a request
-    leaves out. In Python pass all of them.
+    `translate_with_options` and `search_with_options` also take the options of a search call. The
+    SavedModel holds their defaults, and TensorFlow Serving fills in options that a request leaves
+    out. In Python, pass all of them.
 
     With `Sampling` the first two also take the scalar `seed`. A text becomes its pieces and the
     end token. For a `CausalTransformer` it becomes the begin token and its pieces, which the search
     continues. Blank text gives one empty hypothesis of score 0. Before the folder appears, a
-    process without Keras has loaded it, and its results have been compared with Keras' results.
+    process without Keras loads it. Its results are compared with Keras' results.
 
     Args:
         model: `Transformer`, `CausalTransformer` or a model of `importers.keras_hub` with `search`;
@@ -85,11 +85,11 @@ def export_saved_model(
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass
             only.
-        head: meaning of the outputs of a model without search, as in `export_onnx`. It is checked,
-            and written beside the model as `assets.extra/head.json`; signatures give the model's
-            outputs. Defaults to `None`.
-        max_length: most generated tokens, including the end token. Defaults to `None`: the source's
-            length + 50, or the limit of a model with learned positions.
+        head: meaning of the outputs of a model without search, as in `export_onnx`. The export
+            checks it and writes `assets.extra/head.json`; signatures give the model's outputs.
+            Defaults to `None`.
+        max_length: maximum number of generated tokens, including the end token. Defaults to
+            `None`: the source's length + 50, or the limit of a model with learned positions.
         options: names of further options of a call, as in `export_onnx`. Defaults to none.
         samples: inputs for the proof: arrays of ids (B, S) for a search, or dicts of arrays.
             Defaults to `None`: random ones.
@@ -97,8 +97,8 @@ def export_saved_model(
         verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Raises:
-        TypeError, ValueError: a wrong argument. Nothing has been done.
-        ExportError: a check failed. The content of `path` is as before.
+        TypeError, ValueError: an invalid argument.
+        ExportError: a check failed. `path` is unchanged.
 
     Example:
 
@@ -142,7 +142,7 @@ def export_saved_model(
             module.functions = functions
             tf.saved_model.save(module, str(folder), signatures=functions)
         if head is not None:
-            extra = folder / "assets.extra"  # TensorFlow's place for files of others
+            extra = folder / "assets.extra"  # TensorFlow's folder for other files
             extra.mkdir()
             (extra / "head.json").write_text(json.dumps(describe_head(head)), encoding="utf-8")
         with progress("proving it in a process without Keras"):
@@ -155,9 +155,9 @@ def _signatures(
     specs: Mapping[str, tf.TensorSpec],
     defaults: Mapping[str, Array],
 ) -> dict[str, Any]:
-    """The signature `name` of a function of inputs by name; with defaults a second one.
+    """Returns the signature `name` of a function; with defaults also a second one.
 
-    The second one takes the inputs with defaults too. The first one calls it with these defaults,
+    The second one also takes the inputs with defaults. The first one calls it with these defaults,
     because Python requires all inputs of a signature.
     """
     if not defaults:
@@ -184,7 +184,7 @@ def _signatures(
 def _text_function(
     task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer | None
 ) -> tuple[Callable[..., Any], dict[str, tf.TensorSpec]]:
-    """The function that gives strings, tokenizer, search, tokenizer, and its inputs.
+    """Returns a function that tokenizes, searches and decodes, and its input specs.
 
     Input ends at a NUL character, as in onnxruntime-extensions, and NUL in the output becomes
     U+FFFD. So SavedModel and text model agree on every string.
@@ -227,7 +227,7 @@ def _text_function(
 def _text_cases(
     task: SearchTask, tokenizer: Tokenizer, cases: Sequence[dict[str, Array]]
 ) -> Sequence[dict[str, Array]]:
-    """Inputs on which the signature of strings is proven."""
+    """Returns inputs that test the signature of strings."""
     if not task.reads_ids:
         return cases[:1]
     seed = {signature.SEED: np.array(17, np.int32)} if task.random else {}
@@ -258,10 +258,10 @@ def _prove(
 
 
 def why_not_saved_model(folder: pathlib.Path) -> str | None:
-    """Why a folder is no result of `export_saved_model`, or `None`."""
+    """Returns why a folder is not a result of `export_saved_model`, or `None`."""
     for item in sorted(folder.iterdir()):
         if not _is_part_of_saved_model(item):
-            return f"{item.name} is no part of a SavedModel"
+            return f"{item.name} is not part of a SavedModel"
     if not (folder / SAVED_MODEL_FILE).exists():
         return f"it has no {SAVED_MODEL_FILE}"
     return None

@@ -1,4 +1,4 @@
-"""Shared by all exporters: folders that appear whole or not at all, one error, progress."""
+"""Shared by all exporters: atomic writes of folders, the export error, and progress."""
 
 import contextlib
 import json
@@ -12,38 +12,38 @@ from typing import Any, ClassVar, TypeAlias
 from keras_transformer.files import checked_path, whole_folder
 from keras_transformer.types import StrPath
 
-# A function of a folder that returns why it is no earlier export, or `None` if it is one.
+# A function that returns why a folder is not an earlier export, or `None` if it is one.
 WhyNot: TypeAlias = Callable[[pathlib.Path], str | None]
 
 
 class ExportError(Exception):
-    """An export that failed. The message names the check, by how much it failed, and a remedy."""
+    """Raised when an export fails. The message names the check, the size of the error and a fix."""
 
 
 @contextlib.contextmanager
 def staged(path: StrPath, why_not: WhyNot) -> Iterator[pathlib.Path]:
-    """Yields an empty folder beside `path`, which takes its place when the block ends.
+    """Yields an empty folder beside `path`, which replaces `path` when the block ends.
 
-    Until then the content of `path` stays as it is. After an error the new folder is removed. An
-    old folder is replaced only if it is empty or holds nothing but an earlier export. A symbolic
-    link stays, and the folder that it leads to is replaced.
+    Until then `path` is unchanged. After an error the new folder is removed. An old folder is
+    replaced only if it is empty or holds only an earlier export. A symbolic link stays, and the
+    folder that it points to is replaced.
 
     Args:
         path: folder to write.
-        why_not: why a folder is no earlier export, such as a result of `why_not_files`.
+        why_not: a `WhyNot`, such as a result of `why_not_files`.
 
     Yields:
         `pathlib.Path` of the folder to fill.
 
     Raises:
-        ExportError: `path` holds something else than an export, or cannot be written.
+        ExportError: `path` holds something other than an export, or cannot be written.
         ValueError: `path` begins with "~".
     """
     path = checked_path(path)
     if os.path.islink(path) and not os.path.exists(path):
         raise ExportError(
-            f"{path} is a symbolic link that leads nowhere, to {os.path.realpath(path)}. Remove "
-            "the link, make that folder, or choose another path."
+            f"{path} is a broken symbolic link, to {os.path.realpath(path)}. Remove the link, "
+            "make that folder, or choose another path."
         )
     path = pathlib.Path(os.path.realpath(path))
     _check_target(path, why_not)
@@ -56,15 +56,15 @@ def staged(path: StrPath, why_not: WhyNot) -> Iterator[pathlib.Path]:
     except OSError as error:
         if folder is None:
             raise ExportError(
-                f"Nothing can be written beside {path}: {error}. An export is written aside and "
-                "moved into place, so the folder above must be writable: change that, or choose "
-                "another path."
+                f"Cannot write beside {path}: {error}. An export is written to a temporary folder "
+                "and moved into place, so the parent folder must be writable: change that, or "
+                "choose another path."
             ) from error
         if complete:
             raise ExportError(
                 f"The export is complete, but could not be moved to {path}: {error}. If another "
-                "export wrote there at the same time, that one stands; else check that the folder "
-                "can be renamed (it is no mount point), and export again."
+                "export wrote there at the same time, that one was kept; else check that the "
+                "folder can be renamed (it is not a mount point), and export again."
             ) from error
         raise
 
@@ -76,13 +76,13 @@ def _check_target(path: pathlib.Path, why_not: WhyNot) -> None:
     reason = why_not(path) if path.is_dir() else "it is a file"
     if reason and not (path.is_dir() and not any(path.iterdir())):
         raise ExportError(
-            f"{path} exists and is no earlier export ({reason}), so it was left alone. Choose "
-            "another path, or remove it first."
+            f"{path} exists and is not an earlier export ({reason}), so it was left unchanged. "
+            "Choose another path, or remove it first."
         )
 
 
 def why_not_files(names: Collection[str], marked: str, mark: dict[str, Any]) -> WhyNot:
-    """The `WhyNot` of exports that consist of files, one of which is marked.
+    """Returns the `WhyNot` of exports that consist of files, one of which is marked.
 
     Args:
         names: names of all files that such an export may hold.
@@ -93,7 +93,7 @@ def why_not_files(names: Collection[str], marked: str, mark: dict[str, Any]) -> 
     def why_not(folder: pathlib.Path) -> str | None:
         for item in sorted(folder.iterdir()):
             if item.name not in names or not item.is_file():
-                return f"{item.name} is no file of such an export"
+                return f"{item.name} is not a file of such an export"
         try:
             content = json.loads((folder / marked).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
@@ -106,11 +106,11 @@ def why_not_files(names: Collection[str], marked: str, mark: dict[str, Any]) -> 
 
 
 class Progress:
-    """Writes to stderr which stage runs and how long it took, and names a stage that failed.
+    """Reports on stderr each stage, its duration and failures.
 
     Attributes:
-        pending: an exception that the handler of a signal raised, or `None`. Python loses an
-            exception that is raised while a finalizer runs; then the next stage raises it again.
+        pending: an exception that a signal handler raised, or `None`. Python loses an exception
+            that is raised while a finalizer runs; then the next stage raises it again.
     """
 
     pending: ClassVar[BaseException | None] = None
@@ -136,7 +136,7 @@ class Progress:
             if isinstance(error, OSError):
                 advice = "Free some disk space, check the folder's permissions, and export again."
             raise ExportError(
-                f"Failed at {stage}: {type(error).__name__}: {error}. The target is as before. "
+                f"Failed at {stage}: {type(error).__name__}: {error}. The target is unchanged. "
                 f"{advice}"
             ) from error
         self._write(f"{time.perf_counter() - start:.1f} s\n")

@@ -1,8 +1,7 @@
-"""Nodes around a model of ids: from texts to ids, and from ids to texts.
+"""ONNX nodes around a model of ids: from texts to ids, and from ids to texts.
 
-SentencePiece's own operator encodes texts. Decoding needs no such operator: pieces are looked up in
-a table of strings and joined. A byte piece is a single byte there, so joined byte pieces spell
-their character.
+SentencePiece's operator encodes texts. Decoding looks pieces up in a table of strings and joins
+them. A byte piece is a single byte there, so joined byte pieces spell their character.
 
 SentencePiece writes a character without a piece as the bytes of its UTF-8 encoding, but a model may
 write byte pieces in any order. Byte pieces that spell no character become U+FFFD, one for each
@@ -45,7 +44,7 @@ class Nodes:
     """Collects nodes and constants.
 
     Args:
-        prefix: start of all names, which no model uses.
+        prefix: prefix of all names, which no model uses.
 
     Attributes:
         nodes: list of `onnx.NodeProto`, in order.
@@ -65,7 +64,7 @@ class Nodes:
         return name
 
     def _name(self, value: Value) -> str:
-        """The name of a value. Integers and arrays become constants."""
+        """Returns the name of a value. Integers and arrays become constants."""
         if isinstance(value, str):
             return value
         name = f"{self.prefix}/constant_{len(self.constants)}"
@@ -159,9 +158,9 @@ def add_decoding(
 
 
 def pieces(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
-    """The bytes of each id.
+    """Returns the bytes of each id.
 
-    Special tokens are empty. A byte piece is its byte; NUL would end the text, so it is
+    Special tokens are empty. A byte piece is its byte; NUL would end the text, so it becomes
     U+FFFD. Ids that the tokenizer lacks are written like the unknown token.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
@@ -179,7 +178,7 @@ def pieces(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
 
 
 def _byte_values(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
-    """The byte of each id, -1 if it is no byte piece."""
+    """Returns the byte of each id, or -1 if it is not a byte piece."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     values = [-1] * vocab_size
     for token in filter(processor.is_byte, range(processor.get_piece_size())):
@@ -188,7 +187,7 @@ def _byte_values(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
 
 
 def byte_table(tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, int, int, int]]:
-    """For each id: its byte or -1, how many bytes must follow, and bounds of the next byte."""
+    """Returns each id's byte or -1, how many bytes must follow, and bounds of the next byte."""
     return [
         (
             byte,
@@ -200,7 +199,7 @@ def byte_table(tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, int, in
 
 
 def _add_broken_bytes(nodes: Nodes, tokenizer: Tokenizer, vocab_size: int) -> str:
-    """Adds nodes that find byte pieces of no character; returns the name of a boolean (B, W, T)."""
+    """Adds nodes that find invalid byte pieces; returns the name of a boolean (B, W, T)."""
     value, need, low, high = np.array(byte_table(tokenizer, vocab_size)).T
     ids = nodes.add("Cast", signature.TOKEN_IDS, to=TensorProto.INT64)
     ids = nodes.add("Pad", ids, np.array([0, 0, REACH, 0, 0, REACH]))
@@ -228,13 +227,13 @@ def _add_broken_bytes(nodes: Nodes, tokenizer: Tokenizer, vocab_size: int) -> st
 
 
 def _shifted(nodes: Nodes, name: str, shift: int) -> str:
-    """The values `shift` tokens later; `name` has `REACH` tokens of padding on both sides."""
+    """Returns the values `shift` tokens later; `name` is padded by `REACH` tokens on both sides."""
     start = np.array([REACH + shift])
     end = np.array([shift - REACH if shift < REACH else 2**31 - 1])  # 0 would be an empty slice
     return nodes.add("Slice", name, start, end, np.array([2]))
 
 
 def _within(nodes: Nodes, values: str, lowest: Value, highest: Value) -> str:
-    """Whether values are within bounds, both included."""
+    """Returns whether values are within inclusive bounds."""
     at_least = nodes.add("GreaterOrEqual", values, lowest)
     return nodes.add("And", at_least, nodes.add("LessOrEqual", values, highest))

@@ -1,4 +1,4 @@
-"""The ONNX file from strings to strings: SentencePiece around the model, by onnxruntime-extensions.
+"""Writes the ONNX file from strings to strings, with SentencePiece of onnxruntime-extensions.
 
 `text_graph` has the nodes before and after the model. A second process runs the file, and the
 results are compared with the tokenizer around the model.
@@ -52,7 +52,7 @@ def add_text_model(
     """
     if (folder / signature.WEIGHTS_FILE).exists():
         raise ExportError(
-            "The model is too large for one file, and the text model has to be one. Leave out "
+            "The model is too large for one file, but the text model must be one. Leave out "
             "text=True and serve with keras_transformer.export.runtime."
         )
     target_tokenizer = target_tokenizer or tokenizer
@@ -68,7 +68,7 @@ def add_text_model(
 
 
 def _entries(dtypes: dict[str, str]) -> list[dict[str, Any]]:
-    """Inputs or outputs in the form of the manifest."""
+    """Returns inputs or outputs as manifest entries."""
     return [
         {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
         for name, dtype in dtypes.items()
@@ -78,10 +78,10 @@ def _entries(dtypes: dict[str, str]) -> list[dict[str, Any]]:
 def _wrapped(
     model: onnx.ModelProto, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer
 ) -> onnx.ModelProto:
-    """The ONNX model from `text` to `texts` and `scores` around a model from ids to ids.
+    """Returns the ONNX model from `text` to `texts` and `scores`, around a model of ids.
 
-    The nodes of the model stay as they are. Its input becomes the ids of the texts, and its scores
-    get another name, because they are no output anymore.
+    The nodes of the model stay unchanged. Its input becomes the ids of the texts, and its scores
+    get another name, because they are no longer an output.
     """
     graph, before, after = model.graph, Nodes("encoding"), Nodes("decoding")
     ids, blank = add_encoding(before, tokenizer, task.name == "generate")
@@ -114,7 +114,7 @@ def _wrapped(
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of a graph and of the graphs inside."""
+    """Yields the nodes of a graph and its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

@@ -1,9 +1,9 @@
-"""Export of an artefact to a model repository of Triton: its files, and `config.pbtxt`.
+"""Export of an artefact to a Triton model repository: its files and `config.pbtxt`.
 
     export_triton("out/onnx", "repository", "translator")
     python -m keras_transformer.export out/onnx repository --format triton --name translator
 
-Needs no framework and no Triton. Triton's `model_config.proto` defines the fields of the
+The export needs no framework and no Triton. Triton's `model_config.proto` defines the fields of the
 configuration. Shapes follow the rules that Triton's ONNX Runtime backend checks when it
 loads a model.
 """
@@ -57,7 +57,7 @@ def export_triton(
 
     The repository gets the folder `NAME` with `config.pbtxt` and version 1 of the model. If the
     model takes batches of any size, Triton joins requests to batches (dynamic batching). Triton
-    pads nothing, so it joins only requests of equal shapes.
+    does not pad, so it joins only requests of equal shapes.
 
     Args:
         folder: result of `export_onnx` with the default layout.
@@ -70,18 +70,18 @@ def export_triton(
         instances: copies of the model that run at the same time, on each GPU if there are GPUs.
             Defaults to 1.
         threads: threads of a batch on CPUs. Defaults to `None`: every core.
-        max_batch_size: most rows of a batch; 0 turns Triton's batches off. Defaults to `None`: 64,
-            or 0 if a batch has a fixed size or an input such as the seed of sampling holds for the
-            whole batch.
+        max_batch_size: maximum rows of a batch; 0 disables batching. Defaults to `None`: 64, or 0
+            if a batch has a fixed size or an input such as the seed of sampling holds for the whole
+            batch.
         queue_delay: microseconds that a request may wait for others. Defaults to 2000.
 
     Returns:
         `pathlib.Path` of the folder.
 
     Raises:
-        ExportError: Triton cannot serve the artefact so, or the folder cannot be written.
-        ArtefactError: `folder` is damaged or no artefact.
-        ValueError: a wrong argument.
+        ExportError: Triton cannot serve the artefact, or the folder cannot be written.
+        ArtefactError: `folder` is damaged or not an artefact.
+        ValueError: an invalid argument.
 
     Example:
 
@@ -133,13 +133,13 @@ def _check_arguments(
 
 
 def _check_artefact(artefact: Artefact, text: bool, op_library: str | None, device: str) -> None:
-    """Raises `ExportError` if Triton's ONNX Runtime backend cannot serve the artefact so."""
+    """Raises `ExportError` if Triton's ONNX Runtime backend cannot serve the artefact."""
     manifest, folder = artefact.manifest, artefact.folder
     layout, precision = manifest.get("layout", "loop"), manifest["precision"]
     if layout != "loop":
         raise ExportError(
             f"{folder} has the layout {layout!r}: the loop of its search is outside of the graph, "
-            "and Triton runs one graph for a request. Export the model with layout='loop'."
+            "but Triton runs one graph per request. Export the model with layout='loop'."
         )
     if text and manifest["text"] is None:
         raise ExportError(f"{folder} holds no text model. Export the model with text=True.")
@@ -160,12 +160,12 @@ def _check_artefact(artefact: Artefact, text: bool, op_library: str | None, devi
 
 
 def _values(artefact: Artefact, text: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Inputs and outputs with the shapes that ONNX Runtime infers, which Triton checks.
+    """Returns inputs and outputs with the shapes that ONNX Runtime infers and Triton checks.
 
     A length that follows from the graph is a number there; the manifest has the name of its axis.
     """
     manifest = artefact.manifest
-    if text:  # ONNX Runtime infers no shapes behind the operators of strings
+    if text:  # ONNX Runtime infers no shapes after operators of strings
         return manifest["text"]["inputs"], manifest["text"]["outputs"]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -181,7 +181,7 @@ def _values(artefact: Artefact, text: bool) -> tuple[list[dict[str, Any]], list[
 
 
 def _batch_size(values: Sequence[Mapping[str, Any]], asked: int | None) -> int:
-    """The largest batch that Triton may make, 0 for none; raises if `asked` is impossible."""
+    """Returns the largest batch that Triton may make, or 0; raises if `asked` is impossible."""
     if asked is not None and asked < 0:
         raise ValueError(f"`max_batch_size` must be at least 0, got {asked}.")
     fixed = [value["name"] for value in values if value["axes"][:1] != ["batch"]]
@@ -189,17 +189,17 @@ def _batch_size(values: Sequence[Mapping[str, Any]], asked: int | None) -> int:
         return MAX_BATCH_SIZE if asked is None else asked
     if asked:
         raise ExportError(
-            f"Triton can make no batches for this model: {', '.join(fixed)} has no batch axis of "
-            "any size. Leave `max_batch_size` out, and send batches."
+            f"Triton cannot make batches for this model: {', '.join(fixed)} has no batch axis of "
+            "free size. Leave `max_batch_size` out, and send batches."
         )
     return 0
 
 
 def _tensor(value: Mapping[str, Any], batched: bool) -> dict[str, Any]:
-    """An input or output in the configuration.
+    """Returns the configuration of an input or output.
 
-    With batches the first axis belongs to Triton and is left out. A tensor without other axes has
-    one of size 1 in requests. So has a scalar, which exists only without batches.
+    With batching, Triton adds the first axis, so it is left out. A tensor without other axes has
+    one of size 1 in requests. So has a scalar, which exists only without batching.
     """
     axes = value["axes"][1:] if batched else value["axes"]
     dims = [axis if isinstance(axis, int) else -1 for axis in axes]
@@ -210,7 +210,7 @@ def _tensor(value: Mapping[str, Any], batched: bool) -> dict[str, Any]:
 
 
 def _text_format(message: Mapping[str, Any], indent: str = "") -> str:
-    """A message in the text format of protocol buffers. A list is a repeated field."""
+    """Formats a message as text of protocol buffers. A list is a repeated field."""
     lines = []
     for name, value in message.items():
         for item in value if isinstance(value, list) else [value]:
@@ -224,7 +224,7 @@ def _text_format(message: Mapping[str, Any], indent: str = "") -> str:
 
 
 def _copy_model(artefact: Artefact, text: bool, folder: pathlib.Path) -> None:
-    """Copies the model to Triton's place for it: a file, or a folder for several files."""
+    """Copies the model to its place in Triton: a file, or a folder for several files."""
     folder.mkdir()
     if text:
         shutil.copyfile(artefact.folder / signature.TEXT_MODEL_FILE, folder / signature.MODEL_FILE)
@@ -238,10 +238,10 @@ def _copy_model(artefact: Artefact, text: bool, folder: pathlib.Path) -> None:
 
 
 def why_not_triton(folder: pathlib.Path) -> str | None:
-    """Why a folder is no result of `export_triton`, or `None`."""
+    """Returns why a folder is not a result of `export_triton`, or `None`."""
     odd = sorted({item.name for item in folder.iterdir()} - {CONFIG_FILE, VERSION})
     if odd:
-        return f"{odd[0]} is no file of such an export"
+        return f"{odd[0]} is not a file of such an export"
     if not (folder / CONFIG_FILE).is_file():
         return f"it has no {CONFIG_FILE}"
     return None

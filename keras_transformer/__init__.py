@@ -1,12 +1,12 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
 Each folder is one subject, and its `__init__.py` describes it. A module imports only modules of
-the same floor or below; `python tests/package/test_structure.py` prints the floors. A new public
-name is one line below and one in `__all__`.
+the same floor or below; `python tests/package/test_structure.py` prints the floors. To add a public
+name, import it below and list it in `__all__`.
 
 All public names are imported here, so that `keras.models.load_model` finds every class. The package
 stays importable without Keras or its backend, because `keras_transformer.export.runtime` serves
-exported models without them. A name that needs a missing package raises an error that names the
+exported models without them. Using a name whose package is missing raises an error that names the
 extra to install.
 """
 
@@ -98,8 +98,8 @@ __all__ = [
     "with_alignments",
 ]
 
-# Packages that may be missing. Any other missing package is a broken installation, not a choice,
-# and its error is let through.
+# Packages that may be missing. If any other package is missing, the installation is broken and the
+# error is raised.
 _OTHER_BACKENDS = {"jax", "torch"}  # all others come with the extra `tensorflow`
 _OPTIONAL = _OTHER_BACKENDS | {"keras", "sentencepiece", "tensorflow", "tensorflow_text"}
 _missing: list[str] = []
@@ -107,7 +107,7 @@ _missing: list[str] = []
 
 @contextmanager
 def _where_installed() -> Iterator[None]:
-    """Import a group of modules, or note which optional package it lacks."""
+    """Imports a group of modules; records the optional package that is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -117,8 +117,7 @@ def _where_installed() -> Iterator[None]:
         _missing.append(package)
 
 
-# One group a requirement, so that what is missing holds nothing else back. A new module is one
-# line here and its public names in `__all__`.
+# One group per requirement, so that a missing package disables only its group.
 serve_without_frameworks()
 
 with _where_installed():  # sentencepiece
@@ -191,7 +190,7 @@ def __getattr__(name: str) -> object:
         cure = "Install it with: pip install 'keras-transformer-onnx[tensorflow]'"
         if package in _OTHER_BACKENDS:
             cure = (
-                f"KERAS_BACKEND or ~/.keras/keras.json chooses it: pip install {package}, or set "
+                f"KERAS_BACKEND or ~/.keras/keras.json selects it: pip install {package}, or set "
                 "KERAS_BACKEND=tensorflow."
             )
         raise ImportError(

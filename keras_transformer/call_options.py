@@ -1,6 +1,6 @@
 """The options of a search call. Searches, exporters and the runtime share this table.
 
-It needs no framework, so that the runtime can check options too.
+The module imports no framework, so that the runtime can check options too.
 """
 
 import math
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
+MOST_SEED = 2**31 - 2  # the smallest is 0
 _ABOVE_0 = float(np.finfo("float32").tiny)
 
 
 class CallOption(NamedTuple):
-    """The form of an option.
+    """The dtype, rank and range of an option.
 
     Attributes:
         dtype: name of the dtype.
@@ -67,7 +67,7 @@ def check_number(
 
 
 def check_option(name: str, value: Any) -> None:
-    """Raises `TypeError` or `ValueError` unless a number fits to the option `name`."""
+    """Raises `TypeError` or `ValueError` unless `value` fits the option `name`."""
     option = CALL_OPTIONS[name] if name in CALL_OPTIONS else CONSTRAINT_OPTIONS[name]
     kind = numbers.Integral if option.dtype == "int32" else numbers.Real
     highest = min(option.highest, 2**31 - 1) if option.dtype == "int32" else option.highest

@@ -1,10 +1,10 @@
 """Step-by-step decoding: one new token at a time, with keys and values of the past in a cache.
 
-`SearchModel` is what a search needs from a model. `CachedDecoding` implements it for the models of
-this package.
+`SearchModel` is the protocol that a search requires. `CachedDecoding` implements it for the models
+of this package.
 
-A step computes what the whole forward pass computes at its last position (section 3.1: "the model
-is auto-regressive"), at the cost of one position.
+A step gives the result of a whole forward pass at its last position (section 3.1: "the model is
+auto-regressive"), at the cost of one position.
 
 All hypotheses of a sentence share one cache. In step t every hypothesis appends one key and one
 value to each block: hypothesis w fills slot t W + w, which never moves. An attention bias (W, t W)
@@ -38,8 +38,8 @@ Alignments: TypeAlias = bool | tuple[tuple[int, int], ...]
 class Cache(NamedTuple):
     """State of a model between search steps: two nests of tensors, `()` if empty.
 
-    A search removes finished sentences and reorders hypotheses. After a reordering, hypothesis w
-    finds in `by_hypothesis` the tensors of the hypothesis that it continues.
+    A search removes finished sentences and reorders hypotheses. After a reordering, row w of
+    `by_hypothesis` holds the tensors of the hypothesis that hypothesis w continues.
 
     Attributes:
         by_sentence: tensors (B, ...), which the hypotheses of a sentence share.
@@ -71,7 +71,7 @@ class SearchModel(Protocol):
     """
 
     def encode(self, source_ids: Any) -> Any:
-        """Computes once what all steps need of the source.
+        """Encodes the source once for all steps.
 
         Args:
             source_ids: int32 (B, S), or a dict of arrays if the model has `source_inputs`.
@@ -103,8 +103,8 @@ class SearchModel(Protocol):
         Returns:
             Logits, float (B, W, V), and the next `Cache`. An axis of the cache that is empty
             (size 0) at first may grow. All other axes must keep their size. A search with
-            `alignments` passes them as a further argument of this name to models whose memory
-            holds a `ProjectedMemory`, and reads the attention weights (B, W, S) as a third result.
+            `alignments` passes them as an argument of this name, and reads the attention weights
+            (B, W, S) as a third result. Its model's memory must hold a `ProjectedMemory`.
         """
 
 
@@ -120,7 +120,7 @@ class DecoderSlots(NamedTuple):
     blocks: Any
     step_bias: Any
 
-    # The preallocated slots of an export write in place instead.
+    # Exported models preallocate the slots and write in place instead.
     add = staticmethod(append)
 
 
@@ -147,15 +147,15 @@ class ProjectedMemory(NamedTuple):
 
     @property
     def length(self) -> Any:
-        """S, with padding."""
+        """S, padding included."""
         keys, _ = self.blocks[0]  # (B, H, S, K)
         return ops.shape(keys)[2]
 
 
 def call_encoder(encoder: keras.Model, source: Any) -> Any:
-    """Calls an encoder; returns its output (B, S, D).
+    """Returns the output (B, S, D) of an encoder.
 
-    `source` is the only input, or a dict of all of them by name.
+    `source` is the only input, or a dict of all inputs by name.
     """
     if isinstance(source, dict):
         source = [source[tensor.name] for tensor in encoder.inputs]
@@ -164,7 +164,7 @@ def call_encoder(encoder: keras.Model, source: Any) -> Any:
 
 
 class CachedDecoding:
-    """The methods of `SearchModel`, for models with a decoder of blocks.
+    """Implements `SearchModel` for models whose decoder is a stack of blocks.
 
     Attributes:
         encoder: functional model that computes the memory, or `None`.
@@ -194,10 +194,10 @@ class CachedDecoding:
         return inputs
 
     def start_ids(self, source_ids: Any) -> Tensor:
-        """The tokens before the first generated one: the begin id, (B, 1) int32.
+        """Returns the tokens before the first generated one, int32 (B, P).
 
-        Without an encoder the prompt itself, and with `reads_start` the input `start_ids`, (B, P)
-        int32.
+        They are the begin id, with P = 1. Without an encoder they are the prompt, and with
+        `reads_start` the input `start_ids`.
         """
         if self.encoder is None or self.reads_start:
             start = source_ids[START_IDS] if self.reads_start else source_ids
@@ -221,9 +221,9 @@ class CachedDecoding:
         return ProjectedMemory(blocks, () if mask is None else mask)
 
     def initial_cache(self, batch_size: Any, beam_width: int = 1) -> Cache:
-        """The empty `Cache` before the first token: `DecoderSlots`, and the bias (B, W, 0).
+        """Returns the empty `Cache`: `DecoderSlots` by sentence, the bias (B, W, 0) by hypothesis.
 
-        For recurrent blocks it is `States`, and nothing that the hypotheses of a sentence share.
+        Recurrent blocks have `States` by hypothesis and nothing by sentence.
         """
         blocks = self.decoder_stack.blocks
         if self.recurrent:
@@ -247,7 +247,7 @@ class CachedDecoding:
         cache: Cache,
         alignments: Alignments = False,
     ) -> tuple[Any, ...]:
-        """Logits (B, W, V) float32 of the next tokens. See `SearchModel`."""
+        """Computes the logits of the next tokens, float32 (B, W, V). See `SearchModel`."""
         vectors, *rest = self.decode_vectors(ids, position, memory, cache, alignments)
         return self.decoder_stack.embedding.logits(vectors), *rest
 
@@ -260,7 +260,7 @@ class CachedDecoding:
         alignments: Alignments = False,
         each_head: bool = False,
     ) -> tuple[Any, ...]:
-        """As `decode_step`, but returns the vectors (B, W, D) before the logits.
+        """Computes the vectors (B, W, D) that `decode_step` projects to logits.
 
         If `position` is `None`, the W tokens stand at 0 to W - 1. With `each_head`, the third
         result has the weights of each aligned head, (B, A, W, S), instead of their mean.
@@ -302,7 +302,7 @@ class CachedDecoding:
         beam_width: int = 1,
         alignments: Alignments = False,
     ) -> tuple[Any, ...]:
-        """Computes the tokens before the first generated one in a single pass.
+        """Processes the tokens before the first generated one in a single pass.
 
         Args:
             ids: int32 (B, P), padded on the right.
@@ -318,10 +318,10 @@ class CachedDecoding:
             ValueError: the blocks of the decoder keep a state.
         """
         if self.recurrent:
-            raise ValueError("A recurrent decoder reads its start tokens one by one: use steps.")
+            raise ValueError("A recurrent decoder has no prefill: pass each token to decode_step.")
         batch_size, length = ops.shape(ids)
         slots, past_bias = self.initial_cache(batch_size, beam_width)
-        # The tokens take the place of the hypotheses, and each attends to those before it.
+        # The tokens take the place of the hypotheses. Each attends to itself and all before it.
         later = FORBIDDEN * (1.0 - ops.tril(ops.ones((length, length))))
         later = ops.broadcast_to(later, (batch_size, length, length))
         start = Cache(slots._replace(step_bias=later), ops.zeros((batch_size, length, 0)))
@@ -334,7 +334,7 @@ class CachedDecoding:
         return vectors, cache, *weights
 
     def aligned_heads(self, alignments: Alignments) -> dict[int, list[int]]:
-        """The heads that align target to source, by the index of their layer.
+        """Returns the heads that align target to source, by the index of their layer.
 
         Args:
             alignments: as in a search.
@@ -361,12 +361,12 @@ class CachedDecoding:
 
 
 def mean_of_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Tensor:
-    """The mean of attention weights, float32 (B, T, S). Arguments as in `joined_heads`."""
+    """Returns the mean weights of the chosen heads, float32 (B, T, S). See `joined_heads`."""
     return ops.mean(joined_heads(weights, heads), axis=1)
 
 
 def joined_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Tensor:
-    """The attention weights of the A chosen heads, float32 (B, A, T, S).
+    """Returns the attention weights of the A chosen heads, float32 (B, A, T, S).
 
     Args:
         weights: the weights (B, H, T, S) of each layer in `heads`, in ascending order.

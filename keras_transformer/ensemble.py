@@ -34,7 +34,7 @@ class Ensemble(DistributedModel):
 
     The forward pass returns log p, and a search feeds the same tokens to all members. So the
     ensemble is trained, searched, saved and exported like one model; a file holds all members. It
-    costs the time and the memory of all of them together.
+    needs the time and memory of all members together.
 
     Train members from different seeds, with the same tokenizer. To get a single model of their
     quality, use the ensemble as the teacher of `distil` or `Distillation`.
@@ -45,16 +45,16 @@ class Ensemble(DistributedModel):
             shares their weights.
         **kwargs: `name` and `trainable`.
 
-    Call arguments: the same as of each member.
+    Call arguments: the same as for each member.
 
     Returns:
-        (B, T, V) float32, the log of the mean probabilities. As logits they give the same
+        (B, T, V) float32, the log of the mean probabilities. Used as logits, they give the same
         probabilities.
 
     Masking: as in the members.
 
     Raises:
-        ValueError: fewer than two models, or other inputs or vocabularies.
+        ValueError: fewer than two models, or different inputs or vocabularies.
         TypeError: a model of another class.
 
     Example:
@@ -96,11 +96,11 @@ class Ensemble(DistributedModel):
 
     @property
     def source_inputs(self) -> dict[str, keras.KerasTensor] | None:
-        """As in `SearchModel`."""
+        """See `SearchModel`."""
         return self.models[0].source_inputs
 
     def start_ids(self, source_ids: Any) -> Tensor:
-        """As in `SearchModel`."""
+        """Returns the start tokens of the first member. See `SearchModel`."""
         return self.models[0].start_ids(source_ids)
 
     def encode(self, source_ids: Any) -> Members:
@@ -108,13 +108,13 @@ class Ensemble(DistributedModel):
         return Members(tuple(model.encode(source_ids) for model in self.models))
 
     def initial_cache(self, batch_size: Any, beam_width: int = 1) -> Cache:
-        """The empty caches of all members. See `SearchModel`."""
+        """Returns the empty caches of all members. See `SearchModel`."""
         return _joined([model.initial_cache(batch_size, beam_width) for model in self.models])
 
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Members, cache: Cache
     ) -> tuple[Tensor, Cache]:
-        """The log of the mean probabilities (B, W, V), and the caches. See `SearchModel`."""
+        """Returns the log of the mean probabilities (B, W, V), and the caches."""
         caches = map(Cache, cache.by_sentence, cache.by_hypothesis)
         steps = [
             model.decode_step(ids, position, own, past)
@@ -150,7 +150,7 @@ class MeanProbabilities(layers.Layer):
 
 
 def log_mean_probabilities(logits: Sequence[Tensor]) -> Tensor:
-    """log 1/N sum_i softmax(logits_i), float32, of N tensors (..., V)."""
+    """Computes log 1/N sum_i softmax(logits_i), float32, of N tensors (..., V)."""
     log_probs = [ops.log_softmax(ops.cast(each, "float32"), axis=-1) for each in logits]
     return functools.reduce(ops.logaddexp, log_probs) - float(np.log(len(log_probs)))
 
@@ -177,7 +177,7 @@ def _check_members(models: Sequence[Any]) -> None:
 
 
 def _described(model: Any) -> dict[str, Any]:
-    """The inputs and vocabularies that all members share."""
+    """Returns the inputs and vocabularies of a model, which all members must share."""
     inputs = {tensor.name: (tensor.dtype, tensor.shape) for tensor in model.inputs}
     target = getattr(model, "target_vocab_size", None)
     return {"inputs": inputs, "vocab_size": model.vocab_size, "target_vocab_size": target}

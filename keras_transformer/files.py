@@ -1,8 +1,8 @@
 """Atomic writes of files and folders: written to a temporary folder, then moved into place.
 
 The temporary folder, `.NAME.XXXXXXXX.partial`, is beside the target. So it is on the same disk, and
-the move is one step of the file system. A process that is killed meanwhile leaves that folder,
-which is never read, and the target unchanged.
+the move is one step of the file system. If the process is killed before the move, the target is
+unchanged, and the folder stays but is never read.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from keras_transformer.types import StrPath
 
 
 def checked_path(path: StrPath) -> pathlib.Path:
-    """Converts to a `pathlib.Path`; refuses "~", which only a shell replaces by a home folder.
+    """Converts to a `pathlib.Path`; refuses "~", which only a shell expands to a home folder.
 
     Raises:
         ValueError: the path begins with "~" or the home folder of a user ("~ann").
@@ -28,14 +28,14 @@ def checked_path(path: StrPath) -> pathlib.Path:
     home = os.path.expanduser(path)
     if home != os.fspath(path):
         raise ValueError(
-            f"The path {str(path)[:100]!r} begins with '~', which only a shell replaces. Pass "
+            f"The path {str(path)[:100]!r} begins with '~', which only a shell expands. Pass "
             f"{home[:100]!r}, the result of os.path.expanduser."
         )
     return path
 
 
 def make_folder(path: pathlib.Path) -> None:
-    """Makes a folder and missing folders above it; flushes their names to the disk."""
+    """Creates a folder and its missing parents; flushes their names to the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -44,7 +44,7 @@ def make_folder(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: StrPath, sync: bool = False) -> Iterator[pathlib.Path]:
-    """Yields a path to write a file to, which is moved to `path` when the block ends.
+    """Yields a path for a new file, which is moved to `path` when the block ends.
 
     An existing file is replaced. After an error it stays unchanged, and the new file is removed.
     If `path` is a symbolic link, the link stays, and its target is replaced.
@@ -85,7 +85,7 @@ def whole_folder(path: StrPath) -> Iterator[pathlib.Path]:
     swap. Elsewhere the existing folder is moved away before the new one is moved to `path`. A
     process that is killed between these two steps leaves nothing at `path`, and the existing folder
     as `old` in the `.partial` folder beside it. After an error the existing folder stays unchanged,
-    and the new one is removed. Missing folders above `path` are made. If `path` is a symbolic link,
+    and the new one is removed. Missing parents of `path` are created. If `path` is a symbolic link,
     the link stays, and its target is replaced.
 
     Args:
@@ -120,7 +120,7 @@ def _target(path: StrPath) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _folder_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Makes a folder beside `path`; removes it unless it has the only copy of `path`."""
+    """Creates a folder beside `path`; removes it unless it holds the only copy of `path`."""
     folder = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
         yield pathlib.Path(folder)
@@ -150,7 +150,7 @@ def _swap(one: pathlib.Path, other: pathlib.Path) -> bool:
     if sys.platform != "linux":
         return False
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE, of Linux' headers
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
     paths = os.fsencode(one), os.fsencode(other)
     return renameat2 is not None and renameat2(here, paths[0], here, paths[1], exchange) == 0
 

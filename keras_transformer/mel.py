@@ -15,12 +15,12 @@ HOP = 160  # samples between two frames, 10 ms
 
 
 def hann_window() -> Array:
-    """The periodic Hann window, float32 (400,)."""
+    """Returns the periodic Hann window, float32 (400,)."""
     return np.hanning(WINDOW + 1)[:-1].astype(np.float32)
 
 
 def mel_filters(mels: int) -> Array:
-    """Triangular filters on Slaney's mel scale, each of unit area: float32 (F, M).
+    """Returns triangular filters of unit area on Slaney's mel scale, float32 (F, M).
 
     Args:
         mels: int, M.

@@ -1,6 +1,6 @@
 """Figure 1 of the paper as functional Keras models: encoder, decoder and logits (section 3).
 
-Checkpoints and importers rely on the path and shape of every weight. The documentation lists them.
+Checkpoints and importers rely on the path and shape of every weight, listed in the documentation.
 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
@@ -44,7 +44,7 @@ class Stack:
     ) -> Tensor:
         """Embeds ids and adds positions and segments: (B, T) -> (B, T, D).
 
-        With `position`, an integer scalar, all T tokens are candidates for this one position.
+        With `position`, an integer scalar, all T tokens stand at this position.
         """
         x = self.embedding(ids)
         if not self.positions.in_attention:
@@ -58,7 +58,7 @@ class Stack:
     def __call__(
         self, ids: Tensor, *memory: Tensor, segment_ids: Tensor | None = None, **options: Any
     ) -> Tensor:
-        """(B, T) -> (B, T, D). The Keras mask of the embedding masks out the padding."""
+        """Computes (B, T) -> (B, T, D). The embedding's Keras mask masks out the padding."""
         x = self.embed(ids, segment_ids=segment_ids)
         for block in self.blocks:
             x = block(x, *memory, **options)
@@ -85,8 +85,8 @@ class TransformerModel(DistributedModel):
     def _store_arguments(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
         """Stores and checks the constructor's arguments, before any layer is made.
 
-        A functional model calls `super().__init__` last, in `_connect`, because that needs the
-        outputs. Attributes may be set before: Keras begins to track them at the first assignment.
+        A functional model calls `super().__init__` last, in `_connect`, because it needs the
+        outputs. Attributes may be set before: Keras starts to track them at the first assignment.
 
         Args:
             arguments: `locals()` of the constructor.
@@ -109,7 +109,7 @@ class TransformerModel(DistributedModel):
         policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
         if policy.quantization_mode is not None:
             raise ValueError(
-                f"dtype={policy.name!r} is quantized, but a new model is in floating point. "
+                f"dtype={policy.name!r} is quantized, but a new model has floating-point weights. "
                 "Quantize it after training: model.quantize('int8')."
             )
         return policy
@@ -117,12 +117,12 @@ class TransformerModel(DistributedModel):
     def _check_keras_arguments(self, kwargs: dict[str, Any]) -> None:
         if unknown := sorted(set(kwargs) - {"name", "trainable"}):  # Keras would ignore them
             raise TypeError(
-                f"{type(self).__name__} has no arguments {unknown}. Look for a misspelt name: "
-                f"help({type(self).__name__}) lists them."
+                f"{type(self).__name__} has no arguments {unknown}. Check the spelling: "
+                f"help({type(self).__name__}) lists all arguments."
             )
 
     def _connect(self, inputs: Any, outputs: Tensor, **kwargs: Any) -> None:
-        """Makes this the functional model from inputs to outputs."""
+        """Initializes the functional model from inputs to outputs."""
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.dtype_policy: Any = self._policy
 
@@ -267,15 +267,15 @@ class TransformerModel(DistributedModel):
 class Transformer(CachedDecoding, TransformerModel):
     """The encoder-decoder of the paper (figure 1): source and target ids in, logits out.
 
-    The defaults are the paper's "base" model. Every row of its Table 3 is a choice of these
-    arguments.
+    The defaults are the paper's "base" model. The arguments cover every row of its Table 3.
 
-    With `encoder`, the decoder attends to the output of any Keras model: of speech, images or
-    series. If that output has a Keras mask, the decoder ignores the masked positions.
+    With `encoder`, the decoder attends to the output of any Keras model, such as a model of speech,
+    images or time series. If that output has a Keras mask, the decoder ignores masked positions.
 
     Args:
-        vocab_size: V, number of ids of the source and, unless `target_vocab_size` is set, of the
-            target, with the three-way tied matrix of section 3.4. With `encoder`, of the target.
+        vocab_size: V, number of ids of the source. Without `target_vocab_size` the target shares
+            them, with the three-way tied matrix of section 3.4. With `encoder`, number of ids of
+            the target.
         num_layers: N, number of blocks in each stack, or a pair for encoder and decoder. Defaults
             to 6.
         d_model: D. Defaults to 512.
@@ -303,8 +303,8 @@ class Transformer(CachedDecoding, TransformerModel):
         recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
             instead of self-attention. Defaults to `False`.
         reads_start: whether a search reads the tokens before the first generated one from the
-            source input `start_ids` (B, P), padded with 0 on the right. Needs `encoder`. Defaults
-            to `False`: each target starts with the begin id.
+            source input `start_ids` (B, P), padded with 0 on the right. Requires `encoder`.
+            Defaults to `False`: each target starts with the begin id.
         reads_end: whether the encoder reads the end token of a source. `False` masks it out like
             padding, for models that were trained on sources without it. Defaults to `True`.
         **kwargs: `name`, `trainable`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
@@ -383,7 +383,7 @@ class Transformer(CachedDecoding, TransformerModel):
 
         if encoder is None:
             if reads_start:
-                raise ValueError("reads_start=True needs encoder=, your own model of the source.")
+                raise ValueError("reads_start=True needs encoder=, a model that reads the source.")
             source_ids = keras.Input((None,), dtype="int32", name="source_ids")
             inputs = {"source_ids": source_ids}
             self.encoder_stack = self._make_stack(
@@ -420,7 +420,7 @@ class Transformer(CachedDecoding, TransformerModel):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TransformerEncoder(TransformerModel):
-    """The encoder alone: ids in, one vector a token out (section 3.1).
+    """The encoder alone: ids in, one vector per token out (section 3.1).
 
     For classification, tagging and retrieval, put any head on its output. Arguments and errors are
     the same as for `Transformer`, without the arguments of target, decoder and logits.
@@ -484,8 +484,8 @@ class TransformerEncoder(TransformerModel):
 class CausalTransformer(CachedDecoding, TransformerModel):
     """The decoder alone, a language model: each position predicts the next token.
 
-    The decoder of section 3.1 without attention to an encoder. Arguments and errors are the same as
-    for `Transformer`, without the arguments of source, encoder and target vocabulary.
+    This is the decoder of section 3.1 without attention to an encoder. Arguments and errors are the
+    same as for `Transformer`, without the arguments of source, encoder and target vocabulary.
 
     Call arguments:
         inputs: (B, T) int32 `target_ids`; id 0 is padding, on the right.

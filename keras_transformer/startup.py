@@ -1,9 +1,9 @@
-"""Commands that serve start without TensorFlow, even where it is installed.
+"""Starts the serving commands without TensorFlow, even if it is installed.
 
-Python imports the package before the module that `python -m` names, and the package imports
-TensorFlow: seconds for a command that needs a fraction of one. A program that imports
+`python -m` imports the package before the module that it runs, and the package imports TensorFlow.
+That takes seconds; a serving command needs a fraction of one. A program that imports
 `keras_transformer.export.runtime` itself gets the whole package, because
-`keras.models.load_model` must find our classes there.
+`keras.models.load_model` must find our classes.
 """
 
 import os
@@ -11,13 +11,13 @@ import sys
 from itertools import pairwise
 
 SERVERS = tuple(f"keras_transformer.export.{name}" for name in ("runtime", "archive", "serving"))
-# Set to "1" in worker processes that serve and are not started by `python -m`, for example by Ray.
+# Set to "1" in serving processes that `python -m` does not start, such as the workers of Ray.
 SERVES = "KERAS_TRANSFORMER_SERVES"
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 
 
 def serve_without_frameworks() -> None:
-    """Marks the frameworks as missing if this process runs a command that serves."""
+    """Marks the frameworks as missing if this process runs a serving command."""
     modules = {module for flag, module in pairwise(sys.orig_argv) if flag == "-m"}
     if os.environ.get(SERVES) == "1" or sys.argv[:1] == ["-m"] and modules & set(SERVERS):
         sys.modules.update(dict.fromkeys(FRAMEWORKS))

@@ -1,4 +1,4 @@
-"""Translation of lines of text: with a Keras model and a search, and as text for a student."""
+"""Translates lines of text with a Keras model, and writes translations to train a student."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ def translate(
     decode = (target_tokenizer or tokenizer).decode
     waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     while waiting:
-        # The longest lines first: if memory is too small, this shows immediately.
+        # Longest lines first: if memory is too small, the first batch fails.
         rows = max(1, tokens_per_batch // len(ids[waiting[-1]]))
         batch = waiting[-rows:]
         del waiting[-rows:]
@@ -85,8 +85,7 @@ def distil(
     model (the fastest), or `functools.partial(translate, search, model, tokenizer)` of a Keras
     model, which may be an `Ensemble`.
 
-    If a run is interrupted, the same call continues after the last call of `translate` that was
-    written completely.
+    If a run is interrupted, the same call continues after the last complete line of the file.
 
     Args:
         translate: function that returns as many lines as it is passed.
@@ -98,8 +97,8 @@ def distil(
         Number of lines that this call wrote; 0 if the file was complete.
 
     Raises:
-        ValueError: `path` has more lines than `source`, or `translate` returns another number of
-            lines than it was passed.
+        ValueError: `path` has more lines than `source`, or `translate` returns more or fewer lines
+            than it was passed.
 
     Example:
 
@@ -120,7 +119,7 @@ def distil(
                 f"{path} has {first} lines, but there are {len(lines)} source lines. It belongs to "
                 "another source: pass another path, or delete it."
             )
-        file.truncate(len(whole))  # a line that was cut off
+        file.truncate(len(whole))  # drops a line that was cut off
         for start in range(first, len(lines), lines_per_call):
             part = list(lines[start : start + lines_per_call])
             texts = list(translate(part))

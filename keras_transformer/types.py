@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 # A tensor of the backend in use, or an array that Keras converts to one. The backends share no base
-# class, so checkers see `Any`; docstrings and comments give the shapes.
+# class, so type checkers see `Any`; docstrings and comments give the shapes.
 Tensor: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 Ids: TypeAlias = npt.NDArray[np.integer[Any]]

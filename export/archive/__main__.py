@@ -22,7 +22,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    add("artefact", help="what export_onnx wrote")
+    add("artefact", help="folder that export_onnx wrote")
     add(
         "inputs",
         nargs="+",
@@ -33,7 +33,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--column",
         default="text",
-        help="to read from Parquet and JSON lines (default %(default)s)",
+        help="column to read from Parquet and JSON lines (default %(default)s)",
     )
     add("--with-source", action="store_true", help="write the source text, too, in its own column")
     add(
@@ -50,18 +50,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="tokens read by a batch, padding included (default %(default)s)",
     )
-    add("--seed", type=int, metavar="N", help="of sampling (default: drawn, and kept in the plan)")
+    add("--seed", type=int, metavar="N", help="seed of sampling (default: random, kept in plan)")
     add(
         "--address",
         default="local",
-        help="of a Ray cluster; 'auto' for the one that this machine is part of (default: this "
-        "machine alone)",
+        help="address of a Ray cluster; 'auto' for this machine's cluster (default: this machine "
+        "alone)",
     )
     add(
         "--workers",
         type=int,
         metavar="N",
-        help="processes that compute (default: all that there is room for at the start)",
+        help="processes that compute (default: all that fit at the start)",
     )
     add(
         "--threads",
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
-        tell("\ninterrupted; finished parts stay, and the same command goes on from there\n")
+        tell("\ninterrupted; finished parts stay, and the same command continues from there\n")
         return 130
     if not options["quiet"]:
         tell(

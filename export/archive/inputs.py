@@ -3,11 +3,10 @@
 | name ends with | an item is |
 | --- | --- |
 | `.parquet` | a row's string in the column |
-| `.jsonl`, `.ndjson` | the string under the column's name, in one JSON object a line |
+| `.jsonl`, `.ndjson` | the string under the column's name, in one JSON object per line |
 | anything else | a line of text |
 
-Text and JSON lines may be packed: `.gz` after the rest of the name. Lines end with a newline and
-nothing else.
+Text and JSON lines may be packed: `.gz` after the rest of the name. Only a newline ends a line.
 """
 
 import functools
@@ -32,7 +31,7 @@ def kind_of(path: StrPath) -> str:
 
 
 def cut(path: StrPath, part_lines: int, column: str) -> tuple[int, list[int]]:
-    """Divides a file into parts of equally many lines, the last of fewer.
+    """Divides a file into parts of equally many lines; the last may have fewer.
 
     Args:
         path: of a file.
@@ -44,7 +43,7 @@ def cut(path: StrPath, part_lines: int, column: str) -> tuple[int, list[int]]:
         file, else a byte, counted after unpacking.
 
     Raises:
-        ValueError: the file is not what its name says, or has no such column of strings.
+        ValueError: the file's format does not match its name, or it lacks the column.
     """
     if kind_of(path) == "parquet":
         lines = _parquet(path, column).metadata.num_rows
@@ -69,11 +68,11 @@ def read(
 
     Args:
         path, column: as `cut` takes them.
-        start, lines: the place of the part, and how many lines it has.
+        start, lines: the place of the part, and its number of lines.
 
     Returns:
-        A list of str or bytes, and a dict from the places of items that cannot be read, where the
-        list has an empty string, to the reasons.
+        A list of str or bytes, and a dict from the places of unreadable items to the reasons. The
+        list has an empty string there.
 
     Raises:
         ValueError: the file holds fewer lines.
@@ -118,13 +117,13 @@ def _opened(path: StrPath) -> BinaryIO:
     if not _is_packed(path):
         return open(path, "rb")
     if not os.path.getsize(path):
-        raise ValueError(f"{path} is no whole gzip file: it has 0 bytes.")
+        raise ValueError(f"{path} is not a whole gzip file: it has 0 bytes.")
     return io.BufferedReader(_Unpacked(path), 2**18)  # without a buffer it reads lines slowly
 
 
 @functools.lru_cache(maxsize=1)
 def _kept(path: StrPath, modified_ns: int) -> BinaryIO:
-    """Keeps the packed file that was read last: seeking backwards unpacks it from its start."""
+    """Keeps the last packed file open, because seeking backwards unpacks it from its start."""
     return _opened(path)
 
 
@@ -134,7 +133,7 @@ def _lines(file: BinaryIO, start: int, count: int) -> list[bytes]:
 
 
 class _Unpacked(gzip.GzipFile):
-    """A packed file, whose errors name it."""
+    """A packed file whose errors name it."""
 
     def readinto(self, buffer: Any) -> int:
         return self._named(super().readinto, buffer)
@@ -146,7 +145,7 @@ class _Unpacked(gzip.GzipFile):
         try:
             return call(*arguments)
         except (EOFError, OSError, gzip.zlib.error) as error:
-            raise ValueError(f"{self.name} is no whole gzip file: {error}") from error
+            raise ValueError(f"{self.name} is not a whole gzip file: {error}") from error
 
 
 def _parquet(path: StrPath, column: str) -> Any:
@@ -157,7 +156,7 @@ def _parquet(path: StrPath, column: str) -> Any:
     try:
         file = parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is no Parquet file: {error}") from error
+        raise ValueError(f"{path} is not a Parquet file: {error}") from error
     names = file.schema_arrow.names
     if column not in names:
         raise ValueError(f"{path} has the columns {names}, not {column!r}. Pass one as `column`.")

@@ -1,4 +1,4 @@
-"""A whole job: the plan, the parts that are missing, Ray Data over them, and progress."""
+"""Runs a whole job: plans it, computes the missing parts with Ray Data, and shows progress."""
 
 import contextlib
 import logging
@@ -33,7 +33,7 @@ from keras_transformer.types import StrPath
 
 PART_LINES = 2000
 LOCK_FILE = ".lock"
-GO_ON = " Finished parts stay: correct that, and run the same command again."
+GO_ON = " Finished parts stay: correct the problem, and run the same command again."
 
 
 def run_archive(
@@ -54,10 +54,10 @@ def run_archive(
     providers: list[str] | None = None,
     quiet: bool = False,
 ) -> dict[str, int]:
-    """Computes the result of every line of the input files, and writes them to a folder, in order.
+    """Computes the results of all lines of the input files, and writes them to a folder, in order.
 
-    A job that was stopped or killed continues in its folder: finished parts stay as they are. On
-    several machines all of them see artefact, inputs and folder under the same paths.
+    A job that was stopped or killed continues in its folder: finished parts stay as they are.
+    Several machines must see artefact, inputs and folder under the same paths.
 
     Args:
         artefact: folder that `export_onnx` wrote. Its task must give one result for each line.
@@ -65,18 +65,18 @@ def run_archive(
             Parquet, by their names. The order of the list is kept; the files of a pattern are
             sorted by name.
         folder: folder to fill: a new one, an empty one, or one of the same job.
-        format: "parquet", "jsonl" (one JSON object a line) or "text" (one text a line, errors in
+        format: "parquet", "jsonl" (a JSON object per line) or "text" (a text per line, errors in
             files beside it). The last two are packed by gzip. Defaults to "parquet".
         column: str, the column to read in Parquet and JSON lines. Defaults to "text".
         with_source: bool, whether the source text is written, too, in its own column.
         part_lines: int, lines of a part. Up to five parts, of 10,000 lines at most, are computed
-            together; a killed worker loses these. Defaults to 2,000; for jobs of many
-            millions of lines take more, so that there are fewer files.
+            together; a killed worker loses these. Defaults to 2,000. For jobs of many millions of
+            lines, take more to get fewer files.
         batch_tokens: int, most tokens of a batch, padding included.
         seed: int, of artefacts that sample. Defaults to `None`: drawn once for the whole job.
         address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Ray
-            then listens on 127.0.0.1 only, unless the program has imported Ray before. If Ray is
-            up in this process already, that is used.
+            then listens on 127.0.0.1 only, unless the program has imported Ray before. If Ray
+            already runs in this process, it is used.
         workers: int, processes. Defaults to `None`: all that the cluster has room for when the
             job begins.
         threads: int, cores of a worker. Defaults to 1, which is fastest for many lines.
@@ -86,11 +86,11 @@ def run_archive(
 
     Returns:
         Dict: `parts` and `lines` of the whole job; `answered` and `errors`: lines of this run, and
-        how many of them have no result.
+        the number without a result.
 
     Raises:
         ArchiveError: the folder is of another job or in use, an input file has changed or cannot be
-            read, or a worker failed; the message says how to go on.
+            read, or a worker failed; the message says how to continue.
         ArtefactError: the artefact is damaged, or none.
         ValueError: an argument is wrong.
         ImportError: Ray or PyArrow is missing.
@@ -158,7 +158,7 @@ def _check_installed() -> None:
 
 
 def _check_task(manifest: dict[str, Any], seed: int | None) -> None:
-    """Raises for an artefact that gives no text, and for a seed that it does not use."""
+    """Raises an error for an artefact without a head, or a seed that it does not use."""
     if manifest["task"] == "forward":
         raise ArchiveError(
             "This artefact was exported without a head, so its outputs have no columns. Export "
@@ -174,7 +174,7 @@ def _samples(manifest: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps a second job out of the folder; the system unlocks it however this one ends."""
+    """Locks the folder against a second job; the system unlocks it when this one ends."""
     import fcntl  # not on Windows, where Ray has no clusters either
 
     with open(folder / LOCK_FILE, "w") as file:
@@ -211,7 +211,7 @@ def _planned(
 def _compute(
     parts: list[JobPart], arguments: tuple[Any, ...], workers: int | None, threads: int, gpus: float
 ) -> Iterator[dict[str, Any]]:
-    """Runs a `Worker` over all parts, by Ray Data; yields what it returns for each group.
+    """Runs a `Worker` over all parts with Ray Data; yields its result for each group.
 
     Raises:
         ArchiveError: a worker could not compute its parts.
@@ -258,13 +258,13 @@ def _ray_errors() -> Iterator[None]:
 
 
 class JobProgress:
-    """The progress of a job on standard error: lines done, lines a second, the time left.
+    """The progress of a job on standard error: lines done, lines per second, the time left.
 
-    On a terminal one line is drawn again and again; in a file a new line is written now and then.
+    A terminal shows one line, which is redrawn; a file gets a new line now and then.
 
     Args:
         total: int, lines of the job.
-        done: int, those that an earlier run has done.
+        done: int, lines of an earlier run.
         quiet: bool, print nothing.
     """
 

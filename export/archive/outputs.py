@@ -10,7 +10,7 @@
 | `vector` | list of numbers, instead of `text` and `score`, if the task is "embed" |
 | `error` | why there is no result, or null |
 
-The format "text" has only the texts, one a line, an empty one for an error. The errors are in
+The format "text" has only the texts, one per line, an empty one for an error. The errors are in
 another file, whose name ends with `.errors.tsv`.
 """
 
@@ -44,7 +44,7 @@ def row(file: str, line: int, source: str | None, result: Any) -> Row:
 
 
 def _unicode(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair, which no format can hold."""
+    """Replaces each half of a surrogate pair, which no format can hold, by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

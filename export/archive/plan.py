@@ -1,8 +1,8 @@
 """The plan of a job: its parts and options, written once into the folder that it fills.
 
 It names the input files with their sizes, the places where they are cut into parts, the artefact by
-its checksum, and all options that change what is written. A later run
-continues with the plan. It is refused if it asks for something else or if a file has changed.
+its checksum, and all options that affect the output. A later run continues with the plan. It is
+refused if its arguments differ or a file has changed.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from keras_transformer.types import StrPath
 PLAN_FILE = "_plan.json"  # readers of a folder as one Parquet table skip such names
 FORMAT = "keras-transformer-archive"
 FORMAT_VERSION = 1
-# Parts whose lines are sorted by length together, so that their batches hold less padding: most
-# parts, and most lines. That is also the work that a killed worker loses.
+# Maximum parts and lines that are sorted by length together, so that their batches hold less
+# padding. A killed worker loses this work.
 PARTS_TOGETHER, LINES_TOGETHER = 5, 10_000
 
 
 class ArchiveError(ValueError):
-    """A job cannot start or continue: says why, and how to correct it."""
+    """A job cannot start or continue; the message says why, and how to correct it."""
 
 
 class Source(NamedTuple):
@@ -74,7 +74,7 @@ class JobPlan:
     """The work of a job.
 
     Attributes:
-        options: dict, everything besides the input that decides what is written.
+        options: dict, everything besides the input that affects the output.
         sources: list of `Source`, in the order of the lines.
     """
 
@@ -140,7 +140,7 @@ def find_inputs(patterns: Iterable[StrPath]) -> list[str]:
 
 
 def make_plan(options: Mapping[str, Any], paths: list[str]) -> JobPlan:
-    """Makes a plan for input files, and reads them for that, several at a time."""
+    """Makes a plan for input files, and reads several of them at a time."""
 
     def source(path: str) -> Source:
         try:
@@ -181,14 +181,14 @@ def read_plan(folder: StrPath) -> JobPlan | None:
         others = [item.name for item in folder.iterdir() if not item.name.startswith(".")]
         if others:
             raise ArchiveError(
-                f"{folder} holds no {PLAN_FILE}, but {others[0]}: it is not of an archive job. "
+                f"{folder} holds no {PLAN_FILE}, but {others[0]}: not an archive job. "
                 "Choose an empty folder, or a new one."
             )
         return None
     try:
         content = json.loads(path.read_bytes())
         if content["checksum"] != checksum(content):
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum differs")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArchiveError(
             f"{path} is damaged ({error!r}). Choose another folder: without its plan the parts "
@@ -196,8 +196,8 @@ def read_plan(folder: StrPath) -> JobPlan | None:
         ) from error
     if (content["format"], content["format_version"]) != (FORMAT, FORMAT_VERSION):
         raise ArchiveError(
-            f"{path} is of the format {content['format']} {content['format_version']}, and this "
-            f"release goes on with {FORMAT} {FORMAT_VERSION}. Use the release that began the job."
+            f"{path} has the format {content['format']} {content['format_version']}, but this "
+            f"release continues {FORMAT} {FORMAT_VERSION}. Use the release that began the job."
         )
     return JobPlan(content["options"], [Source(**source) for source in content["sources"]])
 
@@ -232,6 +232,6 @@ def check_source(source: Source | JobPart) -> None:
     if (now.st_size, now.st_mtime_ns) != (source.bytes, source.modified_ns):
         raise ArchiveError(
             f"{source.path} has changed since the job was planned: {source.bytes:,} bytes then, "
-            f"{now.st_size:,} now, and another time of its last change. Parts of both would be "
-            "mixed: begin again in another folder."
+            f"{now.st_size:,} now, and another time of its last change. Parts of both versions "
+            "would be mixed: begin again in another folder."
         )

@@ -1,4 +1,4 @@
-"""Computes parts, some of them together, in a process that Ray starts."""
+"""Computes parts, several at a time, in a process that Ray starts."""
 
 import itertools
 import pathlib
@@ -11,7 +11,7 @@ from keras_transformer.export.archive.plan import ArchiveError, JobPart, check_s
 from keras_transformer.export.runtime import open_runner
 from keras_transformer.types import StrPath
 
-# Ray repeats the parts of a worker that dies, without end. A part that kills this many workers ends
+# Ray endlessly repeats the parts of a worker that dies. A part that kills this many workers ends
 # the job.
 MOST_TRIES = 5
 TRIES_ENDING = ".tries"
@@ -40,13 +40,13 @@ class Worker:
         self._runner: Any = None  # opened at the first part, so that an error can be reported
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Computes some parts. Raises no error, because Ray makes it unreadable.
+        """Computes parts. Returns errors, because Ray makes raised ones unreadable.
 
         Args:
             row: dict with `parts`, a list of dicts of the fields of a `JobPart`.
 
         Returns:
-            Dict with `lines`, how many are done, `errors`, how many of them have no result, and
+            Dict with `lines`, the number done; `errors`, the number without a result; and
             `failure`, why the parts could not be computed, or None.
         """
         try:
@@ -61,12 +61,12 @@ class Worker:
         missing = [part for part in parts if not (self._folder / part.name).exists()]
         groups = [missing]
         if any(self._tries(part).exists() for part in missing):
-            groups = [[part] for part in missing]  # so that only the part that kills stays undone
+            groups = [[part] for part in missing]  # so only the part that kills a worker fails
         errors = sum(self._compute_together(group) for group in groups if group)
         return sum(part.lines for part in parts), errors
 
     def _compute_together(self, parts: list[JobPart]) -> int:
-        """Computes parts, whose lines are sorted by length together; returns how many errors."""
+        """Computes parts, with lines sorted by length together; returns the number of errors."""
         for part in parts:
             check_source(part)
             _count(self._tries(part), part)
@@ -109,7 +109,7 @@ class Worker:
 
 
 def _count(path: pathlib.Path, part: JobPart) -> None:
-    """Counts in a file how often a part was begun and not finished; raises if that is too often."""
+    """Counts the unfinished attempts at a part in a file; raises `ArchiveError` after too many."""
     with open(path, "ab") as file:
         file.write(b"x")
         tries = file.tell()

@@ -1,6 +1,6 @@
-"""`artefact.json`, the manifest of an ONNX artefact: what a server must know about its files.
+"""`artefact.json`, the manifest of an ONNX artefact, which describes its files to a server.
 
-An artefact is a folder. The fields of its manifest, which `FIELDS` and `OPTIONAL` describe:
+An artefact is a folder. Its manifest has these fields, which `FIELDS` and `OPTIONAL` define:
 
 | field | value |
 | --- | --- |
@@ -29,8 +29,8 @@ search: lines with the same best hypothesis as Keras, and all lines; else null |
 "default"}` |
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
-The checks are written by hand: a schema library would be one more package to install on servers,
-and could not check the seal.
+The checks are written by hand. A schema library would be a further package on servers, and could
+not check the seal.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ _FILE = {"sha256": str, "bytes": _COUNT}
 
 
 def id_inputs(inputs: Iterable[dict[str, Any]]) -> list[str]:
-    """Names of the inputs that are rows of ids, without `segment_ids`.
+    """Returns the names of the inputs that are rows of ids, without `segment_ids`.
 
     Args:
         inputs: entries of `inputs` of a manifest.
@@ -119,21 +119,21 @@ def id_inputs(inputs: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def digest(path: StrPath) -> dict[str, Any]:
-    """`{"sha256": ..., "bytes": ...}` of a file, the entry of `files`. Read in pieces."""
+    """Returns `{"sha256": ..., "bytes": ...}` of a file, its entry in `files`."""
     with open(path, "rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return {"sha256": sha256, "bytes": file.tell()}
 
 
 def checksum(manifest: dict[str, Any]) -> str:
-    """SHA-256, in hexadecimal, of all fields but `checksum` itself, in any order."""
+    """Computes the SHA-256, in hexadecimal, of all fields but `checksum`, in any order."""
     rest = {name: value for name, value in manifest.items() if name != "checksum"}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def seal(manifest: dict[str, Any]) -> bytes:
-    """`manifest` as the bytes of `artefact.json`, with its checksum, after `validate`."""
+    """Returns a valid `manifest` as the bytes of `artefact.json`, with its checksum."""
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **manifest}
     manifest["checksum"] = checksum(manifest)
     validate(manifest)
@@ -141,7 +141,7 @@ def seal(manifest: dict[str, Any]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """The manifest that the bytes of `artefact.json` hold, validated.
+    """Returns the validated manifest in the bytes of `artefact.json`.
 
     Raises:
         ValueError: the bytes are not JSON, are of a foreign or newer format, were changed after
@@ -156,7 +156,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     validate(manifest)
     if seal(manifest) != data:  # a lost last newline, an editor's indentation
         raise ValueError(
-            f"{MANIFEST_FILE} is not laid out as the exporter does it: it was cut off or edited. "
+            f"{MANIFEST_FILE} does not have the exporter's layout: it was cut off or edited. "
             "Copy the folder again, or export the model again."
         )
     return manifest
@@ -199,7 +199,7 @@ def validate(manifest: Any) -> None:
 
 
 def _fits(value: Any, form: Any) -> bool:
-    """Whether a value has a form, as `FIELDS` describes it."""
+    """Returns whether a value has a form, as `FIELDS` describes it."""
     if isinstance(form, dict):
         same_keys = isinstance(value, dict) and set(value) == set(form)
         return same_keys and all(_fits(value[name], form[name]) for name in form)
@@ -215,7 +215,7 @@ def _fits(value: Any, form: Any) -> bool:
 
 
 def _check_head(manifest: dict[str, Any]) -> None:
-    """Checks that the fields of a head go with the task, and the head's configuration."""
+    """Checks that the head's fields match the task, and the head's configuration."""
     task, fields = manifest["task"], {"head", "ignores_padding"} & set(manifest)
     if task not in {kind.task for kind in HEADS.values()}:
         _check(not fields, f"task {task!r} with the fields {sorted(fields)}")

@@ -1,4 +1,4 @@
-"""Values in error messages."""
+"""Shortens values in error messages."""
 
 import reprlib
 
@@ -7,7 +7,7 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 
 
 def shorten(value: object) -> str:
-    """The `repr` of a value, cut to about 100 characters, for an error message."""
+    """Returns the `repr` of a value, cut to 100 characters, for an error message."""
     try:
         return _REPR.repr(value)[:100]
     except ValueError:  # Python does not write an integer of more than 4,300 digits

@@ -1,8 +1,8 @@
-"""Reads an exported folder, and checks that it is what the exporter wrote.
+"""Reads an exported folder, and checks that it has not changed since the export.
 
-`artefact.json` names every file with its size and SHA-256, and holds a checksum of itself. So a
-file that was cut off, swapped or changed is found before ONNX Runtime reads it. This finds damage
-and mix-ups. It does not protect from someone who can rewrite all files.
+`artefact.json` names every file with its size and SHA-256, and holds a checksum of itself. So
+truncated, swapped or changed files are found before ONNX Runtime reads them. This finds damage and
+mix-ups. It does not protect against an attacker who can rewrite all files.
 """
 
 import errno
@@ -45,11 +45,11 @@ class FileState(NamedTuple):
 
 
 class Artefact(NamedTuple):
-    """A folder whose files are all as they were written.
+    """A folder whose files have not changed since the export.
 
     Attributes:
         folder: pathlib.Path, absolute, without symbolic links.
-        manifest: dict, the content of `artefact.json`; `manifest` describes its fields.
+        manifest: dict, the content of `artefact.json`; module `manifest` describes its fields.
         tokenizer: Tokenizer, or None if the artefact holds none.
         target_tokenizer: Tokenizer of the output: `tokenizer`, unless the artefact holds a second
             one.
@@ -102,8 +102,8 @@ class Artefact(NamedTuple):
 def read_artefact(folder: StrPath) -> Artefact:
     """Reads and verifies the folder that `export_onnx` wrote.
 
-    Every file that the artefact names is read and its checksum compared, which takes about a second
-    a gigabyte. Files that it does not name are ignored.
+    Reads every file that the manifest names and compares its checksum, which takes about a second
+    per gigabyte. Other files are ignored.
 
     Args:
         folder: str or path.
@@ -136,7 +136,7 @@ def read_artefact(folder: StrPath) -> Artefact:
 
 
 def read_task(folder: StrPath) -> str:
-    """The task of an artefact, by its manifest alone. Errors as in `read_artefact`."""
+    """Returns the task of an artefact, by its manifest alone. Errors as in `read_artefact`."""
     return _read_manifest(_resolve(folder), folder)["task"]
 
 
@@ -156,7 +156,7 @@ def _no_artefact(folder: StrPath, path: StrPath, error: Exception) -> ArtefactEr
 
 
 def _read_tokenizer(path: pathlib.Path, known: int | None) -> Tokenizer:
-    """The tokenizer in a file; raises if it has more ids than the model, which knows `known`."""
+    """Reads a tokenizer; raises `ArtefactError` if it has more ids than the model, `known`."""
     try:
         tokenizer = load_tokenizer(path)
     except OSError as error:
@@ -172,19 +172,19 @@ def _read_tokenizer(path: pathlib.Path, known: int | None) -> Tokenizer:
 
 
 def _read_manifest(folder: pathlib.Path, given: StrPath) -> dict[str, Any]:
-    """The manifest in a folder; errors name the folder as it was `given`."""
+    """Reads the manifest in a folder; errors name the folder as it was `given`."""
     path = folder / signature.MANIFEST_FILE
     try:
         size, data = _state(path.stat()).bytes, b""
-        if 0 < size <= MOST_MANIFEST_BYTES:  # files of the kernel have 0 bytes and may never end
+        if 0 < size <= MOST_MANIFEST_BYTES:  # kernel files have 0 bytes and may never end
             with open(path, "rb") as file:
                 data = file.read(size + 1)
     except OSError as error:
         raise _no_artefact(given, path, error) from error
     if not 0 < len(data) == size:
         raise ArtefactError(
-            f"{path} has {size} bytes, and a manifest has from 1 to {MOST_MANIFEST_BYTES}, which "
-            "do not change while they are read. Copy the folder again, or export the model again."
+            f"{path} has {size} bytes, or changed while it was read. A manifest has from 1 to "
+            f"{MOST_MANIFEST_BYTES} bytes. Copy the folder again, or export the model again."
         )
     try:
         return unseal(data)
@@ -193,7 +193,7 @@ def _read_manifest(folder: pathlib.Path, given: StrPath) -> dict[str, Any]:
 
 
 def _state(found: os.stat_result) -> FileState:
-    """The state of a regular file; raises `OSError` for anything else, such as a FIFO."""
+    """Returns the state of a regular file; raises `OSError` for others, such as a FIFO."""
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "no regular file")
     return FileState(
@@ -202,7 +202,7 @@ def _state(found: os.stat_result) -> FileState:
 
 
 def _verify(path: pathlib.Path, entry: dict[str, Any]) -> FileState:
-    """Raises unless the file at `path` has the size and the SHA-256 that `entry` says."""
+    """Returns a file's state; raises `ArtefactError` unless size and SHA-256 match `entry`."""
     try:
         state = _state(path.stat())
         found = digest(path) if state.bytes == entry["bytes"] else {"bytes": state.bytes}

@@ -22,8 +22,8 @@ import numpy as np
 class Details:
     """The pieces and words of one hypothesis of a search with token scores or alignments.
 
-    A word is what spaces separate; it has one or several pieces of the tokenizer. The end token is
-    a piece, but no part of a word.
+    Spaces separate words. A word has one or several pieces of the tokenizer. The end token is a
+    piece, but not part of a word.
 
     Attributes:
         pieces: tuple of T str, the pieces of the hypothesis, with the end token if it has one.
@@ -49,11 +49,11 @@ class Details:
 
     @property
     def pharaoh(self) -> str:
-        """The alignment in the form of Pharaoh, such as `0-0 1-2`: source word, target word."""
+        """The alignment in Pharaoh format, such as `0-0 1-2`: source word, target word."""
         return " ".join(f"{source}-{target}" for source, target in self.alignment)
 
     def columns(self) -> dict[str, Any]:
-        """Pieces, words, their scores and the alignment as plain values."""
+        """Returns pieces, words, their scores and the alignment as plain values."""
         names = ("pieces", "token_scores", "words", "word_scores")
         return {**{name: list(getattr(self, name)) for name in names}, "alignment": self.pharaoh}
 
@@ -82,26 +82,26 @@ class Translation(NamedTuple):
         return self.texts[0] if self.texts else ""
 
     def line(self) -> str:
-        """The best hypothesis, or an empty string."""
+        """Returns the best hypothesis, or an empty string."""
         return self.text
 
     def ranked(self) -> Iterable[tuple[float, str]]:
-        """Pairs of score and text, best first."""
+        """Returns pairs of score and text, best first."""
         return zip(self.scores, self.texts, strict=True)
 
     def columns(self) -> dict[str, Any]:
-        """`text` and `score` of the best hypothesis."""
+        """Returns `text` and `score` of the best hypothesis."""
         return _columns(self, self.text, self.scores[0] if self.scores else None)
 
 
 class Alternative(NamedTuple):
-    """One way to go on after the beginning of a translation.
+    """One continuation of the beginning of a translation.
 
     Attributes:
-        word: str, the next word; or the whole of the word that the beginning has cut. Empty if the
-            text ends here.
+        word: str, the next word, or the completed last word of the beginning. Empty if the text
+            ends here.
         score: float, the log-probability of the next token.
-        text: str, the whole translation, from its beginning on.
+        text: str, the whole translation, beginning included.
         text_score: float, the score of the text, as in `Translation`.
     """
 
@@ -142,7 +142,7 @@ class Generation(NamedTuple):
         return self.full_texts[0] if self.full_texts else ""
 
     def with_prompt(self) -> "Generation":
-        """The same result, with the prompt in front of each text."""
+        """Returns the same result, with the prompt before each text."""
         return self._replace(texts=self.full_texts)
 
     @property
@@ -151,15 +151,15 @@ class Generation(NamedTuple):
         return self.texts[0] if self.texts else ""
 
     def line(self) -> str:
-        """The best continuation, or an empty string."""
+        """Returns the best continuation, or an empty string."""
         return self.text
 
     def ranked(self) -> Iterable[tuple[float, str]]:
-        """Pairs of score and text, best first."""
+        """Returns pairs of score and text, best first."""
         return zip(self.scores, self.texts, strict=True)
 
     def columns(self) -> dict[str, Any]:
-        """`text` and `score` of the best continuation."""
+        """Returns `text` and `score` of the best continuation."""
         return _columns(self, self.text, self.scores[0] if self.scores else None)
 
 
@@ -187,15 +187,15 @@ class Labels(NamedTuple):
         return self.probabilities[0] if self.probabilities else 0.0
 
     def line(self) -> str:
-        """The most likely label, TAB, its probability; or an empty string."""
+        """Returns the most likely label, TAB, its probability; or an empty string."""
         return f"{self.label}\t{self.probability:.4f}" if self.labels else ""
 
     def ranked(self) -> Iterable[tuple[float, str]]:
-        """Pairs of probability and label, best first."""
+        """Returns pairs of probability and label, best first."""
         return zip(self.probabilities, self.labels, strict=True)
 
     def columns(self) -> dict[str, Any]:
-        """`text`, the most likely label, and `score`, its probability."""
+        """Returns `text`, the most likely label, and `score`, its probability."""
         return _columns(self, self.label, self.probability)
 
 
@@ -215,11 +215,11 @@ class Tags(NamedTuple):
     error: str | None = None
 
     def line(self) -> str:
-        """Words and tags, as `word/tag word/tag`."""
+        """Returns words and tags, as `word/tag word/tag`."""
         return " ".join(map("/".join, zip(self.words, self.tags, strict=True)))
 
     def columns(self) -> dict[str, Any]:
-        """`text`, words and tags as in a line, without a `score`."""
+        """Returns `text`, words and tags as in a line, without a `score`."""
         return _columns(self, self.line(), None)
 
 
@@ -240,11 +240,11 @@ class Answer(NamedTuple):
     error: str | None = None
 
     def line(self) -> str:
-        """The text of the answer."""
+        """Returns the text of the answer."""
         return self.text
 
     def columns(self) -> dict[str, Any]:
-        """`text` and `score` of the answer."""
+        """Returns `text` and `score` of the answer."""
         return _columns(self, self.text, self.score)
 
 
@@ -261,11 +261,11 @@ class Vector(NamedTuple):
     error: str | None = None
 
     def line(self) -> str:
-        """The vector as JSON, or an empty string."""
+        """Returns the vector as JSON, or an empty string."""
         return "" if self.vector is None else as_json(self.vector)
 
     def columns(self) -> dict[str, Any]:
-        """`vector`, a list of numbers, or of lists of numbers."""
+        """Returns `vector`, a list of numbers, or of lists of numbers."""
         return {"vector": None if self.vector is None else self.vector.tolist()}
 
 
@@ -282,7 +282,7 @@ class Outputs(NamedTuple):
     error: str | None = None
 
     def line(self) -> str:
-        """The arrays as JSON, or an empty string."""
+        """Returns the arrays as JSON, or an empty string."""
         return as_json(self.arrays) if self.arrays else ""
 
 
@@ -299,11 +299,11 @@ class Results(NamedTuple):
     error: str | None = None
 
     def line(self) -> str:
-        """The line of each result by name, as JSON; or an empty string."""
+        """Returns the line of each result by name, as JSON; or an empty string."""
         return as_json({k: v.line() for k, v in self.results.items()}) if self.results else ""
 
     def columns(self) -> dict[str, Any]:
-        """`text`, the results as in a line, without a `score`."""
+        """Returns `text`, the results as in a line, without a `score`."""
         return _columns(self, self.line(), None)
 
 
@@ -311,7 +311,7 @@ Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector |
 
 
 def as_json(value: Any) -> str:
-    """`value` as one line of JSON; arrays become lists, and `Details` objects."""
+    """Returns `value` as one line of JSON; arrays become lists, and `Details` objects."""
     return json.dumps(value, ensure_ascii=False, default=_plain)
 
 
@@ -320,7 +320,7 @@ def _plain(value: np.ndarray | Details) -> Any:
 
 
 def fields(result: Any) -> dict[str, Any]:
-    """All fields of a result by name, for `as_json`; of several heads, a dict each."""
+    """Returns all fields of a result by name, for `as_json`; several heads give a dict each."""
     found = result._asdict()
     if isinstance(result, Results):
         found["results"] = {

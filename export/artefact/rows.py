@@ -28,7 +28,7 @@ class Row(NamedTuple):
         size: int, the length that counts in a batch: the first axis of its longest input.
         group: tuple, shapes of the inputs that are not padded. Only rows of equal groups share a
             batch.
-        length: int, tokens of the row that the outputs are about; None for arrays.
+        length: int, tokens of the row that the outputs cover; None for arrays.
         words: tuple of str, if the head tags words.
         first_pieces: list of int, the place of each word's first token; or all.
         passage: Passage, if the head marks an answer.
@@ -51,4 +51,4 @@ class ResultMaker(Protocol):
         """The result of an input without text."""
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Result:
-        """The result of a row, from its part of the outputs; `ValueError` if there is none."""
+        """Returns the result of a row, from its part of the outputs, or raises `ValueError`."""

@@ -4,29 +4,29 @@ Plain Python without a framework, so that a server can import it. `manifest` des
 that lists them all.
 
 Shapes: `B` batch, `S` source length, `W` beam width, `T` target length, `V` vocabulary. `S` is at
-least 1, and `B` may be 0: no texts have no translations.
+least 1, and `B` may be 0.
 """
 
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 SOURCE_IDS = "source_ids"  # (B, S) int32, input; right-padded with SPECIAL_IDS["pad"]
-TARGET_IDS = "target_ids"  # (B, T) int32, second input where the forward pass itself is exported
+TARGET_IDS = "target_ids"  # (B, T) int32, input of a decoder whose forward pass is exported
 SEGMENT_IDS = "segment_ids"  # (B, S) int32, beside ids of two texts: 0 padding, 1 first, 2 second
-SEED = "seed"  # () int32, second input where a search draws random numbers
+SEED = "seed"  # () int32, further input of a search that draws random numbers
 TOKEN_IDS = "token_ids"  # (B, W, T) int32, output; best hypothesis first
 SCORES = "scores"  # (B, W) float32, output
-TOKEN_SCORES = "token_scores"  # (B, W, T) float32, output where the search was asked for it
-ALIGNMENTS = "alignments"  # (B, W, T, S) float32, output where the search was asked for it
+TOKEN_SCORES = "token_scores"  # (B, W, T) float32, output of a search with `token_scores`
+ALIGNMENTS = "alignments"  # (B, W, T, S) float32, output of a search with `alignments`
 START_IDS = "start_ids"  # (B, P) int32, input: the tokens before the first generated one
 START_SCORES = "start_scores"  # (B, K) float32, output of a `SpeechSearch`
 # Outputs of a `SpeechSearch` with `word_heads`; 0 or 1 asks for them in a call.
 WORD_ATTENTION = "word_attention"  # (B, A, T, S) float32
 WORD_SCORES = "word_scores"  # (B, T) float32
 WORD_TIMES = "word_times"  # () int32, input
-LOGITS = "logits"  # (B, T, V) float32, output where the forward pass itself is exported
+LOGITS = "logits"  # (B, T, V) float32, output of an exported forward pass
 TEXT = "text"  # (B,) string, input of the text model
 TEXTS = "texts"  # (B, W) string, its output beside SCORES
-ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs where answers are marked
+ANSWER_START, ANSWER_END = "start", "end"  # (B, S) float32, outputs that mark answers
 
 # Outputs of a search; it always has the first two.
 SEARCH_OUTPUTS = (
@@ -35,17 +35,17 @@ SEARCH_OUTPUTS = (
 )
 
 # Inputs and outputs of a step, for a loop outside of the graph.
-NEXT = "next."  # before the name of an input: its value for the next step
+NEXT = "next."  # prefix of an input's name: its value for the next step
 SLOTS = "blocks"  # the beginning of the names of cached keys and values
 UNFINISHED = "unfinished"  # () bool, output: whether another step is needed
 HISTORY = "history"  # (B, R, L) int32, the last L tokens of each row
 RUNNING = "running"  # (B, W) float32, log-probability of each running hypothesis; -inf for none
 START_LENGTH = "start_length"  # (B, 1) int32, tokens of each prompt; only with prompts
 
-# After a weight's name: the same weight in a step of a loop, where it shares its bytes.
+# Suffix of a weight's name: the same weight in a step of a loop, which shares its bytes.
 STEP_COPY = "/step"
 
-# Names of the axes, in order. Axes of one name have one length within a call.
+# Names of the axes, in order. Axes of the same name have the same length within a call.
 AXES: dict[str, tuple[str, ...]] = {
     SOURCE_IDS: ("batch", "source_length"),
     TARGET_IDS: ("batch", "target_length"),
@@ -64,7 +64,7 @@ AXES: dict[str, tuple[str, ...]] = {
 
 
 def axes_of(name: str, rank: int) -> tuple[str, ...]:
-    """Names of the axes of an input or output: from `AXES`, else a batch of sequences."""
+    """Returns the axis names of an input or output: from `AXES`, else a batch of sequences."""
     if name in AXES and len(AXES[name]) == rank:
         return AXES[name]
     return ("batch", f"{name}_length", *(f"{name}_axis_{i}" for i in range(2, rank)))[:rank]
@@ -77,7 +77,7 @@ MOST_SEED = 2**31 - 2  # the largest; the smallest is 0
 SPECIAL_IDS = {"pad": PAD_ID, "unknown": UNKNOWN_ID, "begin": BEGIN_ID, "end": END_ID}
 
 # Rules for unusual text, in `Translator`, a SavedModel and a text model. Input ends at its first
-# NUL character, because onnxruntime-extensions end it there. Input of white space (`str.isspace`),
+# NUL character, because onnxruntime-extensions ends it there. Input of white space (`str.isspace`),
 # or without any piece that the tokenizer knows, is blank: it has one empty hypothesis of score 0,
 # or an empty result. Output has U+FFFD for bytes that are not UTF-8, and for NUL.
 BLANK = (  # a regular expression of RE2 for white space
@@ -90,7 +90,7 @@ MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"  # external data, only of models over 2 GB
 TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only on request
 TOKENIZER_FILE = "tokenizer.model"
-TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # of the output, if it has another tokenizer
+TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # if the output has another tokenizer
 MANIFEST_FILE = "artefact.json"
 # Instead of MODEL_FILE, for a loop outside of the graph.
 FIRST_FILE, FIRST_WEIGHTS_FILE = "first.onnx", "first.onnx.data"  # up to the first step

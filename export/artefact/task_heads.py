@@ -1,4 +1,4 @@
-"""Task heads: what the outputs of a model mean.
+"""Task heads: the meaning of a model's outputs.
 
 The exporters write a head into the manifest, and `Predictor` makes results with it. Each head is a
 `ResultMaker`. A search has no head; the runtime has a `ResultMaker` for each kind of search.
@@ -29,19 +29,19 @@ class Head:
     """The base of task heads: each is a `ResultMaker` with a `task`, its name in the manifest."""
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as values of JSON."""
+        """Returns the constructor's arguments, as JSON values."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
         }
 
     def parts(self, outputs: Iterable[str]) -> dict[str, "Head"]:
-        """The head of each output; this one, unless it is a `Heads`."""
+        """Returns the head of each output; this one, unless it is a `Heads`."""
         return dict.fromkeys(outputs, self)
 
 
 def fits_labels(labels: Sequence[str], size: int) -> bool:
-    """Whether a last axis of this size has a number for each label, or one for two labels."""
+    """Returns whether an axis of this size has a number per label, or one for two labels."""
     return size == len(labels) or (size == 1 and len(labels) == 2)
 
 
@@ -61,7 +61,7 @@ class _Classes(Head):
             raise TypeError(f"from_logits must be True or False, not {self.from_logits!r}.")
 
     def _probabilities(self, numbers: Array) -> Array:
-        """Probabilities (..., C), float64; (..., 1) are numbers of the second of two classes."""
+        """Computes probabilities (..., C), float64; (..., 1) are for the second of two classes."""
         numbers = _check_finite(numbers).astype(np.float64)
         if not fits_labels(self.labels, numbers.shape[-1]):
             raise ValueError(
@@ -115,8 +115,8 @@ class TokenClassification(_Classes):
         labels, from_logits: as in `Classification`.
         bio: whether the labels are "O", "B-TYPE" and "I-TYPE" for the first and for further words
             of an entity. The tags are then the most probable ones in which "I-TYPE" follows only
-            "B-TYPE" or "I-TYPE". Otherwise each word gets its most probable tag, so parts of
-            entities can be without a beginning. Defaults to `False`.
+            "B-TYPE" or "I-TYPE". Otherwise each word gets its most probable tag, so an "I-TYPE"
+            may lack its "B-TYPE". Defaults to `False`.
 
     Raises:
         TypeError: as in `Classification`, or `bio` is not a bool.
@@ -148,7 +148,7 @@ class TokenClassification(_Classes):
         return Tags(row.words, tuple(self.labels[i] for i in best), tuple(scores.tolist()))
 
     def _best_sequence(self, probabilities: Array) -> Array:
-        """The numbers (words,) of the most probable tags in a valid order (Viterbi's algorithm)."""
+        """Finds the numbers (words,) of the most probable valid tags (Viterbi's algorithm)."""
         types = np.array([label[2:] for label in self.labels])
         inside = np.array([label.startswith("I-") for label in self.labels])
         # Whether the second label may follow the first one, (C, C); all but "I-TYPE" follow any.
@@ -316,12 +316,12 @@ HEADS = {
 
 
 def describe_head(head: Head) -> dict[str, Any]:
-    """`{"class_name", "config"}` of a head, as in the manifest."""
+    """Returns `{"class_name", "config"}` of a head, as in the manifest."""
     return {"class_name": type(head).__name__, "config": head.get_config()}
 
 
 def head_of(description: dict[str, Any]) -> Any:
-    """The head that `describe_head` describes.
+    """Returns the head that `describe_head` describes.
 
     Raises:
         TypeError, ValueError, KeyError: it describes no head.
@@ -333,17 +333,17 @@ def head_of(description: dict[str, Any]) -> Any:
 
 
 def read_head(manifest: dict[str, Any]) -> Any:
-    """The head that a manifest describes; `NoHead` if it has none."""
+    """Returns the head that a manifest describes; `NoHead` if it has none."""
     return head_of(manifest["head"]) if manifest.get("head") else NoHead()
 
 
 def tags_words(head: Head) -> bool:
-    """Whether a head, or one of its parts, gives each word a tag."""
+    """Returns whether a head, or one of its parts, gives each word a tag."""
     return any(isinstance(part, TokenClassification) for part in head.parts(("",)).values())
 
 
 def _check_finite(numbers: Array) -> Array:
-    """The numbers; raises `ValueError` for NaN and infinity. -inf is allowed, as a mask."""
+    """Returns the numbers; raises `ValueError` for NaN and infinity. -inf is a mask."""
     if np.isnan(numbers).any() or not np.isfinite(numbers.max()):
         raise ValueError(f"the model gave numbers that are not finite: {numbers}")
     return numbers

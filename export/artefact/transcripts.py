@@ -50,7 +50,7 @@ class Segment(NamedTuple):
 
 
 def clock(seconds: float, separator: str = ".") -> str:
-    """Hours, minutes, seconds and milliseconds, as subtitles have them.
+    """Returns hours, minutes, seconds and milliseconds, as in subtitles.
 
     >>> clock(3723.5, ",")
     '01:02:03,500'
@@ -86,12 +86,12 @@ def _json(segments: Iterable[Segment]) -> Iterator[str]:
 
 
 def _line(segment: Segment) -> str:
-    """The text on one line."""
+    """Returns the text on one line."""
     return " ".join(segment.text.split())
 
 
 def _cue(segment: Segment) -> str:
-    """The text of a subtitle, which may not hold an arrow."""
+    """Returns the text of a subtitle, which may not hold an arrow."""
     return _line(segment).replace("-->", "->")
 
 

@@ -1,4 +1,4 @@
-"""Files: which format a file has, and its translation into another file."""
+"""Finds the format of a file, and translates it into another file."""
 
 import pathlib
 import textwrap
@@ -25,7 +25,7 @@ SUFFIXES = {
 
 
 def format_of(path: StrPath) -> str:
-    """The format of a file by its name, one of `FORMATS`.
+    """Returns the format of a file by its name, one of `FORMATS`.
 
     Raises:
         ValueError: no format has this suffix.
@@ -71,7 +71,7 @@ def translate_file(
 
 
 def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
-    """Times stay. A translation has as many lines as its subtitle, of about the same length."""
+    """Translates subtitles. Times stay, and no subtitle gets more lines."""
     try:
         import pysubs2
     except ImportError as error:
@@ -80,7 +80,7 @@ def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
     try:
         subtitles = pysubs2.SSAFile.from_string(text, format_=kind)
     except (pysubs2.exceptions.Pysubs2Error, ValueError) as error:
-        raise ValueError(f"these are no subtitles of the format {kind!r}: {error}") from error
+        raise ValueError(f"these are not subtitles of the format {kind!r}: {error}") from error
     lines = documents.texts([" ".join(event.plaintext.split()) for event in subtitles])
     for event, line in zip(subtitles, lines, strict=True):
         event.plaintext = "\n".join(_wrapped(line, event.plaintext.count("\n") + 1))
@@ -88,7 +88,7 @@ def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
 
 
 def _wrapped(text: str, count: int) -> list[str]:
-    """A text in at most `count` lines, the longest of them as short as possible."""
+    """Wraps a text into at most `count` lines, the longest of them as short as possible."""
     for width in range(-(-len(text) // count) or 1, len(text) + 1):
         lines = textwrap.wrap(text, width, break_long_words=False)
         if len(lines) <= count:
@@ -97,7 +97,7 @@ def _wrapped(text: str, count: int) -> list[str]:
 
 
 def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
-    """Messages of gettext: those without translation get one, marked as fuzzy."""
+    """Translates gettext messages without a translation, and marks them as fuzzy."""
     try:
         import polib
     except ImportError as error:
@@ -105,7 +105,7 @@ def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
     try:
         catalogue = polib.pofile(text)
     except (OSError, ValueError) as error:
-        raise ValueError(f"this is no catalogue of gettext: {error}") from error
+        raise ValueError(f"this is not a catalogue of gettext: {error}") from error
     entries = [e for e in catalogue if not e.translated() and not e.obsolete]
     messages = [message for e in entries for message in (e.msgid, e.msgid_plural or "")]
     found = iter(documents.texts(messages))

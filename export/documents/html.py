@@ -1,7 +1,7 @@
-"""HTML: a document's tokens, its units between block tags, and inline elements in them.
+"""Divides HTML into units between block tags, with inline elements in them.
 
-The parser is Python's own, which tells where each token stands. So everything that is not
-translated, attributes and character references included, comes back byte for byte.
+Python's own parser gives the place of each token. So everything that is not translated, attributes
+and character references included, stays byte for byte.
 """
 
 import collections
@@ -23,7 +23,7 @@ INLINE_EMPTY = frozenset(("img", "wbr"))
 KEPT = frozenset("code kbd samp var math svg script style pre textarea template".split())
 INLINE_KEPT = frozenset("code kbd samp var math svg".split())
 EMPTY = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# Of a unit with markup. A longer unit, and an element that is nested deeper, ends at each tag.
+# Limits of a unit with markup. A longer unit, and a deeper element, ends at each tag.
 MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
 
 
@@ -33,7 +33,7 @@ class Token(NamedTuple):
     Attributes:
         kind: "start", "end", "empty", "text", "other" or "block".
         name: of the tag, in lower case.
-        keeps: whether the start tag says `translate="no"`.
+        keeps: whether the start tag has `translate="no"`.
         start: int, where it starts.
     """
 
@@ -56,7 +56,7 @@ class _Reader(html.parser.HTMLParser):
         try:
             self.feed(text[:end])
             self.close()
-        except AssertionError as error:  # older parsers refuse odd declarations so
+        except AssertionError as error:  # from older parsers, for odd declarations
             raise ValueError(f"the HTML cannot be read: {error!s:.200}") from error
         if end < len(text):
             self.tokens.append(Token("block", "", False, end))
@@ -97,7 +97,7 @@ class _Reader(html.parser.HTMLParser):
 
 
 def _end_of_markup(text: str) -> int:
-    """Where a tag, comment or declaration starts that never ends; else the length of the text.
+    """Returns the start of a tag, comment or declaration without an end, else the text's length.
 
     Python's parser may take quadratic time for such a rest, which browsers do not show.
     """
@@ -122,10 +122,10 @@ class Piece(NamedTuple):
 
 
 def html_parts(text: str) -> list[str | Unit]:
-    """The parts of an HTML document: its units, and all that stands between them.
+    """Divides an HTML document into its units, and all between them.
 
     Raises:
-        ValueError: the parser gives up, as at an odd declaration.
+        ValueError: the parser fails, as at an odd declaration.
     """
     pieces = list(_pieces(text))
     _break_unmatched(pieces)
@@ -141,7 +141,7 @@ def html_parts(text: str) -> list[str | Unit]:
 
 
 def _pieces(text: str) -> Iterator[Piece]:
-    """The pieces of a document. An element that is not translated is one piece."""
+    """Yields the pieces of a document. An element that is not translated is one piece."""
     tokens = []
     for token in _Reader(text).tokens:  # a text with character references is one token
         if not (tokens and token.kind == tokens[-1].kind == "text"):
@@ -173,9 +173,9 @@ def _pieces(text: str) -> Iterator[Piece]:
 
 
 def _break_unmatched(pieces: list[Piece]) -> None:
-    """Makes blocks of the inline tags that have no partner in their unit.
+    """Turns inline tags that have no partner in their unit into blocks.
 
-    A new block may divide other elements, so this goes on until nothing changes.
+    A new block may divide other elements, so this repeats until nothing changes.
     """
     while unmatched := _unmatched(pieces):
         for place in unmatched:
@@ -183,7 +183,7 @@ def _break_unmatched(pieces: list[Piece]) -> None:
 
 
 def _unmatched(pieces: list[Piece]) -> list[int]:
-    """The places of inline tags without partner between the same blocks."""
+    """Returns the places of inline tags without partner between the same blocks."""
     open_tags: list[int] = []
     names: collections.Counter[str] = collections.Counter()
     unmatched: list[int] = []
@@ -212,7 +212,7 @@ def _unmatched(pieces: list[Piece]) -> list[int]:
 
 
 def _run_parts(run: list[Piece]) -> list[str | Unit]:
-    """A unit with the white space around it; the pieces as they stand if nothing has letters."""
+    """Returns a unit with the white space around it; the unchanged text if it has no letters."""
     raw = "".join(piece.raw for piece in run)
     if len(run) > 1 and (len(run) > MOST_PIECES or len(raw) > MOST_CHARACTERS):
         texts = [_run_parts([p]) if p.kind == "text" else [p.raw] for p in run]

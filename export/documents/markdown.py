@@ -1,4 +1,4 @@
-"""Markdown: markdown-it-py finds the inline contents; all other characters stay.
+"""Divides Markdown into units: the inline contents that markdown-it-py finds. All else stays.
 
 A content of several lines becomes one line.
 """
@@ -14,7 +14,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>])")
 
 
 def markdown_parts(text: str) -> list[str | Unit]:
-    """The parts of a Markdown document: its inline contents as units, and all between them.
+    """Divides a Markdown document into units, its inline contents, and all between them.
 
     Raises:
         ImportError: markdown-it-py is not installed.
@@ -36,7 +36,7 @@ def markdown_parts(text: str) -> list[str | Unit]:
 
 
 def _place(text: str, token: Any, start: int, stop: int) -> tuple[int, int] | None:
-    """Where an inline content stands in the document; `None` if it stands there in other words."""
+    """Returns the span of an inline content in the document; `None` if the document differs."""
     first = None
     for line in token.content.split("\n"):
         place = text.find(line, start, stop)

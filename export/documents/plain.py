@@ -6,7 +6,7 @@ from keras_transformer.export.documents.units import Unit, has_letters
 
 
 def plain_parts(text: str) -> list[str | Unit]:
-    """The lines of a text as units; white space around them, and between them, stays."""
+    """Returns the lines of a text as units; white space around and between them stays."""
     parts: list[str | Unit] = []
     for piece in re.split(r"(^[^\S\n]+|[^\S\n]*\n\s*)", text):
         unit = Unit()

@@ -1,8 +1,8 @@
-"""Sentences of a text, by the rules of the package sentencex."""
+"""Splits a text into sentences, by the rules of the package sentencex."""
 
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
-    """The sentences of a text: where each starts and ends, without white space around it.
+    """Returns the start and end of each sentence, without white space around it.
 
     Args:
         text: str, one paragraph.
@@ -34,7 +34,7 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
 
 
 def missing(package: str, error: ImportError) -> ImportError:
-    """The error that names the extra of a package that is not installed."""
+    """Returns the error that names the extra of a missing package."""
     return ImportError(
         f"The package {package} is missing ({error}): "
         "pip install 'keras-transformer-onnx[documents]'.",

@@ -31,11 +31,11 @@ class SentenceTranslator(Protocol):
     """Translates sentences and aligns their words."""
 
     def __call__(self, sentences: list[str]) -> Sequence[AlignedText]:
-        """One `AlignedText` for each sentence, in order."""
+        """Returns one `AlignedText` for each sentence, in order."""
 
 
 def aligned(translator: Any, options: Mapping[str, Any]) -> SentenceTranslator:
-    """A `SentenceTranslator` from a `Translator`.
+    """Makes a `SentenceTranslator` from a `Translator`.
 
     A model that was exported without `alignments=True` gives no alignment. The words of source and
     translation are then aligned by their relative position, so markup may be a few words off.
@@ -53,12 +53,12 @@ def aligned(translator: Any, options: Mapping[str, Any]) -> SentenceTranslator:
 
 
 def aligned_text(sentence: str, result: Any, number: int = 0) -> AlignedText:
-    """A text of a `Translation`. A sentence that cannot be translated stays as it is.
+    """Returns a text of a `Translation`. A sentence that cannot be translated stays as it is.
 
     Args:
         sentence: str, the source.
         result: `Translation`.
-        number: int, which text, from the best; the last one if there are fewer. Defaults to 0.
+        number: int, rank of the text, from 0; the last if there are fewer. Defaults to 0.
     """
     if result.error or not result.texts:
         return AlignedText(sentence, _by_position(sentence, sentence))
@@ -79,15 +79,15 @@ def _by_position(source: str, target: str) -> tuple[tuple[int, int], ...]:
 
 
 class DocumentTranslator:
-    """Translates documents with a model of sentences; the markup stays.
+    """Translates documents with a sentence model; the markup stays.
 
     Args:
         translate: `Translator`, or any other `SentenceTranslator`.
         language: str, the source language as an ISO 639-1 code. It decides where sentences
             end. Defaults to "en".
         **options: options of `Translator.translate`, the same for all sentences. With `glossary`
-            an entry applies to each sentence with its source phrase. Not with another
-            `SentenceTranslator`.
+            an entry applies to each sentence with its source phrase. Another `SentenceTranslator`
+            takes none.
 
     Raises:
         TypeError: options were passed without a `Translator`.
@@ -189,7 +189,7 @@ class Document:
         ]
 
     def render(self, translations: Iterator[AlignedText]) -> str:
-        """The translated document; takes one translation for each of `sentences`."""
+        """Returns the translated document; takes one translation for each of `sentences`."""
         return "".join(
             _render(part, spans, translations) if isinstance(part, Unit) else part
             for part, spans in zip(self._parts, self._spans, strict=True)
@@ -197,7 +197,7 @@ class Document:
 
 
 def _render(unit: Unit, spans: Iterable[tuple[int, int]], translations: Iterator[Any]) -> str:
-    """A unit with its translated sentences; the white space between them stays."""
+    """Returns a unit with its translated sentences; the white space between them stays."""
     texts, pairs, sources, targets, end = [], [], 0, 0, 0
     for start, stop in spans:
         sentence = unit.text[start:stop]

@@ -1,12 +1,11 @@
-"""A unit of translation: a text without its markup, and where the markup belongs.
+"""A unit of translation: a text without its markup, and the places of the markup.
 
 Words are separated by white space. The markup of a unit is a tree: an element encloses a part of
 the text; an element without content, such as a picture or a placeholder, stands between two
-characters. The alignment of words tells which words of the translation an element encloses.
+characters. The word alignment determines which words of the translation an element encloses.
 
-Whatever the translation and its alignment are, each element comes back once and well nested: an
-element gets one range of words, ranges of neighbours do not overlap, and a child stays inside its
-parent.
+For any translation and alignment, each element appears once and well nested: an element gets one
+range of words, ranges of neighbours do not overlap, and a child stays inside its parent.
 """
 
 import bisect
@@ -53,12 +52,12 @@ class Element:
 
 
 def has_letters(text: str) -> bool:
-    """Whether a text has anything to translate."""
+    """Returns whether a text has anything to translate."""
     return any(character.isalpha() for character in text)
 
 
 def words(text: str) -> list[Span]:
-    """Where the words of a text start and end."""
+    """Returns the start and end of each word."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
@@ -69,7 +68,7 @@ class Unit:
         escape: function that writes text in the document's format. Defaults to the identity.
 
     Attributes:
-        text: str, the text to translate, without markup. Runs of white space became one space.
+        text: str, the text to translate, without markup. Runs of white space become one space.
     """
 
     def __init__(self, escape: Callable[[str], str] = str):
@@ -109,7 +108,7 @@ class Unit:
             self._run.append(element)
 
     def close(self) -> None:
-        """Ends the unit: white space at its end leaves the text."""
+        """Ends the unit, and removes white space at its end."""
         self.text = self.text.rstrip(SPACES)
         self.root.stop = len(self.text)
 
@@ -119,10 +118,10 @@ class Unit:
         return self._open[0]
 
     def render(self, translation: str, pairs: Pairs) -> str:
-        """The translation with its markup.
+        """Returns the translation with its markup.
 
         Args:
-            translation: str, of `text`.
+            translation: str, translation of `text`.
             pairs: pairs of a word of `text` and a word of the translation, counted from 0.
         """
         target = _Target(self.text, translation, pairs)
@@ -149,7 +148,7 @@ class Unit:
         return "".join([*parts, self._escape(text[here:stop])])
 
     def _is_alone(self, last: Element) -> bool:
-        """Whether no other element starts or ends where the last one of the run stands."""
+        """Returns whether no other element starts or ends at the last one of the run."""
         here = self._open[-1]
         before = here.children[-2:-1]
         is_first = here.start < last.start and all(one.stop < last.start for one in before)
@@ -214,7 +213,7 @@ class _Target:
             self.place(child.children, begin, end)
 
     def _owner(self, children: Sequence[Element], word: int) -> int | None:
-        """The `id` of the child that encloses most of the source of a word of the translation."""
+        """Returns the `id` of the child that encloses most of the source of a translated word."""
         overlap: collections.Counter[int] = collections.Counter()
         for source in self._aligned[word]:
             start, stop = self._source_words[source]
@@ -226,7 +225,7 @@ class _Target:
         return max(overlap, key=overlap.__getitem__) if overlap else None
 
     def _edges(self, child: Element, begin: int, end: int) -> Span:
-        """The characters of the words `begin` to `end` that a child encloses."""
+        """Returns the characters of the words `begin` to `end` that a child encloses."""
         start, stop = self.words[begin][0], self.words[end - 1][1]
         for source in self._aligned[begin]:
             prefix = self._source[self._source_words[source][0] : child.start]
@@ -239,7 +238,7 @@ class _Target:
         return start, max(start, stop)
 
     def _position(self, child: Element, first: int, last: int) -> int:
-        """The character of the translation before which an element without content stands."""
+        """Returns the place of an element without content in the translation."""
         place = child.start
         source = bisect.bisect_left(self._starts, place) - 1  # the last word that starts before it
         if self._is_prefix(child, source + 1):
@@ -258,14 +257,14 @@ class _Target:
         return self.words[min(max(last, 1), len(self.words)) - 1][1]
 
     def _is_prefix(self, child: Element, source: int) -> bool:
-        """Whether an element without content belongs to the source word that starts there."""
+        """Returns whether an element without content is a prefix of the word `source`."""
         is_start = self._starts[source : source + 1] == [child.start]
         while child.children:
             child = child.children[-1]
         return is_start and child.is_prefix
 
     def _within(self, word: int, prefix: str, suffix: str) -> int:
-        """The place in a word of the translation that has `prefix` before or `suffix` after it."""
+        """Returns the place in a translated word that has `prefix` before or `suffix` after it."""
         start, stop = self.words[word]
         if suffix and self._text.startswith(prefix, start, stop):
             return start + len(prefix)
@@ -275,7 +274,7 @@ class _Target:
 
 
 def _best_run(own: Sequence[bool], free: Sequence[bool]) -> Span | None:
-    """The run of free words with most of an element's own words and fewest others."""
+    """Returns the run of free words with most of an element's own words and fewest others."""
     best, run, most, total = None, 0, 0, 0
     for place, (mine, is_free) in enumerate(zip(own, free, strict=True)):
         if not is_free:

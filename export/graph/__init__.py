@@ -1,19 +1,19 @@
 """Passes over an ONNX graph, between the traced TensorFlow function and the written file.
 
-Contents, in the order of an export, with the nodes of a beam search of two layers:
+Contents, in the order of an export, with the number of nodes of a beam search of two layers:
 
 - `conversion`: from a Keras function to a graph of ONNX's operators [1,026]. `operators` and
-  `integer_operators` write those that tf2onnx converts wrongly or not at all, by `lowering`.
-- `simplify`: writes sums as products of matrices (`einsums`), then repeats the passes that change
-  no number: `folding` (constants, reshapes, nodes without effect) and `loops` (what a step carries
-  and computes) [581].
+  `integer_operators` convert those that tf2onnx lacks or gets wrong, with `lowering`.
+- `simplify`: rewrites Einsum as MatMul (`einsums`), then repeats the passes that change no number:
+  `folding` (constants, reshapes, nodes without effect) and `loops` (state and work of a step)
+  [581].
 - `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
   `fuse_patterns` [310]; models with convolutions also pass `channels_first` and
   `fuse_convolutions`.
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
-- `empty_batches`: rewrites for batches of no rows.
+- `empty_batches`: rewrites for empty batches.
 
-All of them read `shapes`, symbolic shape inference. It uses `shape_data` (sizes, and values of
+All passes read `shapes`, symbolic shape inference. It uses `shape_data` (sizes, and values of
 small integer tensors), `shape_rules` and `layout_rules` (a rule per operator). `nodes` has the
 helpers. Each pass takes an `onnx_ir` model or graph and changes it in place.
 

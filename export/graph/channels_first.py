@@ -1,8 +1,8 @@
-"""Channels stay first between convolutions, as in ONNX, though Keras has them last.
+"""Keeps channels first between convolutions, as in ONNX; Keras has them last.
 
-tf2onnx writes a Transpose before and after every convolution and pooling. Those between two of them
-cancel if all operators between read numbers with the channels first. `docs/library.md` says what
-ONNX Runtime's own passes leave.
+tf2onnx writes a Transpose before and after every convolution and pooling. Two of them cancel if all
+operators between them can read numbers with channels first. `docs/library.md` describes what ONNX
+Runtime's passes leave.
 
 Shapes: B batch, S all axes of space, C channels.
 """
@@ -16,14 +16,14 @@ from keras_transformer.export.graph.nodes import add_initializer, attribute
 from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
 
-# Operators that compute each number from one number of each input.
+# Element-wise operators.
 ELEMENTWISE = set(
     """
     Abs Add Cast Clip Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Pow
     Reciprocal Relu Selu Sigmoid Softplus Softsign Sqrt Sub Tanh Where
     """.split()
 )
-# The pooling that is a mean or maximum over all of space.
+# A reduction over all of space -> the equivalent pooling.
 GLOBAL = {"ReduceMax": "GlobalMaxPool", "ReduceMean": "GlobalAveragePool"}
 
 
@@ -33,8 +33,8 @@ def keep_channels_first(graph: ir.Graph, shapes: InferredShapes) -> None:
     before   y = Conv(Transpose(Relu(Add(Transpose(Conv(x)), bias))))          bias (C,)
     after    y = Conv(Relu(Add(Conv(x), Reshape(bias, [C, 1, 1]))))
 
-    A mean over space becomes a GlobalAveragePool. Other readers of numbers with the channels last
-    read them from a Transpose behind the last node.
+    A mean over space becomes a GlobalAveragePool. Nodes that need channels last read them from a
+    Transpose after the last node.
 
     Args:
         graph: the outer graph of a model.
@@ -51,7 +51,7 @@ def keep_channels_first(graph: ir.Graph, shapes: InferredShapes) -> None:
 
 
 class _ChannelsFirst:
-    """Finds for values (B, S, C) the same numbers as (B, C, S).
+    """Converts values (B, S, C) to channels first, (B, C, S).
 
     Args:
         graph, shapes: as for `keep_channels_first`.
@@ -61,7 +61,7 @@ class _ChannelsFirst:
         self._graph, self._shapes, self._failed = graph, shapes, set()
 
     def find(self, value: ir.Value) -> ir.Value | None:
-        """The same numbers with the channels first, or `None` if that is not possible."""
+        """Returns the same numbers with channels first, or `None` if that is not possible."""
         node, dims = value.producer(), self._shapes.dims.get(value)
         if node is None or node.graph is not self._graph or value in self._failed:
             return None
@@ -101,7 +101,7 @@ class _ChannelsFirst:
         node.outputs[0].replace_all_uses_with(pooled)
 
     def _restore(self, value: ir.Value, dims: Dims) -> None:
-        """Puts a Transpose behind a value that now has the channels first, for other readers."""
+        """Adds a Transpose to channels last after a changed value, for other readers."""
         transpose = ir.Node("", "Transpose", [value], [ir.AttrInt64s("perm", _last(len(dims)))])
         (last,) = transpose.outputs
         last.type, self._shapes.dims[last] = value.type, dims
@@ -113,11 +113,11 @@ class _ChannelsFirst:
     def _change_inputs(
         self, node: ir.Node, rank: int, find: Callable[[ir.Value, int], ir.Value | None]
     ) -> bool:
-        """Lets a node read all of its inputs with the channels first; whether it can.
+        """Makes a node read its inputs with channels first; returns whether it can.
 
         Args:
             node, rank: the node, and the number of axes of its output.
-            find: function that gives an input in this layout, or `None`.
+            find: function that returns an input in this layout, or `None`.
         """
         inputs = []
         for index in range(len(node.inputs)):
@@ -131,7 +131,7 @@ class _ChannelsFirst:
         return True
 
     def _operand(self, value: ir.Value, rank: int) -> ir.Value | None:
-        """An input of an element-wise node of this rank with the channels first, or `None`.
+        """Returns a channels-first input of an element-wise node of this rank, or `None`.
 
         It may be broadcast: a scalar, a number per channel (C,) or (B, 1, C).
         """
@@ -148,7 +148,7 @@ class _ChannelsFirst:
         return found
 
     def _reshape(self, value: ir.Value, target: Sequence) -> ir.Value | None:
-        """A Reshape behind a value, or before all nodes if none of them computes it."""
+        """Adds a Reshape after a value, or before all nodes if no node computes the value."""
         if not all(isinstance(size, int) for size in target):
             return None
         shape = add_initializer(self._graph, f"{value.name}/channels_first", np.array(target))
@@ -158,7 +158,7 @@ class _ChannelsFirst:
         return reshape.outputs[0]
 
     def _change_concat(self, node: ir.Node, rank: int) -> bool:
-        """Moves the axis of a Concat: channels are the second axis now, space comes behind."""
+        """Moves the axis of a Concat to its place with channels first."""
         changed = self._change_inputs(node, rank, lambda value, _: self.find(value))
         if changed:
             axis = _first(rank).index(attribute(node, "axis", 0) % rank)
@@ -166,7 +166,7 @@ class _ChannelsFirst:
         return changed
 
     def _change_pad(self, node: ir.Node, rank: int) -> bool:
-        """Puts the widths of a Pad in the new order of the axes."""
+        """Puts the widths of a Pad in the new order of axes."""
         pads = self._shapes.constant(node.inputs[1])
         value = None if pads is None or len(pads) != 2 * rank else self.find(node.inputs[0])
         if value is None:
@@ -179,15 +179,15 @@ class _ChannelsFirst:
 
 
 def _order(node: ir.Node) -> list[int]:
-    """The axes of a Transpose."""
+    """Returns the axes of a Transpose."""
     return list(attribute(node, "perm", ()))
 
 
 def _last(rank: int) -> list[int]:
-    """The order that puts the channels last: (B, C, S) -> (B, S, C)."""
+    """Returns the order that puts channels last: (B, C, S) -> (B, S, C)."""
     return [0, *range(2, rank), 1]
 
 
 def _first(rank: int) -> list[int]:
-    """The order that puts the channels first: (B, S, C) -> (B, C, S)."""
+    """Returns the order that puts channels first: (B, S, C) -> (B, C, S)."""
     return [0, rank - 1, *range(1, rank - 1)]

@@ -1,8 +1,8 @@
 """Conversion of a Keras function to an ONNX graph, before any rewriting.
 
-The function is traced with the model's weights as *arguments*: `keras.StatelessScope` puts them in
-the place of the variables. So the graph that the converter reads holds no large constants. After
-the conversion each weight becomes an initializer with its Keras path as its name.
+The function is traced with the model's weights as *arguments*: `keras.StatelessScope` replaces the
+variables by them. So the graph that the converter reads has no large constants. After the
+conversion each weight becomes an initializer with its Keras path as its name.
 
 Two kinds of tensors are constants from the start: weights of recurrent layers, because tf2onnx
 writes `LSTM` only if it can read them, and eager tensors of a layer, which TensorFlow captures.
@@ -36,7 +36,7 @@ def trace(
     variables: Sequence[keras.Variable],
     specs: dict[str, tf.TensorSpec],
 ) -> Any:
-    """The concrete function of `function(**inputs)` with `variables` as its first inputs.
+    """Traces `function(**inputs)` with `variables` as the first inputs.
 
     Args:
         function: takes tensors by keyword, one per item of `specs`; returns a dict of tensors.
@@ -68,15 +68,15 @@ def trace(
     ]
     if captured:
         raise ExportError(
-            f"Captured by the traced model, but neither weight nor input nor constant: {captured}. "
-            "Hold such state as Keras weights."
+            f"The traced model reads {captured}, neither weight nor input nor constant. Hold such "
+            "state as Keras weights."
         )
     return traced
 
 
 @contextlib.contextmanager
 def _valid_scopes() -> Iterator[None]:
-    """Lets layers have any name. Keras opens a scope for each; graphs allow few characters."""
+    """Allows any layer name. Keras opens a scope for each; graphs allow few characters."""
     scope = tf.name_scope
     tf.name_scope = lambda name: scope(re.sub(r"[^\w.\\/>-]|^_", "x", name, flags=re.ASCII))
     try:
@@ -86,10 +86,10 @@ def _valid_scopes() -> Iterator[None]:
 
 
 def check_layers(model: keras.Model) -> None:
-    """Raises `ExportError` for a layer that computes something else while sizes are unknown.
+    """Raises `ExportError` for a layer that computes something else if sizes are unknown.
 
-    `CenterCrop` enlarges a picture that is smaller than the crop. A Python condition decides that,
-    which is false while the layer is traced with free sizes.
+    `CenterCrop` enlarges pictures that are smaller than the crop. It uses a Python condition, which
+    is false when the layer is traced with free sizes.
     """
     for layer in model._flatten_layers():
         nodes = layer._inbound_nodes if isinstance(layer, keras.layers.CenterCrop) else ()
@@ -97,13 +97,13 @@ def check_layers(model: keras.Model) -> None:
         if any(None in shape[1:] for shape in shapes):
             raise ExportError(
                 f"{layer.name!r}, a CenterCrop, gets pictures of a free size, {shapes[0]}, and "
-                "enlarges those that are smaller than its crop, which a graph cannot. Give the "
-                "Input a fixed height and width, or crop by slicing."
+                "enlarges pictures that are smaller than its crop. A graph cannot do this. Give "
+                "the Input a fixed height and width, or crop by slicing."
             )
 
 
 def recurrent_variables(model: keras.Model) -> list[keras.Variable]:
-    """The variables of recurrent layers, such as `keras.layers.LSTM`."""
+    """Returns the variables of recurrent layers, such as `keras.layers.LSTM`."""
     recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
     return [variable for layer in recurrent for variable in layer.variables]
 
@@ -114,13 +114,13 @@ def convert(
     opset: int,
     constants: Iterable[keras.Variable] = (),
 ) -> tuple[ir.Model, dict[str, keras.Variable]]:
-    """An ONNX model of a concrete function from `trace`, weights not yet filled in.
+    """Converts a concrete function from `trace` to an ONNX model without values of weights.
 
     Args:
         traced: result of `trace`.
         variables: the variables that were traced.
         opset: version of ONNX's own operators.
-        constants: the `variables` whose values the converter has to read.
+        constants: the `variables` whose values the converter must read.
 
     Returns:
         A pair: `onnx_ir.Model` whose graph inputs are the weights, named by their paths and made
@@ -171,7 +171,7 @@ def convert(
 def _frozen(
     traced: Any, inputs: list[str], outputs: list[str], arrays: dict[str, Any]
 ) -> tf.compat.v1.GraphDef:
-    """The function's graph for tf2onnx, with constants in the place of some of its inputs.
+    """Returns the function's graph for tf2onnx, with some inputs replaced by constants.
 
     Args:
         traced: result of `trace`.
@@ -223,7 +223,7 @@ def _drop_element_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _unique(paths: Iterable[str]) -> list[str]:
-    """Unique names for paths: a shared model may have two weights of one path."""
+    """Makes paths unique, because a shared model may have two weights of one path."""
     seen, names = {}, []
     for path in paths:
         seen[path] = seen.get(path, 0) + 1
@@ -254,7 +254,7 @@ class _Problems(logging.Handler):
 
 
 def _check_operators(model: onnx.ModelProto) -> None:
-    """Raises `ExportError` that names every operator that ONNX does not have."""
+    """Raises an `ExportError` that names every operator that ONNX lacks."""
     versions = {item.domain: item.version for item in model.opset_import}
     unmapped = {}
 
@@ -273,7 +273,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
         names = ", ".join(f"{name} (at {place})" for name, place in sorted(unmapped.items()))
         raise ExportError(
             f"Operators without a counterpart in ONNX opset {versions['']}: {names}. Replace "
-            "them in the model by others, or export a SavedModel, which supports them."
+            "them in the model, or export a SavedModel, which supports them."
         )
 
 

@@ -1,7 +1,7 @@
-"""Sums of products (Einsum) as products of matrices.
+"""Rewrites sums of products (Einsum) as products of matrices.
 
 ONNX Runtime packs products of matrices for speed, `quantize` reduces them, and `fuse` looks for
-them. Its Einsum supports none of this, and an empty batch ends its process.
+them. Einsum supports none of this, and crashes ONNX Runtime if the batch is empty.
 
 Shapes: B batch, T queries, S keys, D d_model, H heads, K size of a head.
 """
@@ -37,13 +37,13 @@ def multiply_matrices(graph: ir.Graph) -> None:
 
 
 def _equation(node: ir.Node) -> tuple[list[str], str]:
-    """The letters of each input and of the output of an Einsum as written."""
+    """Returns the letters of each input and of the output of an Einsum as written."""
     inputs, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")
     return inputs.split(",") if arrow else [], output
 
 
 def _letters(node: ir.Node, shapes: InferredShapes) -> tuple[list[str], str] | None:
-    """The same with letters for the axes of "...", or `None` if they cannot be multiplied."""
+    """Returns the same with letters for "...", or `None` if inputs cannot be multiplied."""
     inputs, output = _equation(node)
     ranks = {
         len(shapes.dims.get(value) or ()) - len(letters) + 3
@@ -93,14 +93,14 @@ class _AxisWriter:
         return add_initializer(self.graph, f"{self.name}/axes", np.array(items, np.int64))
 
     def sum(self, value: ir.Value, letters: str, kept: str) -> tuple[ir.Value, str]:
-        """The sum over the axes that are not in `kept`, and the letters of the others."""
+        """Sums over the axes that are not in `kept`; also returns the letters of the others."""
         summed = [axis for axis, letter in enumerate(letters) if letter not in kept]
         if summed:
             value = self.tape.op("ReduceSum", [value, self._integers(summed)], {"keepdims": 0})
         return value, "".join(letter for letter in letters if letter in kept)
 
     def order(self, value: ir.Value, letters: str, wanted: str) -> ir.Value:
-        """The value with its axes in another order, and with blanks."""
+        """Reorders the axes of a value, and adds blanks."""
         present = wanted.replace(" ", "")
         if letters != present:
             perm = [letters.index(letter) for letter in present]
@@ -111,7 +111,7 @@ class _AxisWriter:
     def multiply(
         self, left: tuple[ir.Value, str], right: tuple[ir.Value, str], output: str
     ) -> tuple[ir.Value, str]:
-        """The product of two pairs of a value and its letters; the result and its letters."""
+        """Multiplies two pairs of a value and its letters; returns the result and its letters."""
         (one, x), (two, y) = left, right
         batch = "".join(letter for letter in output if letter in x and letter in y)
         rows = "".join(letter for letter in output if letter not in y)
@@ -130,7 +130,7 @@ class _AxisWriter:
             self._sizes(one, first, first + groups[0]),
             self._sizes(two, first + groups[1], first + groups[1] + groups[2]),
         ]
-        # Without a batch MatMul takes rows of any number of axes.
+        # Without a batch, MatMul takes any number of axes for rows.
         one = self._merge(one, first, *([groups[0]] if batch else [1] * groups[0]), groups[1])
         two = self._merge(two, first, *groups[1:])
         result = self.tape.op("MatMul", [one, two])
@@ -147,7 +147,7 @@ class _AxisWriter:
         return self.tape.op("Shape", [value], {"start": start, "end": end})
 
     def _merge(self, value: ir.Value, first: int, *counts: int) -> ir.Value:
-        """Merges groups of axes of the value, beginning with axis `first`, into one axis each."""
+        """Merges groups of axes of a value, from axis `first` on, into one axis each."""
         if max(counts) == 1:
             return value
         parts = [self._sizes(value, 0, first)]
@@ -168,7 +168,7 @@ def _multiply_weights(graph: ir.Graph) -> None:
     before   y = Einsum("bthk,hkd->btd", x, w)               w (H, K, D)
     after    y = MatMul(Reshape(x, [0, 0, H K]), w)          w (H K, D)
 
-    A weight that others read in its own shape stays as it is.
+    A weight that other nodes read in its own shape stays unchanged.
     """
     for weight in list(graph.initializers.values()):
         readers = [user for user, _ in weight.uses()]
@@ -185,7 +185,7 @@ def _multiply_weights(graph: ir.Graph) -> None:
 
 
 def _summed_axes(node: ir.Node, weight: ir.Value) -> int | None:
-    """Number of axes, last of x and first of the weight, that are summed over; else `None`."""
+    """Counts the axes, last of x and first of the weight, that are summed; else `None`."""
     if node.op_type != "Einsum" or len(node.inputs) != 2 or node.inputs[1] is not weight:
         return None
     inputs, output = _equation(node)
@@ -207,7 +207,7 @@ def _reshape_weight(weight: ir.Value, *shape: int) -> None:
 
 
 def _shared_bias(outputs: list[ir.Value], sizes: Sequence[int]) -> ir.Value | None:
-    """The bias of these sizes that is added to each output, and to nothing else; or `None`."""
+    """Returns the bias of these sizes that is added to each output and nothing else, or `None`."""
     adds = [only_reader(output, "Add") for output in outputs]
     bias = adds[0].inputs[1] if adds[0] else None
     if bias is None or bias.const_value is None or tuple(bias.const_value.shape) != tuple(sizes):
@@ -225,7 +225,7 @@ def _write_product(
 ) -> None:
     """Replaces one Einsum by a product, and the Add behind it as well if there is a bias."""
     tape, x = ir.tape.Tape(), node.inputs[0]
-    places = [0] * (len(_equation(node)[0][0]) - len(before))  # 0 says: as the input has it
+    places = [0] * (len(_equation(node)[0][0]) - len(before))  # 0 keeps the input's size
 
     def reshaped(value: ir.Value, sizes: Sequence[int]) -> ir.Value:
         target = np.array([*places, *sizes], np.int64)

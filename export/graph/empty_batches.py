@@ -1,4 +1,4 @@
-"""Rewrites without which ONNX Runtime 1.31 cannot run a batch of no rows.
+"""Rewrites that ONNX Runtime 1.31 needs to run empty batches.
 
 Shapes: B batch, T positions, D size of an input, H units, R 1 or 2 directions.
 """
@@ -14,7 +14,7 @@ from keras_transformer.export.graph.nodes import (
 )
 from keras_transformer.export.graph.shapes import InferredShapes
 
-# They pass on numbers as they are; other inputs than the first are shapes or axes.
+# They copy numbers; inputs other than the first are shapes or axes.
 COPIES = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -41,7 +41,7 @@ def positive_axes(graph: ir.Graph, shapes: InferredShapes) -> None:
 
 
 def serve_empty_batches(graph: ir.Graph) -> None:
-    """Rewrites the operators that ONNX Runtime cannot compute for a batch of no rows.
+    """Rewrites the operators that ONNX Runtime cannot compute for an empty batch.
 
     Args:
         graph: the outer graph of a model, in its final form.
@@ -56,7 +56,7 @@ def serve_empty_batches(graph: ir.Graph) -> None:
 
 
 def _separate_transpose(graph: ir.Graph, node: ir.Node, target: list) -> None:
-    """Keeps ONNX Runtime from fusing a Transpose into the product with a matrix behind it.
+    """Keeps ONNX Runtime from fusing a Transpose into the matrix product after it.
 
     The fused operator fails if there are no rows.
 
@@ -77,8 +77,8 @@ def _separate_transpose(graph: ir.Graph, node: ir.Node, target: list) -> None:
 def _pad_lstm(graph: ir.Graph, node: ir.Node) -> None:
     """Adds a row to an empty batch of an LSTM, and removes that row from the results.
 
-    ONNX Runtime ends the process if LSTM reads an empty batch. Initial states of zeros are left
-    out, because an LSTM without any starts from zeros.
+    ONNX Runtime crashes if LSTM reads an empty batch. Initial states of zeros are left out,
+    because LSTM starts from zeros by default.
 
     before   y = LSTM(x, w, r, b, h0=h)                        x (T, B, D), y (T, R, B, H)
     after    more = Max(1 - B, 0); y = LSTM(Pad(x, more), w, r, b, h0=Pad(h, more))[:, :, :B]
@@ -106,7 +106,7 @@ def _pad_lstm(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _is_zero(value: ir.Value) -> bool:
-    """Whether all numbers of a value are certain to be 0."""
+    """Returns whether all numbers of a value are certainly 0."""
     node, tensor = value.producer(), value.const_value
     if tensor is None and node is not None and node.op_type == "ConstantOfShape":
         tensor = attribute(node, "value", None)

@@ -6,9 +6,9 @@ operator: `LayerNormalization` of ONNX, and of the domain `com.microsoft` `Multi
 `Attention`, `FusedMatMul` (products with a transposed matrix), `Gelu` and, for GPUs,
 `SkipLayerNormalization` (residual + norm).
 
-The fusions stand by subject in `fuse_attention`, `fuse_norms`, `fuse_products` and
-`fuse_patterns`. Some are patterns: to add one, write a class and put it in `fuse_blocks`. Others
-are functions of the graph and its shapes. `docs/library.md` says why existing rules do not help.
+The fusions are in `fuse_attention`, `fuse_norms`, `fuse_products` and `fuse_patterns`. Some are
+patterns: to add one, write a class and put it in `fuse_blocks`. Others are functions of the graph
+and its shapes. `docs/library.md` says why existing rules do not help.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ from keras_transformer.export.graph.simplify import simplify
 
 @contextlib.contextmanager
 def optional(model: ir.Model) -> Iterator[None]:
-    """Undoes the changes to a model in the context if they raise, and warns.
+    """Undoes changes to a model in the context if they raise, and warns.
 
-    With or without fusion, the file computes the same, and the proof compares either with Keras.
+    The file computes the same without fusion, and the proof compares it with Keras anyway.
     """
     before = model.clone()
     for name, value in model.graph.initializers.items():
@@ -46,8 +46,8 @@ def optional(model: ir.Model) -> Iterator[None]:
         yield
     except Exception as error:  # of any kind: the file is right without fusion
         warnings.warn(
-            f"Fusing blocks failed: {type(error).__name__}: {str(error)[:100]}. The file is "
-            "written without, so it is slower. Please report it with the model's configuration.",
+            f"Fusing blocks failed: {type(error).__name__}: {str(error)[:100]}. The file has no "
+            "fused blocks, so it is slower. Please report it with the model's configuration.",
             stacklevel=3,
         )
         model.graph = before.graph
@@ -93,7 +93,7 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
 
 
 def _patterns(*rules: type[Rule]) -> Callable[[ir.Model, InferredShapes], int]:
-    """A step that applies some rules and returns how often."""
+    """Returns a step that applies some rules and counts the rewrites."""
 
     def apply(model: ir.Model, shapes: InferredShapes) -> int:
         instances = [rule.rule(shapes) for rule in rules]

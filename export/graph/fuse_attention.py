@@ -1,6 +1,6 @@
 """Attention as one operator: ONNX Runtime's `MultiHeadAttention`, or `Attention` with projections.
 
-Our layers compute attention with separate heads, (B, T, H, K), by about fifteen nodes: transposed
+Our layers compute attention with separate heads, (B, T, H, K), in about fifteen nodes: transposed
 queries, keys and values, scaled scores, a softmax, a product with the values and a transpose back.
 The operators take heads side by side, (B, T, H K), and add to the scores a bias of shape
 (B or 1, 1, T, S).
@@ -29,12 +29,12 @@ from keras_transformer.export.graph.nodes import (
 from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
 
-# Replaces `query` in the name of a weight that queries, keys and values were packed into.
+# Replaces `query` in the name of a weight that packs queries, keys and values.
 PACKED = "query_key_value"
 # From this length on, `Attention` is slower than product and `MultiHeadAttention`.
 LONG = 1000
-# A sequence of free length is taken to be long if embeddings of so many positions are cut to it.
-# The default of `LearnedPositionEncoding`, 1,024, says nothing about the length.
+# A free length counts as long if a table of at least this many positions is cut to it. The default
+# of `LearnedPositionEncoding`, 1,024, does not indicate the length.
 MOST_POSITIONS = 1500
 # Index of the attention bias among the inputs of both operators.
 BIAS_INPUT = 5
@@ -42,12 +42,12 @@ BIAS_INPUT = 5
 
 @dataclasses.dataclass(frozen=True)
 class _Sequence:
-    """Keys or values of an attention: new ones, new ones behind a cache, or ready ones.
+    """Keys or values of an attention: new ones, new ones after a cache, or precomputed ones.
 
     Attributes:
         whole: all of them, (B, H, S, K).
-        new: those that are computed here, (B, T, H, K), or `None` if `whole` is ready.
-        past: the cache in front of the new ones, (B, H, S - T, K), or `None`.
+        new: the ones computed here, (B, T, H, K), or `None` if `whole` is precomputed.
+        past: the cache before the new ones, (B, H, S - T, K), or `None`.
     """
 
     whole: ir.Value
@@ -64,10 +64,10 @@ class _Attention:
     Attributes:
         last: the node that writes the output (B, T, H, K).
         query: (B, T, H, K).
-        keys, values: what is attended to.
+        keys, values: the attended sequences.
         scale: factor of the scores.
         negative_bias: subtracted from the scores, (B or 1, 1, T or 1, S), or `None`.
-        visible: 0 for a query that may attend to nothing, so that it gets zeros and not a mean;
+        visible: 0 for a query with all keys masked out, which gets zeros and not a mean;
             (B, 1, T or 1, 1), or `None`.
     """
 
@@ -104,7 +104,7 @@ def fuse_attention(model: ir.Model, shapes: InferredShapes) -> int:
 
 
 def _read(softmax: ir.Node) -> _Attention | None:
-    """The attention around a softmax, or `None` if it is not the softmax of one."""
+    """Returns the attention around a softmax, or `None` if there is none."""
     scores, negative_bias = softmax.inputs[0], None
     if producer(scores, "Sub"):
         scores, negative_bias = scores.producer().inputs
@@ -129,20 +129,20 @@ def _read(softmax: ir.Node) -> _Attention | None:
 
 
 def _without_scale(value: ir.Value) -> tuple[ir.Value, float]:
-    """The value of which this one is a multiple, and the factor."""
+    """Splits a value into an unscaled value and a factor."""
     multiply = producer(value, "Mul")
     factor = number(multiply.inputs[1]) if multiply else None
     return (value, 1.0) if factor is None else (multiply.inputs[0], factor)
 
 
 def _transposed(value: ir.Value, *order: int) -> ir.Value | None:
-    """The input of the Transpose with this order that gives a value, or `None`."""
+    """Returns the input of the Transpose of this order that computes a value, or `None`."""
     node = producer(value, "Transpose")
     return node.inputs[0] if node and list(attribute(node, "perm", [])) == list(order) else None
 
 
 def _keys(columns: ir.Value) -> _Sequence | None:
-    """The keys that were transposed to (B, H, K, S), or `None`."""
+    """Returns the keys that were transposed to (B, H, K, S), or `None`."""
     direct = _transposed(columns, 0, 2, 3, 1)  # as Keras' layer writes it
     if direct is not None:
         return _Sequence(columns, direct)
@@ -151,7 +151,7 @@ def _keys(columns: ir.Value) -> _Sequence | None:
 
 
 def _sequence(whole: ir.Value) -> _Sequence:
-    """Where keys or values (B, H, S, K) come from."""
+    """Returns the parts of keys or values (B, H, S, K)."""
     joined = producer(whole, "Concat")
     if joined and attribute(joined, "axis", 0) == 2 and len(joined.inputs) == 2:
         new = _transposed(joined.inputs[1], 0, 2, 1, 3)
@@ -161,7 +161,7 @@ def _sequence(whole: ir.Value) -> _Sequence:
 
 
 def _is_supported(attention: _Attention, shapes: InferredShapes) -> bool:
-    """Whether the shapes are known, and such that the operator takes them."""
+    """Returns whether the shapes are known, and the operator takes them."""
     heads, keys, values = _heads(shapes, attention.query), attention.keys, attention.values
     if heads is None or not attention.scale:  # the operator takes a scale of 0 as its default
         return False
@@ -184,14 +184,14 @@ def _masks(attention: _Attention) -> list[ir.Value]:
 
 
 def _heads(shapes: InferredShapes, value: ir.Value) -> Dims | None:
-    """Number and size of the heads of (B, T, H, K) if they are known, else `None`."""
+    """Returns number and size of the heads of (B, T, H, K) if known, else `None`."""
     dims = shapes.dims.get(value) or ()
     known = len(dims) == 4 and all(isinstance(size, int) for size in dims[2:])
     return dims[2:] if known else None
 
 
 def _write(attention: _Attention, shapes: InferredShapes) -> None:
-    """Writes one operator in the place of the attention's last node."""
+    """Replaces the attention's last node by one operator."""
     tape, keys, values = ir.tape.Tape(), attention.keys, attention.values
     count, size = _heads(shapes, attention.query)
 
@@ -201,8 +201,8 @@ def _write(attention: _Attention, shapes: InferredShapes) -> None:
     query = joined(attention.query)
     key, value = (item.whole if item.new is None else joined(item.new) for item in (keys, values))
     visible = attention.visible
-    # If no query of a sentence sees anything, its values become zeros, else the output does. Values
-    # of a source are multiplied once, before the loop.
+    # A `visible` for all queries of a sentence multiplies the values, else the output. Values of a
+    # source are multiplied once, before the loop.
     early = visible is not None and shapes.dims[visible][2] == 1 and keys.past is None
     factor = visible
     if visible is not None and not (early and keys.new is None):
@@ -231,7 +231,7 @@ def _write(attention: _Attention, shapes: InferredShapes) -> None:
 
 
 def _bias(attention: _Attention, shapes: InferredShapes, tape: ir.tape.Tape) -> ir.Value | None:
-    """The bias that the operator adds to the scores; it does not broadcast along the queries."""
+    """Returns the bias of the scores; the operator does not broadcast it along the queries."""
     negative = attention.negative_bias
     if negative is None:
         return None
@@ -253,7 +253,7 @@ def _bias(attention: _Attention, shapes: InferredShapes, tape: ir.tape.Tape) -> 
 
 
 def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> None:
-    """Computes queries, keys and values of each self-attention by one product.
+    """Computes queries, keys and values of each self-attention with one product.
 
     before   MultiHeadAttention(x q, x k, visible x v)
     after    MultiHeadAttention(Split(x [q k v])), the values multiplied by `visible`
@@ -267,7 +267,7 @@ def pack_projections(graph: ir.Graph, shapes: InferredShapes, project: bool) -> 
     Args:
         graph: the outer graph of a model.
         shapes: its shapes.
-        project: whether `Attention` is written if possible.
+        project: whether to write `Attention` if possible.
     """
     packed = {}  # weights that were put side by side -> the packed weight
     tables = {node.inputs[0] for node in graph if node.op_type == "Slice"}
@@ -309,7 +309,7 @@ def _pack(
         and len(node.outputs) == 1
         and len(dims) == 1
         and len(size) == 3
-        and set(factor[-2:]) <= {1}  # it does the same to the values as to the output
+        and set(factor[-2:]) <= {1}  # same effect on values and output
     )
     if is_packed and not project:
         return
@@ -344,7 +344,7 @@ def _pack(
 
 
 def _projection(value: ir.Value, graph: ir.Graph) -> tuple | None:
-    """Input, weight and bias of the product with a weight that gives a value, or `None`."""
+    """Returns input, weight and bias of the product that computes a value, or `None`."""
     add = producer(value, "Add")
     bias = add.inputs[1] if add else None
     multiply = producer(add.inputs[0] if add else value, "MatMul")
@@ -359,7 +359,7 @@ def _projection(value: ir.Value, graph: ir.Graph) -> tuple | None:
 
 
 def _joined(graph: ir.Graph, name: str, weights: tuple, packed: dict) -> ir.Value:
-    """Weights side by side, as a weight of `graph`; the same one for the same weights."""
+    """Joins weights side by side to a weight of `graph`; the same one for the same weights."""
     if len(weights) == 1:
         return weights[0]
     if weights not in packed:
@@ -370,7 +370,7 @@ def _joined(graph: ir.Graph, name: str, weights: tuple, packed: dict) -> ir.Valu
 
 
 def _zeros(graph: ir.Graph, weight: ir.Value, packed: dict) -> ir.Value:
-    """The bias of projections without one, shared by all of the same size."""
+    """Returns a bias of zeros, shared by all projections of the same size."""
     size = weight.const_value.shape[1]
     if size not in packed:
         packed[size] = add_initializer(graph, f"zeros/{size}", np.zeros(size, np.float32))

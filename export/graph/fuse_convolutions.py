@@ -1,8 +1,8 @@
-"""Convolutions that include the norm behind them: one operator for two of Keras' layers.
+"""Fuses convolutions with the norm after them: one operator for two of Keras' layers.
 
-At inference a batch norm is a product and a sum with a number per channel, so it can be applied to
-the filters instead. That is computed in float64 and rounded once, which is more exact than the two
-layers. `docs/library.md` says why no library does this.
+At inference a batch norm multiplies and adds a number per channel, so it can be applied to the
+filters instead. The filters are computed in float64 and rounded once, which is more exact than the
+two layers. `docs/library.md` says why no library does this.
 
 Shapes: B batch, C channels, one per filter, S axes of space.
 """
@@ -26,12 +26,12 @@ from keras_transformer.types import Array
 
 
 def fuse_convolutions(model: ir.Model, shapes: InferredShapes) -> None:
-    """Gives every convolution constant filters that include the scale and offset behind it.
+    """Gives every convolution constant filters that include the scale and offset after it.
 
     before   y = Add(Mul(Conv(x, Transpose(w), b), scale), offset)         scale, offset (C, 1, 1)
     after    y = Conv(x, w scale, b scale + offset)
 
-    A norm behind another operator becomes one operator.
+    A norm after another operator becomes one operator.
 
     Args:
         model: model as `keep_channels_first` leaves it.
@@ -65,7 +65,7 @@ class _Constants:
         return value is not None and (constant(value) is not None or value in self._fixed)
 
     def get(self, value: ir.Value) -> Array | None:
-        """The numbers of a value, or `None` if they depend on an input."""
+        """Returns the numbers of a value, or `None` if they depend on an input."""
         if value not in self._arrays and self._is_fixed(value):
             tensor = constant(value)
             if tensor is None:
@@ -79,7 +79,7 @@ class _Constants:
         return self._arrays.get(value)
 
     def is_per_channel(self, value: ir.Value, channels: int, rank: int) -> bool:
-        """Whether a value is a constant per channel, (C, 1, 1) for four axes, or a scalar."""
+        """Returns whether a value is a scalar or constant per channel, (C, 1, 1) for four axes."""
         array = self.get(value)
         if array is None or array.ndim > rank:
             return False
@@ -87,7 +87,7 @@ class _Constants:
         return shape[1] in (1, channels) and shape[:1] + shape[2:] == (1,) * (rank - 1)
 
     def weight(self, value: ir.Value, suffix: str, array: Array) -> ir.Value:
-        """A new float32 weight that replaces a value; its name is the path of the old weight."""
+        """Adds a float32 weight that replaces a value; its name is the path of the old weight."""
         while value.producer() is not None:
             value = next(item for item in value.producer().inputs if self._is_fixed(item))
         name = f"{value.name}/{suffix}"
@@ -95,14 +95,14 @@ class _Constants:
 
 
 def _fuse(conv: ir.Node, dims: Dims, constants: _Constants, filters: dict) -> None:
-    """Folds the products and sums per channel behind a convolution into its filters.
+    """Folds the products and sums per channel after a convolution into its filters.
 
     Args:
         conv: the node.
         dims: shape of its filters.
         constants: constants of the model.
-        filters: the new filters and offsets so far, by what they were computed from, because
-            layers may be shared.
+        filters: the new filters and offsets so far, by their sources, because layers may be
+            shared.
     """
     if any(constants.get(value) is None for value in conv.inputs[1:]):
         return
@@ -122,7 +122,7 @@ def _fuse(conv: ir.Node, dims: Dims, constants: _Constants, filters: dict) -> No
 def _channel_step(
     node: ir.Node, channels: int, rank: int, constants: _Constants
 ) -> tuple[ir.Node, ir.Value] | None:
-    """The Add or Mul that alone reads a node, and its number per channel; or `None`."""
+    """Returns the Add or Mul that alone reads a node, and its number per channel; or `None`."""
     reader = only_reader(node.outputs[0], "Add", "Mul")
     if reader is None or reader.outputs[0].is_graph_output():
         return None
@@ -131,7 +131,7 @@ def _channel_step(
 
 
 def _filters(inputs: tuple, steps: list, rank: int, constants: _Constants) -> list[ir.Value]:
-    """Filters, and offset if there is one, of a convolution that includes some steps.
+    """Returns filters, and any offset, of a convolution that includes some steps.
 
     Args:
         inputs: the convolution's own filters and offset.
@@ -164,7 +164,7 @@ def _write_norm(
     after    y = BatchNormalization(x, scale, offset, 0, 1, epsilon=0)
 
     When ONNX Runtime loads a file, it keeps its own memory layout around that operator, and fuses
-    the activation behind it.
+    the activation after it.
 
     Args:
         model, product: the model and the Mul.

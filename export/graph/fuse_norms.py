@@ -1,4 +1,4 @@
-"""Layer norms as one operator, and the residual before a norm as suits the machine.
+"""Fuses layer norms, and writes the residual before a norm to suit the machine.
 
 Shapes: B batch, T positions, D d_model.
 """
@@ -22,7 +22,7 @@ from keras_transformer.export.graph.shapes import InferredShapes
 
 
 class LayerNorm(Rule):
-    """Keras' and tf2onnx's layer norm, twelve nodes.
+    """Fuses the twelve nodes of a layer norm by Keras and tf2onnx.
 
     before   scale = gamma / Sqrt(ReduceMean((x - mean)^2) + epsilon), mean = ReduceMean(x)
              y = x scale + (beta - mean scale)
@@ -70,7 +70,7 @@ class LayerNorm(Rule):
 
 
 class RootMeanSquareNorm(Rule):
-    """A norm without mean (arXiv 1910.07467), as ONNX Runtime's fusion expects it.
+    """Writes a norm without mean (arXiv 1910.07467) as ONNX Runtime's fusion expects it.
 
     Keras' `RMSNormalization` squares by `Mul(x, x)`, KerasHub's models by `Pow(x, 2)`.
 
@@ -108,7 +108,7 @@ def fuse_residuals(graph: ir.Graph, shapes: InferredShapes) -> None:
             continue
         x, y = add.inputs
         dims = shapes.dims.get(x)
-        if dims is None or len(dims) != 3 or dims != shapes.dims.get(y):  # it does not broadcast
+        if dims is None or len(dims) != 3 or dims != shapes.dims.get(y):  # no broadcasting
             continue
         inputs = [x, y, *norm.inputs[1:3]]
         inner = producer(y, "Add")

@@ -1,12 +1,12 @@
-"""Fusions that are written as patterns: the base class, selections and straight lines.
+"""Fusions that are written as patterns, and their base class.
 
 A rule has three methods that onnxscript's rewriter calls, and a docstring with the graph before and
 after:
 
 - `pattern` writes the nodes to find as if it computed them. Its arguments match any value. A result
   that the other methods need gets a name by `_outputs`.
-- `check` gets all of these values of the graph by name. It says whether the rule applies, and reads
-  sizes from `self.shapes`.
+- `check` gets all of these values of the graph by name. It returns whether the rule applies, and
+  reads sizes from `self.shapes`.
 - `rewrite` writes the nodes that replace them.
 
 Shapes: B batch, N entries of a row, W chosen ones.
@@ -25,10 +25,10 @@ VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class Rule(pattern.RewriteRuleClassBase):
-    """A rewrite of a small subgraph, which knows the shapes of the graph that it is applied to.
+    """Base class of rewrites of small subgraphs, with the shapes of the graph.
 
     Args:
-        shapes: shapes of the graph as it is now.
+        shapes: current shapes of the graph.
     """
 
     def __init__(self, shapes: InferredShapes) -> None:
@@ -37,7 +37,7 @@ class Rule(pattern.RewriteRuleClassBase):
 
 
 def vector(value: ir.Value) -> ir.Value | None:
-    """The weight of shape (D,) behind `value`, which may be a reshaped view of it; or `None`."""
+    """Returns the weight (D,) of which `value` may be a reshaped view, or `None`."""
     while value.producer() is not None and value.producer().op_type in VIEWS:
         value = value.producer().inputs[0]
     if value.const_value is None or len(value.const_value.shape) != 1:
@@ -46,7 +46,7 @@ def vector(value: ir.Value) -> ir.Value | None:
 
 
 class PickedElements(Rule):
-    """One element of its row for each index, which `ops.take_along_axis` becomes.
+    """Rewrites `ops.take_along_axis`: one element of its row for each index.
 
     before   y = GatherND(x, Unsqueeze(indices, -1), batch_dims=1)      x (B, N), indices (B, W)
     after    y = GatherElements(x, indices, axis=1)
@@ -71,7 +71,7 @@ class PickedElements(Rule):
 
 
 class Ascending(Rule):
-    """The smallest numbers in order, for which TensorFlow has no operator.
+    """Finds the smallest numbers in order; TensorFlow has no operator for this.
 
     before   y = Neg(TopK(Neg(x), count))
     after    y = TopK(x, count, largest=0)
@@ -94,7 +94,7 @@ class Ascending(Rule):
 
 
 class HardSigmoid(Rule):
-    """A straight line between 0 and 1, half of Keras' `hard_silu`, which MobileNetV3 has.
+    """Fuses the hard sigmoid in Keras' `hard_silu`, which MobileNetV3 has.
 
     before   y = Mul(Clip(Add(x, 3), 0, 6), 1/6)
     after    y = HardSigmoid(x, alpha=1/6, beta=3/6)
@@ -124,7 +124,7 @@ class HardSigmoid(Rule):
 
 
 class Gelu(Rule):
-    """The exact GELU, one pass over memory instead of six.
+    """Fuses the exact GELU: one pass over memory instead of six.
 
     before   y = Mul(Mul(1/2, x), Sub(1, Erf(Mul(Neg(x), sqrt(1/2)))))
     after    y = Gelu(x)

@@ -1,7 +1,7 @@
-"""Products with weights: on vectors in their places, on rows for large batches, and for logits.
+"""Rewrites products with weights: without reshapes, as `Gemm` for large batches, and for logits.
 
-Keras' Dense makes its input flat, (B T, D), multiplies, and restores the axes. These reshapes stand
-between a product and its bias, its activation and the attention that reads it.
+Keras' Dense flattens its input to (B T, D), multiplies, and restores the axes. These reshapes
+separate a product from its bias, its activation and the attention that reads it.
 
 Shapes: B batch, T positions, H heads, K size of a head, D d_model, N columns of a weight, V
 vocabulary.
@@ -25,12 +25,12 @@ from keras_transformer.export.graph.nodes import (
 from keras_transformer.export.graph.shape_data import product
 from keras_transformer.export.graph.shapes import InferredShapes
 
-# ONNX Runtime makes one operator of Gemm and one of these, except for Gelu.
+# ONNX Runtime fuses Gemm with each of these, except for Gelu.
 ACTIVATIONS = ("Gelu", "Relu", "Sigmoid", "Tanh")
 
 
 def multiply_vectors(model: ir.Model, shapes: InferredShapes) -> int:
-    """Lets products, biases, ReLUs and GELUs read vectors that are not made flat; returns how many.
+    """Makes products, biases, ReLUs and GELUs read vectors that are not flat; returns how many.
 
     before   y = Relu(Add(MatMul(Reshape(x, [-1, D]), w), b))            x (B, T, D) or (B, T, H, K)
     after    y = Reshape(Relu(Add(MatMul(x, w), b)), [-1, N])
@@ -55,7 +55,7 @@ def multiply_vectors(model: ir.Model, shapes: InferredShapes) -> int:
 
 
 def _reads_rows(node: ir.Node, reshape: ir.Node, shapes: InferredShapes) -> bool:
-    """Whether a node does to each row of a flat array what it could do to each vector."""
+    """Returns whether a node of flat rows could read the vectors instead."""
     dims, rows = (shapes.dims.get(value[0]) for value in (reshape.inputs, reshape.outputs))
     if not dims or not rows or len(rows) != 2 or not isinstance(rows[-1], int):
         return False
@@ -74,7 +74,7 @@ def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
 
     ONNX Runtime adds a bias while it multiplies, and applies an activation, but only to matrices.
     On CPUs a feed-forward network of a large batch takes a twentieth less time. The steps of a
-    search stay as they are, because there nodes cost more than numbers.
+    search stay unchanged, because there nodes cost more than numbers.
 
     before   h = Relu(Add(MatMul(x, w), b)); y = Add(MatMul(h, v), c)          x (B, T, D)
     after    h = Relu(Gemm(Reshape(x, [-1, D]), w, b)); y = Reshape(Gemm(h, v, c), [B, T, D])
@@ -84,7 +84,7 @@ def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
         shapes: its shapes.
     """
     rows = {}  # array (B, T, N) -> the same as (B T, N)
-    targets = {}  # (B, T), or (B, T, N), as they are known -> the vector that holds them
+    targets = {}  # sizes (B, T) or (B, T, N) -> the vector that holds them
     for node in list(graph):
         if node.op_type != "MatMul" or len(shapes.dims.get(node.inputs[0]) or ()) != 3:
             continue
@@ -114,7 +114,7 @@ def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
 
 
 class Logits(Rule):
-    """The projection to the vocabulary by the embedding, which is not transposed.
+    """Computes logits by the embedding without transposing it.
 
     before   logits = MatMul(x, Transpose(embedding))      embedding of (V, D)
     after    logits = FusedMatMul(x, embedding, transB=1)

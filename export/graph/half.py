@@ -1,9 +1,9 @@
 """float16 for GPUs: weights, products, attention, norms and caches; the rest stays float32.
 
 Every operator of `HALF` reads its numbers through a Cast to float16, and others read its result
-through a Cast to float32. Then pairs of Casts that undo each other are removed, and a loop's state
-that is only read through such a Cast is kept in float16 between steps. Log-probabilities, scores
-and positions stay float32, because they need its range or its precision.
+through a Cast to float32. Then pairs of Casts that undo each other are removed. A loop's state that
+is only read through such a Cast stays float16 between steps. Log-probabilities, scores and
+positions stay float32, because they need its range or its precision.
 
     before   y = MatMul(Relu(MatMul(x, w)), v)
     Casts    y = float(MatMul(half(Relu(float(MatMul(half(x), half w)))), half v))
@@ -33,23 +33,23 @@ HALF = {
 }
 # Cheap operators, in float16 if their input is float16 already.
 FOLLOW = set("Reshape Split Transpose Relu Gather Concat Slice Add Mul Expand".split())
-# Operators that give integers or booleans, whatever they read.
+# Operators that return integers or booleans, whatever they read.
 NO_NUMBERS = set(
     """
     And ArgMax ArgMin Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual NonZero Not Or Shape
     Size
     """.split()
 )
-# The bias of an attention is at least this: float16 ends at 65504, and exp of it is 0 in any case.
+# Lowest bias of an attention: float16 ends at 65504, and exp of this is 0 anyway.
 LOWEST = -3e4
 
 
 def halve(model: ir.Model, is_kept: Callable[[ir.Value], bool]) -> int:
-    """Rewrites a model in place.
+    """Converts a model to float16 in place.
 
     Args:
         model: result of `fuse_blocks` and `simplify`.
-        is_kept: function of a weight that says whether it stays float32.
+        is_kept: function that returns whether a weight stays float32.
 
     Returns:
         Number of float16 weights.
@@ -78,7 +78,7 @@ def halve(model: ir.Model, is_kept: Callable[[ir.Value], bool]) -> int:
 
 
 def _float_values(graph: ir.Graph) -> set[ir.Value]:
-    """The float32 values without a noted dtype, as far as the operators tell.
+    """Returns the float32 values without a noted dtype, inferred from the operators.
 
     tf2onnx notes the dtypes of the values that it writes. Dtypes of fused operators follow from
     their inputs: an operator returns the type of its input, except the operators of `NO_NUMBERS`.
@@ -106,24 +106,24 @@ def _float_values(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _is_float_weight(value: ir.Value | None) -> bool:
-    """Whether a value is a float32 constant of more than one number."""
+    """Returns whether a value is a float32 constant of more than one number."""
     tensor = None if value is None else value.const_value
     return tensor is not None and tensor.dtype == FLOAT and tensor.size > 1
 
 
 class _Converter:
-    """Puts nodes into float16, and holds the float16 copies of weights that they share."""
+    """Converts nodes to float16, and holds the float16 copies of weights that they share."""
 
     def __init__(self, model: ir.Model) -> None:
         self._graph, self._floats = model.graph, _float_values(model.graph)
         self.weights = {}  # float32 weight -> its float16 copy
 
     def is_float(self, value: ir.Value | None) -> bool:
-        """Whether a value was float32 at the start, or has this dtype now."""
+        """Returns whether a value was float32 at the start, or has this dtype now."""
         return value is not None and (value.dtype == FLOAT or value in self._floats)
 
     def convert(self, node: ir.Node) -> None:
-        """Puts Casts around a node, and float16 copies in the place of its weights."""
+        """Puts Casts around a node, and replaces its weights by float16 copies."""
         for index, value in enumerate(node.inputs):
             if not self.is_float(value) or value.dtype == FLOAT16:
                 continue
@@ -143,7 +143,7 @@ class _Converter:
                 _narrow(output)
 
     def _weight(self, value: ir.Value) -> ir.Value:
-        """The float16 copy of a weight; numbers that are too large become the largest."""
+        """Returns the float16 copy of a weight; numbers that are too large become the largest."""
         if value not in self.weights:
             largest = np.finfo(np.float16).max
             array = np.clip(value.const_value.numpy(), -largest, largest).astype(np.float16)
@@ -152,7 +152,7 @@ class _Converter:
 
 
 def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
-    """A new Cast of `value`, in no graph yet."""
+    """Returns a new Cast of `value`, in no graph yet."""
     node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))])
     node.outputs[0].dtype, node.outputs[0].shape = dtype, value.shape
     return node
@@ -169,14 +169,14 @@ def _narrow(output: ir.Value) -> None:
 
 
 def _widened(value: ir.Value | None) -> ir.Value | None:
-    """The float16 value behind a Cast to float32, or `None`."""
+    """Returns the float16 value that is cast to float32, or `None`."""
     cast = producer(value, "Cast")
     half = cast.inputs[0] if cast and cast.attributes["to"].value == FLOAT else None
     return half if half is not None and half.dtype == FLOAT16 else None
 
 
 def _is_half_cast(node: ir.Node) -> bool:
-    """Whether a node is a Cast to float16."""
+    """Returns whether a node is a Cast to float16."""
     return node.op_type == "Cast" and node.attributes["to"].value == FLOAT16
 
 
@@ -192,7 +192,7 @@ def _remove_pairs(graph: ir.Graph) -> bool:
         if half is not None:
             output = node.outputs[0]
             if output.is_graph_output() and half.producer() and not half.is_graph_output():
-                # It takes the output's name, because a copy would be written for it otherwise.
+                # With the output's name it needs no copy.
                 half.name, half.shape = output.name, output.shape
                 output.name = f"{half.name}/cast"
             output.replace_all_uses_with(half, replace_graph_outputs=True)
@@ -202,10 +202,10 @@ def _remove_pairs(graph: ir.Graph) -> bool:
 
 
 def _may_follow(node: ir.Node, is_float: Callable[[ir.Value | None], bool]) -> bool:
-    """Whether all numbers that a node reads are float16 behind a Cast, or weights."""
+    """Returns whether a node reads only weights and casts of float16."""
     if any(output.dtype == FLOAT16 for output in node.outputs):
         return False
-    # Weights have no Cast in front of them yet: they get a float16 copy when the node is converted.
+    # Weights have no Cast yet: they get a float16 copy when the node is converted.
     floats = [value for value in node.inputs if is_float(value)]
     others = [value for value in floats if _widened(value) is None]
     # Only if a float16 operator reads the result: log-probabilities stay float32.
@@ -222,7 +222,7 @@ def _halve_state(graph: ir.Graph) -> bool:
     after    Loop(half(cache)) { keys = cache; ...; cache_next = new_keys }
 
     Returns:
-        Whether there was any.
+        Whether any state changed.
     """
     changed = False
     for loop in [node for node in graph if node.op_type == "Loop"]:
@@ -247,14 +247,14 @@ def _halve_state(graph: ir.Graph) -> bool:
 
 
 def _reads_half(node: ir.Node) -> bool:
-    """Whether a node is a Cast to float16, or takes rows that are only read by such Casts."""
+    """Returns whether a node is a Cast to float16, or takes rows that only such Casts read."""
     users = [user for output in node.outputs for user, _ in output.uses()]
     rows = node.op_type == "Gather" and bool(users)
     return _is_half_cast(node) or (rows and all(map(_is_half_cast, users)))
 
 
 def _read_half(node: ir.Node, state: ir.Value) -> None:
-    """Lets a node for which `_reads_half` holds read `state` as float16."""
+    """Makes a node for which `_reads_half` holds read `state` as float16."""
     half, casts = state, [node]
     if not _is_half_cast(node):
         half, casts = node.outputs[0], [user for user, _ in node.outputs[0].uses()]

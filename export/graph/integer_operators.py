@@ -1,7 +1,7 @@
-"""Operators of TensorFlow on integers, and on numbers in their order, for `operators`.
+"""Conversions of TensorFlow's operators on integers, and of comparisons, for `operators`.
 
-tf2onnx drops the fraction where TensorFlow rounds down, counts ids below 0 from the end, and
-compares and sorts integers as float32, which knows 24 bits of them.
+tf2onnx drops the fraction where TensorFlow rounds down, and counts negative ids from the end. It
+compares and sorts integers as float32, which holds 24 bits.
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ COMPARED = {
 }
 # Dtypes for which ONNX Runtime has no Where kernel.
 NO_WHERE = {TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT64}
-# They pass integers on as they are.
+# Operators that copy integers.
 MOVES = set("Cast Gather GatherV2 Identity Reshape Slice Squeeze StridedSlice Unsqueeze".split())
-# They give sizes and places, which are never below 0.
+# Operators that return sizes and indices, which are never negative.
 COUNTS = {"ArgMax", "ArgMin", "Shape", "Size", "TopK"}
 
 
 def _compare(name: str) -> Handler:
-    """A comparison of numbers; tf2onnx compares integers as float32, this one as int64.
+    """Returns a handler that compares integers as int64; tf2onnx compares them as float32.
 
-    tf2onnx changes loops' counters to int64 later, so int32 is not certain to be int32.
+    tf2onnx changes loops' counters to int64 later, so a noted int32 may become int64.
     """
 
     def write(add: Writer, *inputs: str) -> str:
@@ -46,7 +46,7 @@ def _compare(name: str) -> Handler:
 
 
 def _arg_extreme(context: Any, node: Any, name: str, arguments: Sequence) -> None:
-    """The place of the largest or smallest number of an axis, which for ONNX is no boolean."""
+    """Writes ArgMax or ArgMin, with a Cast of dtypes that ONNX Runtime cannot compare."""
     dtype = context.get_dtype(node.input[0])
     if dtype in COMPARED:
         cast = context.insert_new_node_on_input(node, "Cast", node.input[0], to=COMPARED[dtype])
@@ -55,7 +55,7 @@ def _arg_extreme(context: Any, node: Any, name: str, arguments: Sequence) -> Non
 
 
 def _top_k(add: Writer, values: str, count: str) -> tuple[str, str]:
-    """The largest of the last axis; integers are compared as they are, not as float32."""
+    """Finds the largest of the last axis; compares integers exactly, not as float32."""
     dtype = add.dtype(values)
     values = add.cast(values, COMPARED.get(dtype, dtype))
     count = add("Unsqueeze", add.cast(count, TensorProto.INT64), [0])
@@ -66,9 +66,9 @@ def _top_k(add: Writer, values: str, count: str) -> tuple[str, str]:
 
 
 def _one_hot(add: Writer, ids: str, depth: str, on: str, off: str) -> str:
-    """One number in `depth` is `on`; none is where an id is below 0 or too large.
+    """Sets one number in `depth` to `on`, or none if an id is negative or too large.
 
-    ONNX's own OneHot counts ids below 0 from the end.
+    ONNX's OneHot counts negative ids from the end.
 
     before   y = OneHot(ids, depth, on, off)                                 ids (B, T)
     after    y = Where(Equal(Unsqueeze(ids, 2), Range(0, depth)), on, off)   y (B, T, depth)
@@ -83,7 +83,7 @@ def _one_hot(add: Writer, ids: str, depth: str, on: str, off: str) -> str:
 
 
 def _select(add: Writer, condition: str, x: str, y: str) -> str:
-    """One of two numbers, by a condition.
+    """Selects one of two numbers by a condition.
 
     tf2onnx writes two products and a sum, which gives NaN if the other number is infinite.
     """
@@ -94,7 +94,7 @@ def _select(add: Writer, condition: str, x: str, y: str) -> str:
 
 
 def _floor_divide(add: Writer, x: str, y: str) -> str:
-    """x / y, rounded down. ONNX's Div of integers drops the fraction, which rounds -1/3 to 0.
+    """Computes x / y, rounded down. ONNX's Div of integers rounds -1/3 to 0.
 
     before   q = FloorDiv(x, y)
     after    t = Div(x, y); q = t - Cast(Not(Equal(t y + Mod(x, y), x)))
@@ -110,10 +110,10 @@ def _floor_divide(add: Writer, x: str, y: str) -> str:
 
 
 def _floor_mod(add: Writer, x: str, y: str) -> str:
-    """The remainder of that division, which has the sign of y.
+    """Computes the remainder of `_floor_divide`, which has the sign of y.
 
-    The Mod of ONNX does this for integers. For floats it gives the remainder of a division that
-    rounds towards zero.
+    ONNX's Mod does this for integers. For floats it gives the remainder of a division that rounds
+    towards zero.
 
     before   r = FloorMod(x, y)
     after    m = Mod(x, y, fmod=1); r = Where(m != 0 and (m < 0) != (y < 0), m + y, m)
@@ -127,7 +127,7 @@ def _floor_mod(add: Writer, x: str, y: str) -> str:
 
 
 def _not_zero(add: Writer, y: str) -> str:
-    """A divisor. Where it is 0, the run ends with an error, as in TensorFlow, not the process.
+    """Returns a divisor that raises an error if it is 0, as in TensorFlow, instead of a crash.
 
     before   y
     after    y + Gather([0], Cast(Equal(y, 0)))
@@ -139,7 +139,7 @@ def _not_zero(add: Writer, y: str) -> str:
 
 
 def _is_count(context: Any, value: str) -> bool:
-    """Whether integers are never below 0: sizes, or places."""
+    """Returns whether integers are never negative: sizes or indices."""
     node = context.get_node_by_output(value)
     while node is not None and node.type in MOVES:
         value, node = node.input[0], node.inputs[0]
@@ -148,10 +148,10 @@ def _is_count(context: Any, value: str) -> bool:
 
 
 def product(add: Writer, x: str, axes: Sequence[int], keepdims: int = 0) -> str:
-    """The product of all numbers along axes.
+    """Computes the product of all numbers along axes.
 
-    ONNX Runtime 1.31 multiplies integers as floats. A Loop multiplies them one after another, and
-    they overflow as TensorFlow's do. Sizes are too small for either.
+    ONNX Runtime 1.31 multiplies integers as floats. A Loop multiplies them exactly, with the same
+    overflow as TensorFlow. Sizes are small enough for ReduceProd.
 
     before   y = Prod(x, 1)                                                  x (B, T) of integers
     after    y = Loop(T, 1 - 0 * ReduceSum(x, 1)) { y = Mul(y, Gather(x, step, 1)) }       y (B,)
@@ -169,7 +169,7 @@ def product(add: Writer, x: str, axes: Sequence[int], keepdims: int = 0) -> str:
 
 
 def _multiply_steps(add: Writer, x: str, axis: int, steps: str, start: str) -> str:
-    """The Loop of `product` along one axis; `start` is the product of no numbers."""
+    """Writes the Loop of `product` along one axis; `start` is the product of no numbers."""
     sizes = [size for i, size in enumerate(add.shape(x)) if i != axis]
     whole, body = (TensorProto.INT64, sizes), add.body()
     kinds = {"step": (TensorProto.INT64, []), "more": (TensorProto.BOOL, []), "so_far": whole}
@@ -186,14 +186,14 @@ def _multiply_steps(add: Writer, x: str, axis: int, steps: str, start: str) -> s
 
 
 def _product(add: Writer, x: str, axes: str) -> str:
-    """`product` along constant axes."""
+    """Computes `product` along constant axes."""
     rank, axes = add.rank(x), add.context.get_node_by_output(axes).get_tensor_value()
     axes = [axis % rank for axis in np.ravel(axes).tolist()]
     return product(add, x, axes, keepdims=add.node.get_attr_value("keep_dims", 0))
 
 
 def _sorted_place(op: str) -> Handler:
-    """Where a value would stand among sorted ones: how many of them are smaller, or as large."""
+    """Returns a handler that counts the sorted numbers below a value, or up to it."""
 
     def write(add: Writer, ordered: str, values: str) -> str:  # (B, N), (B, M)
         smaller = add(op, add("Unsqueeze", ordered, [1]), add("Unsqueeze", values, [2]))
@@ -204,7 +204,7 @@ def _sorted_place(op: str) -> Handler:
 
 
 def _bucketize(add: Writer, x: str) -> str:
-    """Number of boundaries that are not larger than a number."""
+    """Counts the boundaries that are not larger than a number."""
     x = x if add.dtype(x) == TensorProto.DOUBLE else add.cast(x, TensorProto.FLOAT)
     bounds = add.like(x, add.node.get_attr_value("boundaries"))
     reached = add("LessOrEqual", bounds, add("Unsqueeze", x, [add.rank(x)]))
@@ -213,30 +213,30 @@ def _bucketize(add: Writer, x: str) -> str:
 
 
 def _bitwise_and(add: Writer, x: str, y: str) -> str:
-    """The sign of a float32, -0 included, which is how Keras' `signbit` asks; nothing else.
+    """Computes only the sign of a float32, -0 included, as Keras' `signbit` needs it.
 
     before   y = BitwiseAnd(Bitcast(x), -2^31)
     after    y = Cast(x < 0 or 1 / x < 0) * -2^31
     """
     bits, mask = (add.context.get_node_by_output(value) for value in (x, y))
     if not (bits.type == "Bitcast" and mask.is_const() and mask.get_tensor_value() == -(2**31)):
-        return add("BitwiseAnd", x, y)  # no operator of opset 17, so that it is refused by name
+        return add("BitwiseAnd", x, y)  # not in opset 17, so an error names it
     (x,) = bits.input
     negative = add("Cast", is_negative(add, x), to=TensorProto.INT32)
     return add("Mul", negative, np.int32(-(2**31)))
 
 
 def is_negative(add: Writer, x: str) -> str:
-    """Whether the sign bit of each float is set; -0 has one."""
+    """Returns whether the sign bit of each float is set; -0 has one."""
     zero = add.like(x, 0)
     return add("Or", add("Less", x, zero), add("Less", add("Reciprocal", x), zero))
 
 
 def _shift(direction: str) -> Handler:
-    """All bits of integers moved by a count; those that are moved in are 0, or the sign's.
+    """Returns a handler that shifts the bits of integers and fills in 0, or the sign.
 
-    BitShift takes unsigned integers only. To the right, the bits of a negative number are turned
-    around before and after, so that 0 is moved in.
+    BitShift takes only unsigned integers. To the right, the bits of a negative number are inverted
+    before and after, so that zeros are shifted in.
 
     before   y = RightShift(x, n)
     after    m = Max(x, ~x); s = BitShift(m, n); y = Where(x < 0, ~s, s)         ~x = -1 - x
@@ -244,7 +244,7 @@ def _shift(direction: str) -> Handler:
 
     def write(add: Writer, x: str, count: str) -> str:
         dtype, zero = add.dtype(x), np.int64(0)
-        last = 8 * add.like(x, 0).itemsize - 1  # TensorFlow moves at most as far
+        last = 8 * add.like(x, 0).itemsize - 1  # TensorFlow's longest shift
         count = add("Min", add("Max", add.cast(count, TensorProto.INT64), zero), np.int64(last))
         count, value = add.cast(count, TensorProto.UINT64), add.cast(x, TensorProto.INT64)
         both = value if direction == "LEFT" else add("Max", value, add("Sub", np.int64(-1), value))
@@ -259,7 +259,7 @@ def _shift(direction: str) -> Handler:
 
 
 def _invert(add: Writer, x: str) -> str:
-    """All bits turned around: -1 - x. For unsigned integers -1 is the largest of them."""
+    """Inverts all bits: -1 - x. For unsigned integers -1 is the largest of them."""
     return add("Sub", add.like(x, -1), x)
 
 

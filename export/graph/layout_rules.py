@@ -25,7 +25,7 @@ ENDLESS = 10**9
 
 
 def replace_axes(dims: Dims, axes: Iterable[int], by: Dims) -> Dims:
-    """The shape with other sizes for each of some axes."""
+    """Returns the shape with the sizes `by` for each of some axes."""
     axes = {axis % len(dims) for axis in axes} if dims else set()
     return tuple(
         item for axis, size in enumerate(dims) for item in (by if axis in axes else (size,))
@@ -33,7 +33,7 @@ def replace_axes(dims: Dims, axes: Iterable[int], by: Dims) -> Dims:
 
 
 def reshape(shapes: ShapeTable, node: ir.Node, dims: Dims | None, shape: Dims) -> Dims | None:
-    """The values of the target, with 0 for the input's own size and -1 for the remaining size.
+    """Returns the target's values; 0 means the input's own size, -1 the remaining size.
 
     (B, T, H, K) reshaped to [0, 0, -1] is (B, T, H K): the product of all sizes, over B T.
     """
@@ -60,7 +60,7 @@ def flatten(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
 
 
 def transpose(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
-    """The axes in the order of `perm`, by default reversed."""
+    """Puts the axes in the order of `perm`, by default reversed."""
     order = attribute(node, "perm", range(len(dims) - 1, -1, -1))
     return tuple(dims[axis] for axis in order)
 
@@ -87,7 +87,7 @@ def squeeze(shapes: ShapeTable, node: ir.Node, dims: Dims, *axes: Dims) -> Dims 
 
 
 def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
-    """The inputs' sizes of one axis are added; the other axes are equal to the first input's.
+    """Adds the inputs' sizes of one axis; the other axes are equal to the first input's.
 
     A cache (B, H, S, K) with a new token (B, H, 1, K) is (B, H, S + 1, K), S + 1 a new symbol.
     """
@@ -99,7 +99,7 @@ def concat(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
 
 
 def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> list[Dims] | None:
-    """Parts of an axis, of given sizes or of equal ones: (B, T, 3 D) gives three of (B, T, D)."""
+    """Splits an axis into given or equal sizes: (B, T, 3 D) gives three of (B, T, D)."""
     sizes = shapes.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     axis = attribute(node, "axis", 0) % len(dims)
     if sizes is None:
@@ -108,7 +108,7 @@ def split(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> lis
 
 
 def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims | None:
-    """An axis from a start to an end: its own size if it is whole, else a number or symbol."""
+    """Cuts an axis from a start to an end: its own size if whole, else a number or symbol."""
     starts, ends, axes, steps = (*map(shapes.constant, node.inputs[1:]), None, None)[:4]
     if len(node.inputs) > 3 and axes is None:
         return None
@@ -126,7 +126,7 @@ def slice_(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Di
 
 
 def tile(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> Dims | None:
-    """Each axis times its number of repeats: (B, T) by [1, 3] gives (B, 3 T)."""
+    """Multiplies each axis by its repeats: (B, T) by [1, 3] gives (B, 3 T)."""
     repeats = shapes.data.get(node.inputs[1])
     if repeats is None:
         return None
@@ -143,13 +143,13 @@ def pad(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims:
 
 
 def constant_of_shape(shapes: ShapeTable, node: ir.Node, _: Dims) -> Dims | None:
-    """The values of the input."""
+    """Returns the values of the input."""
     target = shapes.data.get(node.inputs[0])
     return None if target is None else tuple(target.flat)
 
 
 def range_(shapes: ShapeTable, node: ir.Node, *_: Dims | None) -> Dims:
-    """From 0 in steps of 1 the end is also the count."""
+    """Returns the end if the range is from 0 in steps of 1, else a symbol."""
     start, stop, step = (shapes.data.get(value) for value in node.inputs)
     if start is not None and stop is not None and step is not None:
         if start.flat[0] == 0 and step.flat[0] == 1:
@@ -160,14 +160,14 @@ def range_(shapes: ShapeTable, node: ir.Node, *_: Dims | None) -> Dims:
 def conv(
     shapes: ShapeTable, node: ir.Node, dims: Dims, filters: Dims, *_: Dims | None
 ) -> Dims | None:
-    """(B, C, S) by filters (N, C / groups, k): (B, N, S'), S' by strides and padding."""
+    """(B, C, S) by filters (N, C / groups, k) gives (B, N, S'), S' by strides and padding."""
     if len(dims) != len(filters):
         return None
     return (dims[0], filters[0], *_window_sizes(shapes, node, dims, filters[2:]))
 
 
 def pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims | None:
-    """(B, C, S): (B, C, S'), S' by the window, strides and padding."""
+    """(B, C, S) becomes (B, C, S'), S' by the window, strides and padding."""
     window = attribute(node, "kernel_shape", None)
     if window is None or attribute(node, "ceil_mode", 0):
         return None
@@ -182,7 +182,7 @@ def global_pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
 def _window_sizes(
     shapes: ShapeTable, node: ir.Node, dims: Dims, window: Sequence[Size]
 ) -> list[Size]:
-    """Sizes of the axes of space after a window went over them."""
+    """Returns the sizes of the axes of space after a sliding window."""
     rank = len(dims) - 2
     strides = attribute(node, "strides", (1,) * rank)
     dilations = attribute(node, "dilations", (1,) * rank)

@@ -1,8 +1,8 @@
-"""Passes over loops: what a step carries, computes and reads.
+"""Passes over loops: the state, nodes and weights of a step.
 
-tf2onnx hands every weight to a `Loop` as state, though no step changes it. So ONNX Runtime can
-neither fold nor pack nor quantize it. Here state that stays the same becomes a constant of the
-outer graph, and nodes that do not depend on the step are computed before the loop.
+tf2onnx passes every weight to a `Loop` as state, though no step changes it. So ONNX Runtime cannot
+fold, pack or quantize it. Here state that stays the same becomes a constant of the outer graph, and
+nodes that do not depend on the step are computed before the loop.
 """
 
 import onnx_ir as ir
@@ -25,7 +25,7 @@ PRODUCTS = ("MatMul", "FusedMatMul", "DynamicQuantizeMatMul")
 
 
 def keep_loop_state(graph: ir.Graph) -> None:
-    """Removes from every loop's state what never changes, and what is never read.
+    """Removes loop state that never changes or is never read.
 
     before   y, w_after = Loop(x, w) { x_next = f(x_now, w_now); w_next = Identity(w_now) }
     after    y          = Loop(x)    { x_next = f(x_now, w) }
@@ -38,7 +38,7 @@ def keep_loop_state(graph: ir.Graph) -> None:
 
 
 def _shrink(loop: ir.Node) -> None:
-    """Replaces one loop by a loop with the necessary state."""
+    """Replaces one loop by a loop with only the necessary state."""
     body = loop.attributes["body"].value
     # Each slot: the value that enters, its name in a step, the next value, and the last one.
     slots = list(
@@ -72,15 +72,15 @@ def _shrink(loop: ir.Node) -> None:
 
 
 def _is_constant(first: ir.Value, state: ir.Value, result: ir.Value, last: ir.Value) -> bool:
-    """Whether each step passes a state on unchanged."""
+    """Returns whether each step passes a state on unchanged."""
     while copy := producer(result, "Identity"):
         result = copy.inputs[0]
     return result in (first, state) and not last.is_graph_output()
 
 
 def _is_unread(first: ir.Value, state: ir.Value, result: ir.Value, last: ir.Value) -> bool:
-    """Whether no node reads a state, neither in a step nor after the loop."""
-    read = state.uses() or state.is_graph_output()  # by a step, or by another state of the next
+    """Returns whether no node reads a state, in a step or after the loop."""
+    read = state.uses() or state.is_graph_output()  # in a step, or as another state of the next
     return not (read or last.uses() or last.is_graph_output())
 
 
@@ -93,7 +93,7 @@ def hoist_invariants(graph: ir.Graph) -> int:
     changed = 0
     for loop in [node for node in graph if node.op_type == "Loop"]:
         body = loop.attributes["body"].value
-        changed += hoist_invariants(body)  # what leaves an inner loop may leave this one, too
+        changed += hoist_invariants(body)  # nodes from an inner loop may leave this one
         for node in list(body):
             inside = any(value is not None and value.graph is body for value in node.inputs)
             if inside or node.op_type in RANDOM or has_graphs(node) or not node.inputs:
@@ -107,7 +107,7 @@ def hoist_invariants(graph: ir.Graph) -> int:
 
 
 def hoist_row_operations(graph: ir.Graph, shapes: InferredShapes) -> int:
-    """Computes once for all rows, before a loop, what each step computes for its row.
+    """Moves operations on a step's row before a loop, where they run once for all rows.
 
     before   Loop { y = MatMul(Gather(xs, step), w) }
     after    ys = MatMul(xs, w); Loop { y = Gather(ys, step) }
@@ -128,7 +128,7 @@ def hoist_row_operations(graph: ir.Graph, shapes: InferredShapes) -> int:
 
 
 def _is_row_of_step(node: ir.Node, body: ir.Graph, shapes: InferredShapes) -> bool:
-    """Whether a node takes the row of the step's number from a value of the outer graph."""
+    """Returns whether a node picks the step's row from a value of the outer graph."""
     if node.op_type != "Gather" or attribute(node, "axis", 0):
         return False
     rows, step = node.inputs
@@ -141,7 +141,7 @@ def _is_row_of_step(node: ir.Node, body: ir.Graph, shapes: InferredShapes) -> bo
 
 
 def _is_row_by_row(node: ir.Node, row: ir.Value, shapes: InferredShapes) -> bool:
-    """Whether a node does to a row what it would do to each of many rows, with outer values."""
+    """Returns whether a node treats rows independently and reads only outer values besides."""
     if node.op_type not in ("MatMul", "Add"):
         return False
     other = other_input(node, row)
@@ -170,11 +170,11 @@ def _hoist_row_operation(node: ir.Node, row: ir.Node, loop: ir.Node) -> None:
 def sink_weights(main: ir.Graph) -> None:
     """Moves weights into the step that alone reads them; products reshape shared ones.
 
-    ONNX Runtime packs a constant for products in its own graph and in the loops of that graph,
-    but not in loops of these loops, as the steps of a search are. In the step, ONNX Runtime folds a
-    Reshape to the same shape to a constant when the session opens. So the file holds a shared
-    weight once. (An Identity is removed before it is folded.) `MappedModel` recognises the Reshape
-    by the name of its output, and lets the product read the weight in the file.
+    ONNX Runtime packs a constant for products in its own graph and in that graph's loops, but not
+    in nested loops, such as the steps of a search. In the step, ONNX Runtime folds a Reshape to the
+    same shape to a constant when the session opens. So the file holds a shared weight once. (An
+    Identity is removed before it is folded.) `MappedModel` recognises the Reshape by the name of
+    its output, and makes the product read the weight in the file.
 
     before   Gather(w, ids); Loop { y = MatMul(x, w) }
     after    Gather(w, ids); Loop { w/step = Reshape(w, shape); y = MatMul(x, w/step) }
@@ -186,7 +186,7 @@ def sink_weights(main: ir.Graph) -> None:
 
 
 def _sink(value: ir.Value, main: ir.Graph, body: ir.Graph) -> None:
-    """Moves one weight into `body`, or reshapes it there if others read it as well."""
+    """Moves one weight into `body`, or reshapes it there if other nodes also read it."""
     readers = {user for user, _ in value.uses()}
     inside = [user for user in readers if user.graph is body]
     if len(inside) == len(readers) > 0:

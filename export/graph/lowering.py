@@ -1,4 +1,4 @@
-"""Lowering of TensorFlow's operators to ONNX's, for `operators`."""
+"""Helpers that lower TensorFlow's operators to ONNX's, for `operators`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tf2onnx
 
-# A function of tf2onnx's graph, its node, the operator's name and arguments; and the arguments.
+# A function of tf2onnx's graph, node, operator name and arguments; and the arguments.
 Handler = tuple[Callable[..., None], list[str]]
 
 
@@ -34,7 +34,7 @@ class Writer:
         return self.context.make_node(op, names, attr=attributes).output[0]
 
     def constant(self, value: Any) -> str:
-        """The name of a constant."""
+        """Adds a constant and returns its name."""
         array = value if isinstance(value, np.generic | np.ndarray) else np.array(value, np.int64)
         name = tf2onnx.utils.make_name(self.node.name)
         return self.context.make_const(name, np.asarray(array)).output[0]
@@ -44,35 +44,35 @@ class Writer:
         return self.context.make_node(op, list(inputs), output_count=count).output
 
     def body(self) -> Any:
-        """An empty graph that a node of this graph can hold, such as the body of a Loop."""
+        """Returns an empty graph for a node of this graph, such as the body of a Loop."""
         graph = self.context.create_new_graph_with_same_config()
         graph.parent_graph = self.context
         return graph
 
     def like(self, value: str, number: Any) -> np.ndarray:
-        """A number, or several, of a value's dtype."""
+        """Returns one or more numbers in a value's dtype."""
         kind = tf2onnx.utils.map_onnx_to_numpy_type(self.dtype(value))
         return np.array(number).astype(kind)
 
     def dtype(self, value: str) -> int:
-        """ONNX's number of a value's dtype."""
+        """Returns ONNX's number of a value's dtype."""
         return self.context.get_dtype(value)
 
     def shape(self, value: str) -> Sequence[int] | None:
-        """A value's sizes, -1 for an unknown one; `None` if the rank is unknown."""
+        """Returns a value's sizes, -1 if unknown; `None` if the rank is unknown."""
         return self.context.get_shape(value)
 
     def rank(self, value: str) -> int:
-        """Number of axes of a value."""
+        """Returns the number of axes of a value."""
         return len(self.shape(value))
 
     def cast(self, value: str, dtype: int) -> str:
-        """The value in another dtype; itself if it has this dtype."""
+        """Casts the value unless it has this dtype."""
         return value if self.dtype(value) == dtype else self("Cast", value, to=dtype)
 
 
 def lowered(write: Callable[..., str | tuple[str, ...]]) -> Handler:
-    """A handler for tf2onnx, as `HANDLERS` holds it.
+    """Returns a handler for tf2onnx, as in `HANDLERS`.
 
     Args:
         write: function of a `Writer` and of the names of the inputs. It returns the name of the

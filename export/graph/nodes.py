@@ -13,7 +13,7 @@ RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLik
 
 
 def all_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """Nodes of a graph and of all graphs inside, in order, as a list that survives changes."""
+    """Lists the nodes of a graph and of all graphs inside, in order; changes do not affect it."""
     nodes = []
     for node in graph:
         nodes.append(node)
@@ -24,40 +24,40 @@ def all_nodes(graph: ir.Graph) -> list[ir.Node]:
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """The value of a node's attribute, or `default` if it is not set."""
+    """Returns the value of a node's attribute, or `default` if it is not set."""
     item = node.attributes.get(name)
     return default if item is None else item.value
 
 
 def has_graphs(node: ir.Node) -> bool:
-    """Whether a node contains graphs, as Loop and If do."""
+    """Returns whether a node contains graphs, as Loop and If do."""
     return any(item.type == ir.AttributeType.GRAPH for item in node.attributes.values())
 
 
 def constant(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an initializer, or `None` for a value that is computed or fed."""
+    """Returns the tensor of an initializer, or `None` for a value that is computed or fed."""
     return value.const_value if value.is_initializer() else None
 
 
 def number(value: ir.Value | None) -> float | None:
-    """The number in a constant of one element, or `None`."""
+    """Returns the number in a constant of one element, or `None`."""
     tensor = None if value is None else value.const_value
     return float(tensor.numpy().flat[0]) if tensor is not None and tensor.size == 1 else None
 
 
 def is_number(value: ir.Value, expected: float) -> bool:
-    """Whether a value is a constant of one element that equals `expected`."""
+    """Returns whether a value is a constant of one element that equals `expected`."""
     return constant(value) is not None and number(value) == expected
 
 
 def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that computes a value if it is one of some operators, else `None`."""
+    """Returns the node that computes a value if it is one of `operators`, else `None`."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in operators else None
 
 
 def only_reader(value: ir.Value, *operators: str) -> ir.Node | None:
-    """The only reader of a value if it is one of some operators in the same graph, else `None`."""
+    """Returns a value's only reader if it is one of `operators` in the same graph, else `None`."""
     readers = [node for node, _ in value.uses()]
     if len(readers) != 1 or value.is_graph_output():
         return None
@@ -66,14 +66,14 @@ def only_reader(value: ir.Value, *operators: str) -> ir.Node | None:
 
 
 def other_input(node: ir.Node, value: ir.Value) -> ir.Value:
-    """The input of a node of two inputs that is not `value`; `value` itself if both are."""
+    """Returns the input of a node of two that is not `value`; `value` itself if both are."""
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
 
 
 def add_initializer(
     graph: ir.Graph, name: str, array: npt.ArrayLike, weight: bool = False
 ) -> ir.Value:
-    """A new initializer of `graph`; the name gets a number if it is taken.
+    """Adds an initializer to `graph`; the name gets a number if it is taken.
 
     Args:
         graph: the graph that will hold it.
@@ -94,18 +94,18 @@ def add_initializer(
 
 
 def integers(tape: ir.tape.Tape, *items: int) -> ir.Value:
-    """A constant vector of int64 as a node."""
+    """Writes a constant vector of int64 as a node."""
     return tape.op("Constant", [], {"value": ir.tensor(np.array(items, np.int64))})
 
 
 def substitute(old: ir.Value, new: ir.Value) -> None:
-    """Lets all readers of a value read another one, which gets the name, type and shape."""
+    """Makes all readers of a value read another one, which gets the name, type and shape."""
     new.name, new.type, new.shape = old.name, old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 def replace_node(node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
-    """Puts the nodes of a tape in the place of a node; `result` is its new first output."""
+    """Replaces a node by the nodes of a tape; `result` is its new first output."""
     node.prepend(list(tape.nodes))
     substitute(node.outputs[0], result)
     node.graph.remove(node, safe=True)

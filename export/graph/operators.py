@@ -1,4 +1,4 @@
-"""Operators of TensorFlow that tf2onnx does not convert, or not well enough, and how they are.
+"""Conversions of TensorFlow's operators that tf2onnx lacks or gets wrong.
 
 A new one is a function here and an entry in `HANDLERS`.
 """
@@ -14,24 +14,24 @@ from keras_transformer.export.graph import integer_operators
 from keras_transformer.export.graph.layout_rules import ENDLESS
 from keras_transformer.export.graph.lowering import Writer, lowered
 
-# As TensorFlow and as ONNX name them.
+# TensorFlow's name -> ONNX's name.
 KINDS_OF_PADDING = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 # Types that tf2onnx pads directly; others are padded as float32.
 WITHOUT_CAST = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64}
 
 
 def _erfc(add: Writer, x: str) -> str:
-    """Erfc(x) = 1 - Erf(x), for exact GELU. For tails it is less exact than Erfc, by 1e-7."""
+    """Computes Erfc(x) = 1 - Erf(x), for exact GELU. Tails are less exact than Erfc, by 1e-7."""
     return add("Sub", add.like(x, 1), add("Erf", x))
 
 
 def _pool(context: Any, node: Any, name: str, arguments: Sequence) -> None:
     """Names the kind of padding, as TensorFlow does, and gives short inputs no rows.
 
-    ONNX Runtime 1.31 moves a Pad of zeros into the MaxPool behind it. That pads with -inf, so where
-    all numbers of a border are below 0 the results are wrong. A MaxPool with `auto_pad` it leaves
-    alone. It also gives one row where a free axis is shorter than the window. The Slice removes
-    that row, and keeps all rows of a longer axis.
+    ONNX Runtime 1.31 moves a Pad of zeros into the MaxPool after it. That pads with -inf, so the
+    results are wrong if all numbers of a border are negative. `auto_pad` prevents this. ONNX
+    Runtime also gives one row if a free axis is shorter than the window. The Slice removes that
+    row, and keeps all rows of a longer axis.
 
     before   y = MaxPool(Pad(x), pads=[0, 0, 0, 0])                         x (B, C, T, 4)
     after    y = MaxPool(Pad(x), auto_pad="VALID")[:, :, :T - window + 1]
@@ -57,7 +57,7 @@ def _pool(context: Any, node: Any, name: str, arguments: Sequence) -> None:
 
 
 def _roll(add: Writer, x: str, shifts: str, axes: str) -> str:
-    """Moves numbers along axes; those that leave at one end come in at the other.
+    """Rotates numbers along axes.
 
     before   y = Roll(x, 1, 1)                                               x (B, T)
     after    start = -1 mod max(T, 1); y = Concat(x[:, start:], x[:, :start])
@@ -73,9 +73,9 @@ def _roll(add: Writer, x: str, shifts: str, axes: str) -> str:
 
 
 def _arctan2(add: Writer, y: str, x: str) -> str:
-    """The angle of a point, computed in the quadrant above 0 and mirrored by the signs.
+    """Computes the angle of a point in the positive quadrant, mirrored by the signs.
 
-    tf2onnx does not know the sign of -0, which decides between pi and -pi.
+    tf2onnx ignores the sign of -0, which decides between pi and -pi.
 
     before   a = Atan2(y, x)
     after    a = Atan(|y| / |x|); a = x < 0 ? pi - a : a; a = y < 0 ? -a : a
@@ -90,7 +90,7 @@ def _arctan2(add: Writer, y: str, x: str) -> str:
 
 
 def _pad(context: Any, node: Any, name: str, arguments: Sequence) -> None:
-    """Casts what a boolean or small number is padded with, as tf2onnx casts what is padded.
+    """Casts the padding value of a boolean or small number, as tf2onnx casts the tensor.
 
     before   y = Pad(float(x), pads, True)      no valid graph: Pad has one type
     after    y = Pad(float(x), pads, float(True))
@@ -103,11 +103,11 @@ def _pad(context: Any, node: Any, name: str, arguments: Sequence) -> None:
 
 
 def _update_slice(add: Writer, x: str, update: str, start: str) -> str:
-    """`keras.ops.slice_update`: new numbers written into a tensor, from a place on.
+    """Writes new numbers into a tensor from a start on, for `keras.ops.slice_update`.
 
-    ScatterND writes them. It takes the indices of the leading axes, up to the last one on which the
-    update may be smaller; the axes behind that are written whole. As in XLA a place too far on is
-    moved back, so that the update fits.
+    ScatterND takes the indices of the leading axes, up to the last one on which the update may be
+    smaller. It writes the later axes whole. As in XLA, a start that is too large is moved back, so
+    that the update fits.
 
     before   y = XlaDynamicUpdateSlice(x, update, start)
     after    y = ScatterND(x, indices, update), indices[i, j] = [start[0] + i, start[1] + j]
@@ -118,7 +118,7 @@ def _update_slice(add: Writer, x: str, update: str, start: str) -> str:
     while axes and sizes[0][axes - 1] == sizes[1][axes - 1] != -1:
         axes -= 1
     if not axes:
-        return update  # an update of the same shape is all there is
+        return update  # the update replaces the whole tensor
     first = [[0], [axes]]  # the leading axes of a shape
     size = add("Slice", add("Shape", update), *first)
     room = add("Sub", add("Slice", add("Shape", x), *first), size)
@@ -136,19 +136,19 @@ def _update_slice(add: Writer, x: str, update: str, start: str) -> str:
 
 
 def _log_of_more(add: Writer, x: str) -> str:
-    """Log(1 + x), in float64: in float32 a small x would be lost beside the 1."""
+    """Computes Log(1 + x) in float64: in float32 a small x would be lost beside the 1."""
     wide = add.cast(x, TensorProto.DOUBLE)
     return add.cast(add("Log", add("Add", wide, np.float64(1))), add.dtype(x))
 
 
 def _exp_without_one(add: Writer, x: str) -> str:
-    """Exp(x) - 1, in float64: in float32 a small result would be lost beside the 1."""
+    """Computes Exp(x) - 1 in float64: in float32 a small result would be lost beside the 1."""
     wide = add.cast(x, TensorProto.DOUBLE)
     return add.cast(add("Sub", add("Exp", wide), np.float64(1)), add.dtype(x))
 
 
 def _cumulative_product(add: Writer, x: str, axis: str) -> str:
-    """The product of all numbers of an axis up to each; takes memory for the axis' size squared.
+    """Computes the cumulative product of an axis; takes memory for its size squared.
 
     before   y = Cumprod(x, 1)                                         x (B, T, D)
     after    y = ReduceProd(Where(i >= j, Unsqueeze(x, 1), 1), 2)      i (T, 1, 1), j (T, 1)
@@ -167,7 +167,7 @@ def _cumulative_product(add: Writer, x: str, axis: str) -> str:
     return integer_operators.product(add, seen, [axis + 1])
 
 
-# Operator -> its function, and what that gets: the name in ONNX, then arguments.
+# Operator -> its function, and the name in ONNX and arguments for it.
 HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     **integer_operators.HANDLERS,
     "Cumprod": lowered(_cumulative_product),

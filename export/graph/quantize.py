@@ -1,17 +1,17 @@
-"""Reduced precision of an ONNX graph: products of 8-bit integers, small weights, float16.
+"""Reduces the precision of an ONNX graph: products of 8-bit integers, small weights, float16.
 
 The weights are constants of the outer graph, and the loop's body reads them from there, so the
 decoder is reduced like the encoder. Integers replace only products with weights and tables of
-embeddings; softmax, norms, log-probabilities and scores stay float32. An embedding that also gives
-the logits is written twice: as a table and as the weight of a product.
+embeddings; softmax, norms, log-probabilities and scores stay float32. An embedding that also
+computes logits is written twice: as a table and as the weight of a product.
 
-By default no product with weights stays float32, because that does not pay: whichever `keep_float`
-keeps, BLEU on Multi30k does not rise and a batch takes 10 to 40 % longer (docs, benchmarks).
+By default no product with weights stays float32. Any `keep_float` makes a batch 10 to 40 % slower
+and does not raise BLEU on Multi30k (docs, benchmarks).
 
 ONNX Runtime rewrites the weights of a `DynamicQuantizeMatMul` on processors with AVX2 and without
 VNNI, where products of signed bytes saturate. It fails if two products of a graph read one weight,
-and it skips weights of outer graphs. So each product has a constant of its own there: here by a
-Flatten, in loops by `loops.sink_weights`. The file holds the weight once.
+and it skips weights of outer graphs. So each product reads a separate constant: here by a Flatten,
+in loops by `loops.sink_weights`. The file holds the weight once.
 
 Shapes: K rows and N columns of a weight, n blocks of a column; V rows of a table, D numbers each.
 """
@@ -41,7 +41,7 @@ from keras_transformer.types import Array
 BLOCK = 32
 # Bits of a number in a table of embeddings.
 ROW_BITS = {"int8": 8, "weight_int8": 8, "weight_int4": 4}
-# Its inputs are rounded to 8 bits, each block separately. Otherwise ONNX Runtime 1.31.1 unpacks the
+# Rounds its inputs to 8 bits, each block separately. Otherwise ONNX Runtime 1.31.1 unpacks the
 # weights at every call: 59 ms a sentence of the README's translator instead of 9.
 ACCURACY_LEVEL = 4
 
@@ -70,7 +70,7 @@ def check_keep_float(keep_float: Sequence[str], precision: str, paths: Sequence[
 def reduce_precision(
     model: ir.Model, precision: str, keep_float: Sequence[str] = (), row_scales: bool = False
 ) -> int:
-    """Rewrites a model in place.
+    """Reduces the precision of a model in place.
 
     Args:
         model: result of `simplify` or `fuse_blocks`.
@@ -112,13 +112,13 @@ def reduce_precision(
 
 
 def _weight(node: ir.Node) -> ir.Value | None:
-    """The weight (2-D, float32) of a product `x W` or `x W^T`, or `None`."""
+    """Returns the weight (2-D, float32) of a product `x W` or `x W^T`, or `None`."""
     product = node.op_type in ("MatMul", "FusedMatMul") and len(node.inputs) == 2
     return node.inputs[1] if product and _is_float_matrix(node.inputs[1]) else None
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Whether a node picks rows of a float32 table (V, D) that is not read in another way."""
+    """Returns whether a node picks rows of a float32 table (V, D) that only Gather reads."""
     return (
         node.op_type == "Gather"
         and _is_float_matrix(node.inputs[0])
@@ -133,7 +133,7 @@ def _is_float_matrix(value: ir.Value) -> bool:
 
 
 def _matrix(node: ir.Node, weight: ir.Value) -> Array:
-    """The float32 matrix (K, N) that the product's input is multiplied by."""
+    """Returns the float32 matrix (K, N) that multiplies the product's input."""
     array = weight.const_value.numpy()
     return array.T if attribute(node, "transB", 0) else array
 
@@ -141,7 +141,7 @@ def _matrix(node: ir.Node, weight: ir.Value) -> Array:
 def _replace(
     output: ir.Value, op_type: str, inputs: Sequence[ir.Value], attributes: dict[str, int]
 ) -> None:
-    """Puts an operator of ONNX Runtime in the place of the node that gives `output`."""
+    """Replaces the node that computes `output` by an operator of ONNX Runtime."""
     attributes = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
     node = ir.Node(MICROSOFT, op_type, inputs, attributes)
     output.producer().append(node)
@@ -149,9 +149,9 @@ def _replace(
 
 
 def _known_steps(matrix: Array, most: int) -> Array:
-    """The step of each column (K, N) whose entries are up to `most` times a step; 0 elsewhere.
+    """Finds the step of each column (K, N) with entries up to `most` times a step; 0 elsewhere.
 
-    Such weights were integers before, as Firefox's are. With this step as scale they stay exact.
+    Such weights were integers before, such as Firefox's. With this step as scale they stay exact.
     """
     sizes = np.abs(matrix)
     least = np.where(sizes > 0, sizes, np.inf).min(axis=0)  # (N,)
@@ -160,14 +160,14 @@ def _known_steps(matrix: Array, most: int) -> Array:
     def fit(columns: Array, step: Array) -> Array:
         counts = sizes[:4, columns] / step[columns]
         near = np.abs(counts - np.rint(counts)).max(axis=0) < 1e-3
-        columns = columns[near]  # others need no look at all of their rows
+        columns = columns[near]  # all rows of these only
         counts = sizes[:, columns] / step[columns]
         near = np.abs(counts - np.rint(counts)).max(axis=0) < 1e-3
         largest = counts.max(axis=0)
         return columns[near & (largest > 0.5) & (largest < most + 0.5)]
 
     steps = np.zeros(len(least), np.float32)
-    # The smallest entry is one step, or few: of all columns, if they share a step, or of this one.
+    # The smallest entry is one to three steps: of all columns, if they share a step, or of one.
     for step in (np.full_like(least, least.min()), least, least / 2, least / 3):
         columns = fit(np.flatnonzero(steps == 0), step)
         steps[columns] = step[columns]
@@ -175,7 +175,7 @@ def _known_steps(matrix: Array, most: int) -> Array:
 
 
 def quantize_columns(matrix: Array) -> tuple[Array, Array]:
-    """int8 (K, N) and a float32 scale for each of the N columns: `matrix` is about q * scale."""
+    """Returns int8 q (K, N) and a float32 scale for each column: `matrix` is about q * scale."""
     steps = _known_steps(matrix, 127)
     scale = np.where(steps > 0, steps, np.abs(matrix).max(axis=0) / 127.0)
     scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
@@ -190,12 +190,12 @@ def _integer_product(
     own: dict[tuple[str, int], ir.Value],
     row_scales: bool,
 ) -> None:
-    """`DynamicQuantizeMatMul`: the input is rounded to 8 bits when it runs.
+    """Writes `DynamicQuantizeMatMul`, which rounds the input to 8 bits when it runs.
 
     before   y = Add(MatMul(x, w), bias)
     after    y = DynamicQuantizeMatMul(x, q, scale, zero, bias)      w about q * scale
 
-    With `row_scales` the rows of x get the same largest size before they are rounded:
+    With `row_scales` the rows of x are divided by their largest size before rounding:
 
     after    r = ReduceMax(Abs(x)); y = Add(Mul(DynamicQuantizeMatMul(x / r, ...), r), bias)
 
@@ -239,7 +239,7 @@ def _integer_product(
 
 
 def quantize_blocks(matrix: Array, bits: int) -> tuple[Array, Array]:
-    """Unsigned integers (N, n, BLOCK) and float32 scales (N, n); 2^(bits - 1) stands for 0."""
+    """Returns unsigned integers (N, n, BLOCK), 2^(bits - 1) for 0, and float32 scales (N, n)."""
     rows, columns = matrix.shape
     padded = np.zeros((columns, -(-rows // BLOCK) * BLOCK), np.float32)
     padded[:, :rows] = matrix.T
@@ -255,14 +255,14 @@ def quantize_blocks(matrix: Array, bits: int) -> tuple[Array, Array]:
 
 
 def _packed(integers: Array, bits: int) -> Array:
-    """Integers of 8 bits as they are; two of 4 bits in a byte, the first in the lower half."""
+    """Packs two 4-bit integers in a byte, the first in the lower half; keeps 8-bit integers."""
     return integers if bits == 8 else integers[..., 0::2] | (integers[..., 1::2] << 4)
 
 
 def _block_product(
     graph: ir.Graph, node: ir.Node, weight: ir.Value, products: dict, bits: int
 ) -> None:
-    """`MatMulNBits`: weights and inputs are rounded in small blocks with a scale each.
+    """Writes `MatMulNBits`: weights and inputs are rounded in small blocks with a scale each.
 
     before   y = MatMul(x, w)
     after    y = MatMulNBits(x, blocks, scale)
@@ -281,7 +281,7 @@ def _block_product(
 
 
 def _small_rows(graph: ir.Graph, node: ir.Node, tables: dict, bits: int) -> None:
-    """`GatherBlockQuantized`: rows of a table are rounded in small blocks with a scale each.
+    """Writes `GatherBlockQuantized`: rows are rounded in small blocks with a scale each.
 
     before   y = Gather(table, ids)
     after    y = GatherBlockQuantized(rows, ids, scale)

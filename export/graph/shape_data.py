@@ -1,8 +1,8 @@
 """Inferred shapes: sizes of axes, and the values of small integer tensors.
 
 A size is an `int` or a `SymbolicSize`, for example 12 times `source_ids[0]` times `source_ids[1]`.
-Products and quotients are exact, which is what the target of a Reshape needs. A sum of symbols is a
-new symbol that is named after the formula, so that equal sums are equal sizes.
+Products and quotients are exact, as the target of a Reshape needs. A sum of symbols is a new symbol
+that is named after the formula, so that equal sums are equal sizes.
 
 TensorFlow computes shapes at run time. A layer that joins heads takes the shape of its input
 (B, T, H, K), picks B and T, appends H K and reshapes to the result: eight small nodes. `propagate`
@@ -34,12 +34,12 @@ Dims = tuple[Size, ...]
 
 
 def symbol(name: str) -> SymbolicSize:
-    """A size of which only the name is known."""
+    """Returns a size of which only the name is known."""
     return SymbolicSize(1, (name,))
 
 
 def parts(size: Size) -> tuple[int, tuple[str, ...]]:
-    """The factor and the symbols of a size."""
+    """Returns the factor and the symbols of a size."""
     return (size, ()) if isinstance(size, int) else (size.factor, size.symbols)
 
 
@@ -49,7 +49,7 @@ def _size(factor: int, symbols: Iterable[str]) -> Size:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """The product of any number of sizes."""
+    """Returns the product of sizes."""
     factor, symbols = 1, ()
     for size in sizes:
         other, others = parts(size)
@@ -58,7 +58,7 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def quotient(size: Size, divisor: Size) -> Size | None:
-    """`size / divisor` if it is exact for all values of the symbols, else `None`."""
+    """Returns `size / divisor` if it is exact for all values of the symbols, else `None`."""
     factor, symbols = parts(size)
     other, others = parts(divisor)
     remaining = list(symbols)
@@ -70,7 +70,7 @@ def quotient(size: Size, divisor: Size) -> Size | None:
 
 
 def total(left: Size, right: Size) -> Size:
-    """`left + right`: exact for integers, else a symbol that is named after the formula."""
+    """Returns `left + right`: exact for integers, else a symbol named after the formula."""
     if isinstance(left, int) and isinstance(right, int):
         return left + right
     if 0 in (left, right):
@@ -79,19 +79,19 @@ def total(left: Size, right: Size) -> Size:
 
 
 def difference(left: Size, right: Size) -> Size:
-    """`left - right`: exact for integers, else a symbol that is named after the formula."""
+    """Returns `left - right`: exact for integers, else a symbol named after the formula."""
     if isinstance(left, int) and isinstance(right, int):
         return left - right
     return left if right == 0 else symbol(f"({left!r} - {right!r})")
 
 
 def depends_on(size: Size, name: str) -> bool:
-    """Whether a size contains a symbol of an axis of the value `name`."""
+    """Returns whether a size contains a symbol of an axis of the value `name`."""
     return any(part.startswith(f"{name}[") for part in parts(size)[1])
 
 
 def broadcast_size(sizes: Iterable[Size], otherwise: Size) -> Size:
-    """The size of one axis after broadcasting.
+    """Returns the size of one axis after broadcasting.
 
     A size of 1 is stretched to the others, and an integer is preferred to a symbol. Two different
     symbols may be equal at run time, or one of them may be 1, so the result is a new symbol.
@@ -120,24 +120,24 @@ class ShapeTable:
 
     @staticmethod
     def new_symbol(value: ir.Value, axis: int) -> SymbolicSize:
-        """The symbol for the size of one axis of a value."""
+        """Returns the symbol for the size of one axis of a value."""
         return symbol(f"{value.name}[{axis}]")
 
     def new_symbols(self, value: ir.Value, rank: int) -> Dims:
-        """A shape of symbols, one per axis of a value."""
+        """Returns a shape of symbols, one per axis of a value."""
         return tuple(self.new_symbol(value, axis) for axis in range(rank))
 
     def constant(self, value: ir.Value | None) -> list[int] | None:
-        """The values of a tensor as a flat list if all are known integers, else `None`."""
+        """Returns a tensor's values as a flat list if all are known integers, else `None`."""
         data = self.data.get(value)
         return None if data is None or not is_plain(data.flat) else [int(x) for x in data.flat]
 
 
 def propagate(shapes: ShapeTable, node: ir.Node, dims: Dims | None) -> Array | None:
-    """The values of a node's only output as an array of sizes, or `None` if they are unknown.
+    """Returns the values of a node's only output as an array of sizes, or `None` if unknown.
 
     Args:
-        shapes: what is known of the node's inputs.
+        shapes: the shapes and values of the node's inputs.
         node: the node.
         dims: shape of its output, `None` if unknown.
     """
@@ -171,12 +171,12 @@ def _concat(*parts: Array) -> Array:
 
 
 def _gather(items: Array, index: Array) -> Array | None:
-    """One or more sizes of a shape, such as B of [B, T, 64]."""
+    """Picks one or more sizes of a shape, such as B of [B, T, 64]."""
     return _array(items[index.astype(np.int64)]) if is_plain(index.flat) else None
 
 
 def _slice(items: Array, *bounds: Array) -> Array | None:
-    """[B, T] of [B, T, 64]: from a start to an end, along the only axis, in steps."""
+    """Cuts [B, T] from [B, T, 64]: from a start to an end, in steps."""
     if items.ndim != 1 or not all(is_plain(bound.flat) for bound in bounds):
         return None
     start, stop, *rest = (int(bound.flat[0]) for bound in bounds)
@@ -184,7 +184,7 @@ def _slice(items: Array, *bounds: Array) -> Array | None:
 
 
 def _arithmetic(calculate: Callable[[Size, Size], Size]) -> Callable[[Array, Array], Array | None]:
-    """Adds, subtracts or multiplies two sizes, each a scalar or the only entry of a vector."""
+    """Calculates with two sizes, each a scalar or the only entry of a vector."""
 
     def calculated(left: Array, right: Array) -> Array | None:
         if left.size != 1 or right.size != 1:
@@ -210,7 +210,7 @@ _CALCULATED = {
 
 
 def _array(items: Size | Dims | Array) -> Array:
-    """An object array of sizes; a scalar for a single size."""
+    """Returns an object array of sizes; a scalar for a single size."""
     if isinstance(items, np.ndarray):
         return items
     array = np.empty(len(items) if isinstance(items, tuple) else (), dtype=object)
@@ -219,5 +219,5 @@ def _array(items: Size | Dims | Array) -> Array:
 
 
 def is_plain(sizes: Iterable[Size]) -> bool:
-    """Whether all sizes are integers."""
+    """Returns whether all sizes are integers."""
     return all(isinstance(size, (int, np.integer)) for size in sizes)

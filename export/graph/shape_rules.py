@@ -1,4 +1,4 @@
-"""The shape of an operator's outputs from the shapes of its inputs: one rule per operator.
+"""Infers the shapes of an operator's outputs from its inputs, with one rule per operator.
 
 A rule is a function `(shapes, node, *dims)`. `dims` are the shapes of the inputs, tuples of sizes;
 `None` stands for an input that is left out. A rule returns the shape of the only output, or a list
@@ -6,8 +6,8 @@ with one shape per output, or `None` if the inputs do not determine it. `shapes`
 `ShapeTable` that is filled: `shapes.data` holds the values of small integer tensors, and
 `shapes.new_symbol(value, axis)` names an axis of unknown size.
 
-An operator without a rule is no error. Its outputs then have the shape that the file declares, or
-none, and the passes do not change their readers. To add an operator, write a function here or in
+An operator without a rule is not an error. Its outputs then have the shape that the file declares,
+or none, and the passes do not change their readers. To add an operator, write a function here or in
 `layout_rules` and put it in `RULES`.
 """
 
@@ -29,7 +29,7 @@ from keras_transformer.export.graph.shape_data import (
 
 
 def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
-    """Element-wise operators of several inputs: (B, 1, D) and (T, 1) give (B, T, D)."""
+    """Broadcasts several inputs: (B, 1, D) and (T, 1) give (B, T, D)."""
     rank = max(map(len, inputs))
     output = []
     for axis in range(rank):
@@ -39,7 +39,7 @@ def broadcast(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims:
 
 
 def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, target: Dims) -> Dims | None:
-    """The input stretched to a target: an axis of 1 takes the target's size.
+    """Stretches the input to a target: an axis of 1 takes the target's size.
 
     (B, 1, 1, T) expanded to [1, 1, T, 1] is (B, 1, T, T).
     """
@@ -51,12 +51,12 @@ def expand(shapes: ShapeTable, node: ir.Node, dims: Dims, target: Dims) -> Dims 
 
 
 def same_as_first(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims:
-    """Operators that change numbers and keep the shape."""
+    """Keeps the shape of the first input."""
     return dims
 
 
 def reduce(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> Dims | None:
-    """Sums, means and products along `axes`, which is an attribute or a second input."""
+    """Reduces `axes`, which is an attribute or a second input."""
     axes = attribute(node, "axes", None)
     if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         axes = shapes.constant(node.inputs[1])
@@ -73,7 +73,7 @@ def arg_extreme(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
 
 
 def matmul(shapes: ShapeTable, node: ir.Node, left: Dims, right: Dims) -> Dims | None:
-    """(..., M, K) times (..., K, N); ONNX Runtime's FusedMatMul may transpose the second."""
+    """Multiplies (..., M, K) by (..., K, N); FusedMatMul may transpose the second."""
     if len(left) < 2 or len(right) < 2 or attribute(node, "transA", 0):
         return None
     columns = right[-2 if attribute(node, "transB", 0) else -1]
@@ -107,7 +107,7 @@ def packed_attention(
 
 
 def einsum(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims | None:
-    """The size that each letter of the output has in an input: abc,cde->abde."""
+    """Finds the size of each letter of the output in an input: abc,cde->abde."""
     terms, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")
     if not arrow or "." in terms:
         return None
@@ -122,24 +122,24 @@ def einsum(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims | None:
 
 
 def gather(shapes: ShapeTable, node: ir.Node, dims: Dims, index: Dims) -> Dims:
-    """Rows (V, D) at indices (B, T): (B, T, D)."""
+    """Picks rows (V, D) at indices (B, T): (B, T, D)."""
     return replace_axes(dims, [attribute(node, "axis", 0)], index)
 
 
 def gather_nd(shapes: ShapeTable, node: ir.Node, dims: Dims, index: Dims) -> Dims | None:
-    """Parts of (B, V, D) at indices (B, T, 1), with one batch axis: (B, T, D)."""
+    """Picks parts of (B, V, D) at indices (B, T, 1), with one batch axis: (B, T, D)."""
     if not isinstance(index[-1], int):
         return None
     return (*index[:-1], *dims[attribute(node, "batch_dims", 0) + index[-1] :])
 
 
 def gather_elements(shapes: ShapeTable, node: ir.Node, dims: Dims, index: Dims) -> Dims:
-    """One element for each index."""
+    """Picks one element for each index."""
     return index
 
 
 def non_zero(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
-    """An index of each axis for every element that is not 0."""
+    """Finds an index of each axis for every element that is not 0."""
     return (len(dims), shapes.new_symbol(node.outputs[0], 1))
 
 

@@ -1,8 +1,8 @@
 """Symbolic shape inference for an ONNX graph, loops included.
 
-Converted Keras code computes each shape at run time, with about ten small nodes where one constant
-would do. To find these, sizes are followed through the graph as products of symbols (`shape_data`).
-`docs/library.md` says why no existing inference does this.
+Converted Keras code computes each shape at run time, with about ten small nodes instead of one
+constant. To find these, the inference follows sizes through the graph as products of symbols
+(`shape_data`). `docs/library.md` says why no existing inference does this.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from keras_transformer.export.graph.shape_rules import RULES
 
 # Larger integer tensors are data, not shapes.
 LARGEST = 64
-# Their rules know the rank of the output even if the shapes of the inputs are unknown.
+# Operators whose rules infer the rank of the output even if the inputs' shapes are unknown.
 FROM_VALUES = ("Range", "Reshape")
 
 
@@ -85,7 +85,7 @@ class InferredShapes(ShapeTable):
             pairs = zip(state, results, strict=False)
             changed = any([self._generalize(value, result) for value, result in pairs])
         for value, before in zip(node.outputs, state, strict=False):
-            # After no step at all the state is the initial one, so an axis that changes is unknown.
+            # After zero steps the state is the initial one, so an axis that changes is unknown.
             dims = self.dims.get(before)
             self.dims[value] = dims and tuple(
                 self.new_symbol(value, axis) if depends_on(size, before.name) else size
@@ -100,13 +100,13 @@ class InferredShapes(ShapeTable):
             )
 
     def _outside(self, value: ir.Value, dims: Dims, body: ir.Graph) -> Iterator:
-        """Sizes of a step's result; symbols for those that depend on the state of the step."""
+        """Yields sizes of a step's result; symbols if they depend on the state of the step."""
         for axis, size in enumerate(dims):
             changes = any(depends_on(size, state.name) for state in body.inputs)
             yield self.new_symbol(value, axis + 1) if changes else size
 
     def _generalize(self, state: ir.Value, result: ir.Value) -> bool:
-        """Makes symbols of the axes in which a step changes the state; whether there were any."""
+        """Makes symbols of the axes that a step changes; returns whether there were any."""
         before, after = self.dims[state], self.dims.get(result)
         if before is None:
             return False

@@ -1,8 +1,8 @@
-"""Graph passes that change no number, so that only necessary nodes remain.
+"""Graph passes that remove unnecessary nodes and change no number.
 
-`simplify` repeats some passes until none finds anything: constants, reshapes and
-nodes without effect (`folding`), and nodes that may leave a loop (`loops`). Each starts from newly
-inferred shapes. `docs/library.md` compares this with existing optimizers.
+`simplify` repeats some passes until nothing changes: constants, reshapes and nodes without effect
+(`folding`), and nodes that may leave a loop (`loops`). Each starts from newly inferred shapes.
+`docs/library.md` compares this with existing optimizers.
 """
 
 import onnx_ir as ir
@@ -24,9 +24,9 @@ def simplify(model: ir.Model, hoisting: bool = True) -> InferredShapes:
 
     Args:
         model: as converted, or changed since by another pass.
-        hoisting: whether nodes that do not depend on a loop leave it, and the graph is to be
-            written. Patterns are easier to find while all of their nodes are in one graph, so
-            fusion passes `False`.
+        hoisting: whether nodes that do not depend on a loop leave it, and names become unique.
+            Patterns are easier to find while all of their nodes are in one graph, so fusion
+            passes `False`.
 
     Returns:
         The shapes of the simplified graph.
@@ -50,7 +50,7 @@ def simplify(model: ir.Model, hoisting: bool = True) -> InferredShapes:
             changed += hoist_invariants(model.graph) + hoist_row_operations(model.graph, shapes)
     positive_axes(model.graph, shapes)
     if hoisting:
-        common.NameFixPass()(model)  # hoisting puts names of two graphs into one
+        common.NameFixPass()(model)  # hoisting mixes names of two graphs
         common.RemoveUnusedOpsetsPass()(model)
     return shapes
 

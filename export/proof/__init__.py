@@ -48,7 +48,7 @@ def run_exported(
         cases: dicts from input names to arrays.
         signatures: the signature of each case, for a SavedModel. Defaults to `None`: ONNX files.
         extensions: whether to load the operators of onnxruntime-extensions. Defaults to `False`.
-        timed: whether to run each case a second time and take the time. Defaults to `False`.
+        timed: whether to run each case a second time and measure it. Defaults to `False`.
 
     Returns:
         `Results`.

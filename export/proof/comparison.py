@@ -2,12 +2,12 @@
 
 | precision | error of a number | divided by |
 | --- | --- | --- |
-| float32 | the largest difference | the number's size, the output's spread, or 1: the largest |
+| float32 | the largest difference | the largest of the number's size, the output's spread and 1 |
 | others | the root mean square of the differences | the spread |
 
 The spread of an output is its standard deviation. The spread of a score is the standard deviation
-of the log-probabilities over the vocabulary, as a mean over its tokens. An output that does not
-depend on the input is therefore wrong by 1 or more, whatever the model.
+of the log-probabilities over the vocabulary, as a mean over its tokens. So an output that ignores
+the input has an error of 1 or more for every model.
 
 Shapes: B sentences, W hypotheses, T tokens.
 """
@@ -23,8 +23,8 @@ from keras_transformer.types import Array, Ids
 
 Outputs: TypeAlias = Mapping[str, Array]
 
-# The largest error allowed. Rounding stayed below on eleven models; damaged weights gave 0.48 or
-# more (docs, benchmarks).
+# The largest error allowed. Rounding errors of eleven models stayed below; damaged weights gave
+# 0.48 or more (docs, benchmarks).
 TOLERANCES = {
     "float32": 1e-4,
     "float16": 1e-2,
@@ -32,15 +32,14 @@ TOLERANCES = {
     "weight_int8": 0.15,
     "weight_int4": 0.4,
 }
-# The same for a float32 copy of a model of reduced precision. Another model has an error of 0.5
-# or more.
+# The same for a float32 copy of a model of reduced precision. A different model gives 0.5 or more.
 COPY_TOLERANCE = 0.25
-# A float32 result with a larger error is wrong and not rounded.
+# A float32 result with a larger error is wrong, not rounded.
 ROUNDING = 1e-2
 # Two hypotheses whose scores differ by less may change places.
 TIE = 1e-4
-# A number larger than this, and than TIMES the small numbers of its output, counts as a constant
-# that hides something, such as -1e9. It is compared relative to its own size.
+# A number larger than this, and than TIMES the small numbers of its output, counts as a masking
+# constant, such as -1e9. It is compared relative to its own size.
 LARGE, TIMES = 1e3, 100
 
 
@@ -49,8 +48,8 @@ def compare_forward(
 ) -> float:
     """Raises `ExportError` unless every output agrees; returns the largest error.
 
-    Integers and booleans must be equal, whatever the tolerance. Under reduced precision an index of
-    a maximum may change, so there `tolerance` limits the share of integers that differ.
+    Integers and booleans of a float32 export must be equal. Reduced precision may change the index
+    of a maximum, so there `tolerance` limits the share that differs.
 
     Args:
         expected, found: dicts from output names to arrays, one for each case.
@@ -79,13 +78,13 @@ def compare_forward(
 
 
 def _check_equal(name: str, reference: Array, result: Array, allowed: float) -> float:
-    """The share of integers or booleans that differ; raises `ExportError` above `allowed`."""
+    """Returns the share of differing integers or booleans; raises `ExportError` above `allowed`."""
     differs = reference != result
     share = float(differs.mean()) if differs.size else 0.0
     if share > allowed:
         first = int(np.argmax(differs))
         raise ExportError(
-            f"Output {name!r} has other {reference.dtype.name} values than Keras in "
+            f"Output {name!r} differs from Keras' {reference.dtype.name} values in "
             f"{differs.sum()} of {differs.size} places: the first is {result[first]}, Keras gives "
             f"{reference[first]}. Pass samples=[...] if the model cannot read the made-up inputs, "
             "or if nearly equal floats decide; otherwise report it with the model's operators."
@@ -94,14 +93,14 @@ def _check_equal(name: str, reference: Array, result: Array, allowed: float) -> 
 
 
 def _error(reference: Array, result: Array, exact: bool) -> float:
-    """The error of finite numbers, see the table of this module."""
+    """Returns the error of finite numbers; see the table of this module."""
     gaps, sizes = np.abs(result - reference), np.abs(reference)
     small = np.quantile(np.unique(sizes[sizes > 0]), 0.1, method="lower") if sizes.any() else 0.0
     usual = sizes <= max(LARGE, TIMES * small)
     spread = reference[usual].std() if usual.any() else 0.0
     if exact:
         return float((gaps / np.maximum(np.maximum(1.0, spread), sizes)).max())
-    # The spread of equal numbers is rounding only.
+    # The spread of equal numbers is only rounding.
     spread = max(spread, 1e-3 * sizes[usual].max(initial=0.0)) or 1.0
     errors = [gaps[usual] / spread, gaps[~usual] / sizes[~usual]]
     return max(_root_mean_square(part) for part in errors if part.size)
@@ -243,19 +242,19 @@ def compare_texts(expected: Outputs, found: Outputs, tolerance: float) -> None:
 
 
 def _is_tied(scores: Array, beam: int) -> bool:
-    """Whether a hypothesis may have changed places with another one."""
+    """Returns whether a hypothesis may have changed places with another one."""
     gaps = np.abs(np.delete(scores, beam) - scores[beam])
     return len(gaps) > 0 and bool(np.nanmin(gaps) <= TIE * max(1.0, abs(scores[beam])))
 
 
 def check_copy(compare: Callable[[], float]) -> None:
-    """Raises `ExportError` if `compare`, of a float32 copy with the user's model, raises it."""
+    """Runs `compare` with the user's model; explains its `ExportError` by the float32 copy."""
     try:
         compare()
     except ExportError as error:
         raise ExportError(
             "The model has a reduced dtype policy, and the export is made from a copy in float32, "
-            f"rebuilt from its configuration. The copy is another model: {error} Put all state of "
-            "layers into weights or get_config, or build the model under the float32 policy, load "
-            "the weights, and export that."
+            f"rebuilt from its configuration. The copy gives other results: {error} Put all state "
+            "of layers into weights or get_config, or build the model under the float32 policy, "
+            "load the weights, and export that."
         ) from error

@@ -27,7 +27,7 @@ Call: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def run(job: dict[str, Any], report: dict[str, Any]) -> None:
-    """Does the job, and keeps `report` up to date."""
+    """Runs the cases of a job, and keeps `report` up to date."""
     calls = (open_saved_model if job["signatures"] else open_onnx)(job, report)
     for case, call in zip(job["cases"], calls, strict=True):
         with np.load(case["inputs"]) as file:
@@ -54,7 +54,7 @@ def open_onnx(job: dict[str, Any], report: dict[str, Any]) -> list[Call]:
     report["check"] = "session creation"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # problems are raised as exceptions
-    options.add_session_config_entry("session.x64quantprecision", "1")  # as the runtime has it
+    options.add_session_config_entry("session.x64quantprecision", "1")  # as in the runtime
     if job["extensions"]:
         import onnxruntime_extensions
 
@@ -103,7 +103,7 @@ def open_saved_model(job: dict[str, Any], report: dict[str, Any]) -> list[Call]:
 
 
 def _text(array: Any) -> Any:
-    """Strings as a unicode array, which `np.savez` can write without pickle."""
+    """Returns strings as a unicode array, which `np.savez` can write without pickle."""
     if array.dtype != object:
         return array
     flat = [item.decode() if isinstance(item, bytes) else item for item in array.flat]
@@ -111,7 +111,7 @@ def _text(array: Any) -> Any:
 
 
 def main() -> None:
-    """Does the job that the command line names, and prints the report.
+    """Runs the job that the command line names, and prints the report.
 
     Libraries may print before it. An error is part of the report; the exit status shows crashes.
     """

@@ -1,4 +1,4 @@
-"""Serves exported artefacts with ONNX Runtime, without TensorFlow and Keras.
+"""Serves exported artefacts with ONNX Runtime, without TensorFlow or Keras.
 
     Translator("out/onnx").translate(["A man rides a bicycle."])
     Generator("out/story").generate(["Once upon a time"], seed=7)
@@ -11,23 +11,25 @@
 Contents, from the bottom up:
 
 - `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
-- `lines`: which lines are refused, and how results are written;
-- `input_readers` and `text_readers`: readers, which turn arrays and texts into rows of the model;
+- `lines`: reads and checks lines, and writes results;
+- `input_readers` and `text_readers`: turn arrays and texts into rows of the model;
+- `options`: turns options of a call into inputs of the model;
 - `sound`, `voice_activity` and `features`: sound files as samples, their parts with speech, and
   log-mel features, with the extra `audio`;
 - `speech_options`, `speech_tokens`, `word_times` and `transcription`: sound files as segments of
   text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;
 - `streaming`: text that grows while a search runs;
+- `details` and `alternatives`: pieces and words of a hypothesis, and alternatives to a word;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
   `open_runner`, which finds the class by the task;
-- `installation`, `trials` and `check`: what is wrong with serving on this machine;
+- `installation`, `trials` and `check`: find out whether this machine can serve;
 - `console`, `sound_command` and `__main__`: the command line.
 
-Imports: NumPy, ONNX Runtime, SentencePiece, and of this package `export.artefact` and
-what that imports. A new task with a search is a class in `searches`; a new task without one is a
-head in `export.artefact.task_heads`.
+Imports: NumPy, ONNX Runtime, SentencePiece, `export.artefact`, and modules of this package without
+a framework. A new task with a search is a class in `searches`; a new task without one is a head in
+`export.artefact.task_heads`.
 """
 
 from keras_transformer.export.artefact.reader import ArtefactError

@@ -2,8 +2,7 @@
 
 With a Whisper model it transcribes a sound file instead: `... FOLDER a.wav --format srt`.
 
-It uses argparse, because a library for command lines would be one more package to install on
-servers.
+It uses argparse, so that servers need no further package.
 """
 
 import argparse
@@ -44,15 +43,15 @@ _OPTIONS = {
     "--repetition-penalty": (float, "above 1 makes repetition less likely"),
     "--no-repeat-ngram-size": (int, "length of sequences that may not repeat, at most as exported"),
     "--biased-prefix": (str, "first words that become more likely"),
-    "--prefix-bias": (float, "how much, from 0 to 1"),
+    "--prefix-bias": (float, "strength of this bias, from 0 to 1"),
 }
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _DESCRIPTION = (
-    "Answers standard input, line by line, on standard output, as the artefact's "
-    "task says. Text to translate or a prompt gives a text; text to classify a label, TAB, its "
-    "probability; words their tags, as word/tag; question TAB passage an answer; other models "
-    "JSON. Two texts have a TAB between them. Models that read arrays read JSON: an array, or an "
-    "object of texts and arrays by input name. Whisper models transcribe a sound file."
+    "Reads standard input line by line, and writes results to standard output. Translators and "
+    "language models write a text; classifiers a label, TAB, its probability; taggers word/tag; "
+    "question answering, from question TAB passage, an answer; other models JSON. Two texts have "
+    "a TAB between them. Models that read arrays read JSON: an array, or an object of texts and "
+    "arrays by input name. Whisper models transcribe a sound file."
 )
 _EPILOG = (
     "A line that cannot be answered gives an empty line (none with --n-best), and "
@@ -70,13 +69,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    add("folder", nargs="?", help="what export_onnx wrote; --check can do without it")
+    add("folder", nargs="?", help="folder that export_onnx wrote; optional with --check")
     add("sound", nargs="?", help="a sound file, for Whisper models; instead of standard input")
     add(
         "--check",
         action="store_true",
-        help="answer nothing, but say what is wrong with serving the artefact on this machine: "
-        "its files, onnxruntime, CUDA's libraries, the driver, and what each provider runs",
+        help="only check whether this machine can serve the artefact: its files, onnxruntime, "
+        "CUDA's libraries, the driver, and the nodes that each provider runs",
     )
     add(
         "--n-best",
@@ -88,10 +87,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--json",
         action="store_true",
-        help="write one line of JSON for each line, with all that the result has in Python; with "
-        "--check one line with all that was found",
+        help="write one line of JSON for each line, with all fields of the result; with --check "
+        "one line with all findings",
     )
-    add("--seed", type=int, metavar="N", help="of sampling: the same texts at each run")
+    add("--seed", type=int, metavar="N", help="seed of sampling, for the same texts at each run")
     add(
         "--alignments",
         action="store_true",
@@ -183,13 +182,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _given(options: argparse.Namespace) -> list[str]:
-    """The options of `_TASKS` that were passed. 0 is a seed."""
+    """Returns the options of `_TASKS` that were passed. 0 is a seed."""
     values = {name: getattr(options, name[2:].replace("-", "_")) for name in _TASKS}
     return [name for name, value in values.items() if value is not None and value is not False]
 
 
 def _search_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of the search that were passed. `_serve_lines` reads the glossary."""
+    """Returns the options of the search that were passed. `_serve_lines` reads the glossary."""
     names = [
         flag[2:].replace("-", "_")
         for flag in (*_OPTIONS, "--forbidden-words", "--terms", "--glossary")
@@ -198,7 +197,7 @@ def _search_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Runs the command line, and returns the exit status."""
     options = _parse(arguments)
     from_files = options.check or options.sound is not None
     streams = {"output": sys.stdout} if from_files else {"input": sys.stdin, "output": sys.stdout}

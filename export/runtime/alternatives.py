@@ -1,4 +1,4 @@
-"""Alternatives at a position of a translation: the next words, and how the text goes on after each.
+"""Finds alternative next words of a translation, and the most likely text after each.
 
 Shapes: N prefixes, W beam width, T generated length.
 """
@@ -22,18 +22,18 @@ Search: TypeAlias = Callable[..., tuple[Ids, Array]]
 def find_alternatives(
     search: Search, tokenizer: Tokenizer, prefix: str, count: int
 ) -> list[Alternative]:
-    """The most likely next words after a prefix.
+    """Returns the most likely next words after a prefix.
 
     A search that adds one token to the prefix gives the most likely next tokens. In some
-    vocabularies a word may begin with a token for the space alone, which is then followed by its
-    own most likely next tokens. Another search completes each of them. Of several with the same
-    word the most likely one is kept.
+    vocabularies a word may begin with a token for the space alone. The search is then repeated
+    after this token. Another search completes each text. Of several texts with the same next word,
+    the most likely one is kept.
 
     Args:
         search: see `Search`.
         tokenizer: `Tokenizer` of the target.
         prefix: str, the beginning of a translation.
-        count: int, the greatest number of alternatives.
+        count: int, the maximum number of alternatives.
 
     Raises:
         ValueError: the search allows no text with this prefix.
@@ -64,7 +64,7 @@ def find_alternatives(
 
 
 def _next_tokens(search: Search, ids: list[int]) -> list[tuple[float, int]]:
-    """Log-probability and id of the most likely next tokens, as many as the beam is wide."""
+    """Returns log-probabilities and ids of the most likely next tokens, up to the beam width."""
     # The shorter search gives the score of the prefix alone.
     lengths = np.array([len(ids) + 1, len(ids)][: 1 + bool(ids)], np.int32)
     plain = {"length_penalty": np.array(0, np.float32), "max_length": lengths}
@@ -76,7 +76,7 @@ def _next_tokens(search: Search, ids: list[int]) -> list[tuple[float, int]]:
 
 
 def _word_at(tokenizer: Tokenizer, words: PieceWords, ids: Sequence[Any] | Ids, place: int) -> str:
-    """The word that the token at a place belongs to; empty for the end token."""
+    """Returns the word of the token at a place; empty for the end token."""
     if ids[place] == END_ID:
         return ""
     numbers = words.numbers(ids[ids != END_ID])

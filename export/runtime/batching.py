@@ -1,4 +1,4 @@
-"""Batches of rows of similar length. Several batches can run at a time, and faults stay apart.
+"""Runs rows in batches of similar length, several at a time, and isolates faulty rows.
 
 Shapes: `B` rows of a batch.
 """
@@ -17,7 +17,7 @@ FEWEST_PROBES, PROBES = 3, 5
 
 
 class MachineError(RuntimeError):
-    """The model fails alike for different inputs: the machine is at fault, not the inputs."""
+    """The model fails in the same way for different inputs: the machine is at fault."""
 
 
 def in_batches(
@@ -75,14 +75,14 @@ def run_rows(
 ) -> list[Any]:
     """Returns the model's outputs for each row. A row that fails does not affect other rows.
 
-    All rows run in one call. If it fails, because of one row or because of the size, the halves of
-    the rows run, and so on. If the machine fails, such as a GPU that was removed, all calls fail.
-    `run_rows` then runs a few different rows alone and raises an error if they fail alike.
+    All rows run in one call. If it fails, because of a row or the batch size, each half of the rows
+    runs in a separate call, and so on. If the machine fails, such as a removed GPU, all calls fail.
+    So `run_rows` first runs a few different rows alone, and raises an error if they fail alike.
 
     Args:
         run: function of a list of rows; returns arrays whose first axis is B.
         rows: list of rows.
-        probed: bool, whether the few different rows ran alone before.
+        probed: bool, whether the few different rows have already run alone.
 
     Returns:
         List with one item for each row: a tuple of its part of the arrays, or the exception that
@@ -104,12 +104,12 @@ def run_rows(
 
 
 def _is_of_input(error: Exception) -> bool:
-    """Whether ONNX Runtime blames the input, such as an id outside of a table."""
+    """Returns whether ONNX Runtime blames the input, such as an id outside of a table."""
     return type(error).__name__ == "InvalidArgument"
 
 
 def _check_machine(run: Callable[[list[Row]], Sequence[Any]], rows: list[Row]) -> None:
-    """Raises `MachineError` if different rows, far from each other, fail alone and alike."""
+    """Raises `MachineError` if different rows fail alone with the same error."""
     different = list({pickle.dumps(row): row for row in rows}.values())
     count = min(PROBES, len(different))
     if count < FEWEST_PROBES:

@@ -1,8 +1,7 @@
-"""`--check`: what is wrong with serving an artefact on this machine.
+"""`--check`: checks whether this machine can serve an artefact.
 
-It shows the installation and its faults, then the artefact, then the trial of every provider until
-one serves. Each part is printed before the next begins, because a broken library can end the
-process.
+It prints the installation and its faults, the artefact, and the trials of providers until one
+serves. Each part is printed before the next begins, because a broken library can end the process.
 """
 
 import json
@@ -32,17 +31,17 @@ def check(
     threads: int | None = None,
     as_json: bool = False,
 ) -> int:
-    """Prints what was found, lines for people or one of JSON; returns the exit status.
+    """Prints the findings, as a table or one line of JSON, and returns the exit status.
 
     Args:
-        folder: str or path, what `export_onnx` wrote; None for the installation alone.
-        providers: list of str, to serve on; None for the runtime's default.
-        threads: int, of a batch.
+        folder: str or path, the folder that `export_onnx` wrote; None for the installation alone.
+        providers: list of str, providers to serve on; None for the runtime's default.
+        threads: int, threads of a batch.
         as_json: bool.
 
     Returns:
-        0 if the artefact serves as asked, 1 if on another provider than the best, 2 if it cannot
-        be served. Without `folder` the same for a model that onnxruntime brings.
+        0 if the artefact serves as requested, 1 if only on another provider than the best, 2 if it
+        cannot be served. Without `folder`, the same for an example model of onnxruntime.
     """
 
     def show(rows: Iterable[tuple[str, str]]) -> None:
@@ -85,7 +84,7 @@ def check(
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Pairs of heading and text as lines, wrapped to the terminal."""
+    """Returns pairs of heading and text as lines, wrapped to the terminal."""
     width = max(60, shutil.get_terminal_size((120, 24)).columns)
     lines = []
     for heading, text in rows:
@@ -98,7 +97,7 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def installation_rows(found: Installation) -> Iterator[tuple[str, str]]:
-    """The rows of the table about an `Installation`."""
+    """Yields the rows of the table about an `Installation`."""
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     built = f"built for CUDA {found.cuda}" if found.cuda else "built without CUDA"
     what = f"{found.onnxruntime}, {built}" if found.onnxruntime else "broken"
@@ -114,7 +113,7 @@ def installation_rows(found: Installation) -> Iterator[tuple[str, str]]:
 
 
 def artefact_rows(artefact: Artefact, found: Installation) -> Iterator[tuple[str, str]]:
-    """The rows of the table about an `Artefact`."""
+    """Yields the rows of the table about an `Artefact`."""
     manifest = artefact.manifest
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     count = len(manifest["files"])
@@ -131,7 +130,7 @@ def artefact_rows(artefact: Artefact, found: Installation) -> Iterator[tuple[str
 
 
 def trial_rows(trial: Trial) -> Iterator[tuple[str, str]]:
-    """The rows of the table about a `Trial`."""
+    """Yields the rows of the table about a `Trial`."""
     if trial.nodes:
         total = sum(trial.nodes.values())
         runs = [f"{count} of {total} nodes on {name}" for name, count in trial.nodes.items()]

@@ -1,4 +1,4 @@
-"""Standard error of the command lines: messages, and a progress bar over lines."""
+"""Messages and a progress bar on standard error, for the command lines."""
 
 import collections
 import os
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class LineProgress:
-    """A bar on stderr with lines done, their rate and, for a file, the share and the time left.
+    """A bar on stderr: lines done, their rate and, for a file, the share and the time left.
 
     Args:
         total_bytes: int, size of the input; 0 if it is unknown.
@@ -18,7 +18,7 @@ class LineProgress:
 
     def __init__(self, total_bytes: int, shown: bool):
         self._total, self._shown = total_bytes, shown
-        self._waiting = collections.deque()  # bytes of each line that was read and not yet written
+        self._waiting = collections.deque()  # bytes of each line that was read but not yet written
         self._bytes = self._lines = 0
         self._start = self._last = time.monotonic()
 
@@ -68,5 +68,5 @@ def tell(text: str) -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Points a stream that failed to the null device: Python flushes it at exit, and would fail."""
+    """Redirects a failed stream to the null device, so that Python can flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

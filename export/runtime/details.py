@@ -27,7 +27,7 @@ class DetailsMaker:
         self._decode = target.decode
 
     def details(self, source_ids: Any, ids: Ids, outputs: dict[str, Array]) -> Details:
-        """The details of one hypothesis.
+        """Returns the details of one hypothesis.
 
         Args:
             source_ids: integers (S,), the ids of a source text; empty for other sources.
@@ -63,5 +63,5 @@ class DetailsMaker:
 
 
 def _is_text(ids: Ids) -> Array:
-    """Whether each token is a part of the text, and no begin or end token."""
+    """Returns whether each token is part of the text, not a begin or end token."""
     return (ids >= NUM_SPECIAL) | (ids == SPECIAL_IDS["unknown"])

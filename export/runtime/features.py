@@ -1,4 +1,4 @@
-"""Log-mel features of sound files, as Whisper reads them, in constant memory.
+"""Computes Whisper's log-mel features of sound files, in constant memory.
 
 Shapes: N samples, S frames, M mel bands.
 """
@@ -23,11 +23,11 @@ RANGE = 8.0  # features are clamped at this distance below the loudest one, in p
 
 
 class FeatureReader:
-    """Windows of the features of a file.
+    """Reads windows of a file's features.
 
     The file is read twice. The first pass, in the constructor, finds the length and the loudest
     feature, because OpenAI's Whisper clamps all windows at 8 below the loudest feature of the file.
-    The second pass follows `window`.
+    The second pass serves `window`.
 
     Args:
         sound: as in `sound.read_blocks`, or a `VoicedSound`.
@@ -61,10 +61,10 @@ class FeatureReader:
         self._first, self._kept = 0, np.zeros((0, mels), np.float32)
 
     def window(self, start: int, length: int) -> Array:
-        """The features of some frames, float32 (length, M), with zeros after the end of the file.
+        """Returns features of frames, float32 (length, M), with zeros after the end of the file.
 
         Args:
-            start: int, the first frame. No call may ask for earlier frames than the last one.
+            start: int, the first frame, not before the previous call's first frame.
             length: int, number of frames.
         """
         while self._first + len(self._kept) < min(start + length, self.frames):
@@ -77,13 +77,13 @@ class FeatureReader:
         return features
 
     def _drop(self, start: int) -> None:
-        """Forgets the frames before `start`."""
+        """Drops the frames before `start`."""
         count = min(start - self._first, len(self._kept))
         self._first, self._kept = self._first + count, self._kept[count:]
 
 
 def log_mel_blocks(sound: Sound | VoicedSound, filters: Array) -> Iterator[Array]:
-    """Blocks (S, M) of the logarithms to base 10 of the mel bands, float32, before clamping.
+    """Yields blocks (S, M) of the base-10 logarithms of mel bands, float32, before clamping.
 
     Frame i is centred at sample 160 i. The file is reflected at its start and has zeros after its
     end.
@@ -109,7 +109,7 @@ def log_mel_blocks(sound: Sound | VoicedSound, filters: Array) -> Iterator[Array
 
 
 def _log_mel(samples: Array, count: int, window: Array, filters: Array) -> Array:
-    """Logarithms of the mel bands (count, M) of the first frames of samples (N,)."""
+    """Computes log-mel bands (count, M) of the first frames of samples (N,)."""
     if count == 0:
         return np.zeros((0, filters.shape[1]), np.float32)
     frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]

@@ -1,6 +1,6 @@
-"""Inputs as rows of a model: arrays, and rows as a batch. `text_readers` has the readers of text.
+"""Turns arrays into rows of a model, and rows into batches. `text_readers` reads text.
 
-A reader turns a list of items into `Row`s, and says why an item is refused.
+A reader turns a list of items into `Row`s, and returns a reason for each refused item.
 
 Shapes: `B` rows of a batch.
 """
@@ -28,7 +28,7 @@ class InputReader(Protocol):
     alone: tuple[type, ...]
 
     def read(self, items: list[Any]) -> tuple[dict[int, Row], dict[int, str]]:
-        """Two dicts from places in `items`: to rows, and to reasons why an item is refused.
+        """Returns two dicts from places in `items`: to rows, and to reasons for a refusal.
 
         An item without text is in neither.
 
@@ -60,7 +60,7 @@ class ItemReader:
                 row = self.read_item(item)
             except (TypeError, ValueError) as error:
                 if isinstance(error, TypeError) and not isinstance(item, (str, bytes)):
-                    raise  # a mistake of the caller; a line only holds the wrong JSON
+                    raise  # the caller's mistake; a line only has the wrong JSON
                 refused[index] = str(error)
             else:
                 if row is not None:
@@ -71,7 +71,7 @@ class ItemReader:
         raise NotImplementedError
 
     def _row(self, inputs: dict[str, Any], length: int | None = None, **fields: Any) -> Row:
-        """The `Row` of inputs by name; `fields` are further ones of it."""
+        """Returns the `Row` of inputs by name; `fields` are its other attributes."""
         shapes = {name: _shape(part) for name, part in inputs.items()}
         size = max(shape[0] for shape in shapes.values())
         group = tuple(
@@ -83,12 +83,12 @@ class ItemReader:
 
 
 def _shape(part: list[int] | Array) -> tuple[int, ...]:
-    """The shape of an input of a row; (1,) for a number."""
+    """Returns the shape of a row's input; (1,) for a number."""
     return (len(part),) if isinstance(part, list) else part.shape or (1,)
 
 
 class ArrayReader(ItemReader):
-    """Reads arrays: one, or a dict of arrays by input name. A string is JSON.
+    """Reads an array, or a dict of arrays by input name. A string is JSON.
 
     Args:
         inputs: list of entries, from `inputs` of a manifest.
@@ -111,7 +111,7 @@ class ArrayReader(ItemReader):
 
 
 def parse_json(text: str) -> Any:
-    """The value of a line of JSON; raises `ValueError`, also for an infinite number."""
+    """Parses a line of JSON; raises `ValueError` for errors and infinite numbers."""
     text = text.removeprefix("\ufeff")  # a file may start with it
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
@@ -127,7 +127,7 @@ def _finite(text: str) -> float:
 
 
 def arrays(item: dict[str, Any], inputs: dict[str, dict[str, Any]], most: int) -> dict[str, Array]:
-    """The arrays of an item as the model takes them.
+    """Converts an item to the arrays that the model takes.
 
     Args:
         item: dict from input names to arrays, or to nested lists.
@@ -135,7 +135,7 @@ def arrays(item: dict[str, Any], inputs: dict[str, dict[str, Any]], most: int) -
         most: int, longest axis of free size.
 
     Raises:
-        ValueError: other names, shapes, dtypes or lengths, or numbers that the dtype cannot hold.
+        ValueError: wrong names, shapes, dtypes or lengths, or numbers that the dtype cannot hold.
     """
     check_names(item, list(inputs))
     return {name: _as_array(item[name], value, most) for name, value in inputs.items()}
@@ -150,7 +150,7 @@ def check_names(item: dict[str, Any], names: list[str]) -> None:
 
 
 def _as_array(item: Any, value: dict[str, Any], most: int) -> Array:
-    """An array without batch axis, of the dtype and the sizes in a manifest's entry."""
+    """Returns an array without batch axis, with the dtype and sizes of a manifest's entry."""
     array, (_, *axes), dtype = np.asarray(item), value["axes"], value["dtype"]
     if array.dtype == object and array.size and all(type(number) is int for number in array.flat):
         array = _large_integers(array, value)
@@ -178,7 +178,7 @@ def _as_array(item: Any, value: dict[str, Any], most: int) -> Array:
 
 
 def _large_integers(array: Array, value: dict[str, Any]) -> Array:
-    """Integers of more than 64 bits, which NumPy leaves as objects, as float64."""
+    """Converts integers of more than 64 bits, which NumPy keeps as objects, to float64."""
     largest = max(array.flat, key=abs)
     if np.dtype(value["dtype"]).kind != "f":
         raise _not_held(largest, value)
@@ -195,7 +195,7 @@ def _not_held(number: Any, value: dict[str, Any]) -> ValueError:
 
 
 def stack_rows(rows: list[Row], inputs: list[dict[str, Any]]) -> dict[str, Array]:
-    """A batch: dict from input names to arrays (B, ...).
+    """Returns a batch, a dict from input names to arrays (B, ...).
 
     Args:
         rows: list of rows.

@@ -1,7 +1,6 @@
 """Finds the packages and the driver that this machine serves with, and their faults.
 
-`look` asks onnxruntime and NVIDIA's driver. `faults` says what is wrong, in sentences that say how
-to repair it.
+`look` queries onnxruntime and NVIDIA's driver. `faults` lists the problems and how to repair them.
 """
 
 import contextlib
@@ -18,8 +17,8 @@ from typing import Any
 import onnxruntime
 
 _DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-# By major version of CUDA, on Linux: docs.nvidia.com/deploy/cuda-compatibility, "Minor version
-# compatibility". Newer drivers also run programs of older versions.
+# Major versions of CUDA to Linux drivers: docs.nvidia.com/deploy/cuda-compatibility, "Minor version
+# compatibility". Newer drivers also run programs for older versions.
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 
 
@@ -31,8 +30,8 @@ class Driver:
         library: bool, whether its library was found.
         error: str, why no GPU can be used, or None.
         cuda: str, the newest CUDA version that it supports, such as "13.0", or None.
-        gpus: tuple of str, the lines of `nvidia-smi`: name, driver version, memory. None if there
-            is no `nvidia-smi`.
+        gpus: tuple of str, the lines of `nvidia-smi`: name, driver version, memory. None without
+            `nvidia-smi`.
     """
 
     library: bool
@@ -42,7 +41,7 @@ class Driver:
 
     @property
     def version(self) -> str | None:
-        """The version, such as "580.65.06", as `nvidia-smi` says it; or None."""
+        """The version that `nvidia-smi` reports, such as "580.65.06", or None."""
         return self.gpus[0].split(", ")[1] if self.gpus else None
 
 
@@ -51,13 +50,13 @@ class Installation:
     """The packages and the driver that `look` has found.
 
     Attributes:
-        packages: dict from the packages that bring the module onnxruntime to their versions.
+        packages: dict from the packages that provide the module onnxruntime to their versions.
         onnxruntime: str, version of the module; None if the module is empty.
         driver: `Driver`.
-        cuda: str, CUDA version that it is built for; None for a build without CUDA.
-        providers: tuple of str, execution providers of this build, the best first.
+        cuda: str, CUDA version of the build; None for a build without CUDA.
+        providers: tuple of str, execution providers of this build, best first.
         cudnn: dict from the installed wheels of cuDNN to their versions.
-        not_loaded: tuple of str, what onnxruntime says of CUDA's libraries that it cannot load.
+        not_loaded: tuple of str, onnxruntime's messages about CUDA libraries that it cannot load.
         debug_info: tuple of str, lines of `onnxruntime.print_debug_info`: packages and paths.
         extensions: str, version of onnxruntime-extensions, or None.
     """
@@ -74,7 +73,7 @@ class Installation:
 
 
 def look() -> Installation:
-    """The `Installation` of this process."""
+    """Returns the `Installation` of this process."""
     names = sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
     packages = {name: importlib.metadata.version(name) for name in names}
     if not hasattr(onnxruntime, "InferenceSession"):
@@ -99,7 +98,7 @@ def look() -> Installation:
 
 
 def _capture_output(function: Callable[[], None]) -> tuple[str, ...]:
-    """The lines that a function prints, without blank ones, warnings and advice."""
+    """Returns the lines that a function prints, without blank lines, warnings and advice."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         function()
     lines = text.getvalue().splitlines()
@@ -107,7 +106,7 @@ def _capture_output(function: Callable[[], None]) -> tuple[str, ...]:
 
 
 def find_driver(load: Callable[[str], Any] = ctypes.CDLL, smi: str = "nvidia-smi") -> Driver:
-    """The `Driver`, asked for its version and for a GPU."""
+    """Returns the `Driver`, after a query of its version and GPUs."""
     gpus = _list_gpus(smi)
     try:
         library = load(_DRIVER_LIBRARY)
@@ -124,7 +123,7 @@ def find_driver(load: Callable[[str], Any] = ctypes.CDLL, smi: str = "nvidia-smi
 
 
 def _list_gpus(smi: str) -> tuple[str, ...] | None:
-    """The lines of `nvidia-smi`, one for each GPU; empty if it fails, None if it is missing."""
+    """Returns the lines of `nvidia-smi`, one per GPU; empty if it fails, None if it is missing."""
     path = shutil.which(smi)
     if path is None:
         return None
@@ -137,19 +136,19 @@ def _list_gpus(smi: str) -> tuple[str, ...] | None:
 
 
 def faults(found: Installation) -> list[str]:
-    """The reasons why an `Installation` does not serve on the best provider of the machine."""
+    """Returns the reasons why an `Installation` cannot serve on the machine's best provider."""
     if found.onnxruntime is None:
         return [
-            "the module onnxruntime is empty, as after one of two packages that bring it was "
+            "the module onnxruntime is empty. One of two packages that provide it was probably "
             f"removed. Remove {_list_packages(found.packages) or 'its folder'} and install one "
             "again"
         ]
     told = []
     if len(found.packages) > 1:
         told.append(
-            f"{_list_packages(found.packages)} are installed side by side. They are one module, of "
-            f"which the files of {'a build with' if found.cuda else 'one without'} CUDA are in "
-            "use: remove both, then install one"
+            f"{_list_packages(found.packages)} are installed side by side. They provide one "
+            f"module, and the files of {'a build with' if found.cuda else 'one without'} CUDA are "
+            "in use: remove both, then install one"
         )
     if found.cuda:
         return [*told, *_driver_faults(found), *_library_faults(found)]
@@ -175,9 +174,9 @@ def _driver_faults(found: Installation) -> Iterator[str]:
             f"{found.cuda}, which needs {least}"
         )
     elif driver.error:
-        yield f"NVIDIA's driver is installed and starts no GPU: {driver.error}"
+        yield f"NVIDIA's driver is installed but cannot start a GPU: {driver.error}"
     if driver.gpus is None:
-        yield "nvidia-smi is missing: the driver is installed in part, or a container lacks it"
+        yield "nvidia-smi is missing: the driver is incomplete, or a container lacks it"
     elif not driver.gpus:
         yield "nvidia-smi lists no GPU"
 

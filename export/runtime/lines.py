@@ -1,4 +1,4 @@
-"""Lines of text: which ones are refused, how files are read, and how results are written.
+"""Reads and checks lines of text, and writes results.
 
 All commands and services use these functions, so they treat unusual lines alike.
 """
@@ -50,7 +50,7 @@ def check_length(line: str | bytes) -> None:
 
 
 def text_of(line: str | bytes) -> str:
-    """The text of a line, without its line end. The text ends at a NUL character.
+    """Returns the text of a line, without its line end. The text ends at a NUL character.
 
     Raises:
         TypeError: the line is neither str nor bytes.
@@ -72,7 +72,7 @@ def text_of(line: str | bytes) -> str:
 
 
 class Format(NamedTuple):
-    """How a result is written: the options of the command line."""
+    """The options of the command line for writing results."""
 
     json: bool = False
     n_best: int | None = None
@@ -81,10 +81,10 @@ class Format(NamedTuple):
 
 
 def format_result(number: int, result: Any, options: Format) -> bytes:
-    """The output for one line of input: one line, or one for each hypothesis.
+    """Returns the output for one line of input: one line, or one per hypothesis.
 
     Args:
-        number: int, of the line, from 1.
+        number: int, number of the line, from 1.
         result: of any class in `export.artefact.results`.
         options: a `Format`.
     """
@@ -92,7 +92,7 @@ def format_result(number: int, result: Any, options: Format) -> bytes:
         result = result.with_prompt()
     if options.json:
         found = fields(result)
-        if not found.get("details", True):  # only the searches that have them write them
+        if not found.get("details", True):  # written only if the search has them
             del found["details"]
         rows = [as_json(found)]
     elif options.n_best is None:
@@ -116,10 +116,10 @@ def stream_line(
         runner: `Translator` or `Generator`.
         line: the input.
         target: binary file.
-        options: of `runner.stream`.
+        options: dict, options of `runner.stream`.
 
     Returns:
-        The text, or why there is none.
+        A `Translation` with the text or the error.
     """
     text = ""
     try:
@@ -141,5 +141,5 @@ def stream_line(
 
 
 def in_one_line(text: str) -> str:
-    """The text without newlines, which a byte-level model can write: they would shift all lines."""
+    """Replaces newlines, which a byte-level model can write, because they would shift lines."""
     return re.sub(r"[\r\n]+", " ", text)

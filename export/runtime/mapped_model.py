@@ -1,24 +1,24 @@
 """Leaves the weights of an ONNX file in that file, where ONNX Runtime maps them into memory.
 
 ONNX Runtime parses a model into memory with all its weights. It also keeps a copy of a loop's body,
-weights included, for each graph around it. So the runtime gets the graph alone: each large tensor
-becomes external data whose place is the model's file. A weight that is read only once, to be packed
-for matrix products, is then never copied, and all processes that serve the file share its pages.
+weights included, for each graph around it. So ONNX Runtime gets the graph alone: each large tensor
+becomes external data in the model's file. A weight that is read only once, to be packed for matrix
+products, is then never copied. All processes that serve the file share its pages.
 
-ONNX Runtime 1.31 releases a mapped weight once it is packed, but not in a loop's body. It gets
-these weights as arrays of our mapping. `MappedModel.releasing` releases its pages while the session
-opens, which lowers the peak of the memory by about the size of these weights.
+ONNX Runtime 1.31 releases a mapped weight once it is packed, but not in a loop's body. Weights of a
+body are therefore passed as arrays of our mapping. `MappedModel.releasing` releases its pages while
+the session opens, which lowers peak memory by about the size of these weights.
 
 A weight that the outer graph and a step share is in the file once, and the step has a Reshape of it
-(`graph.loops.sink_weights`). ONNX Runtime would keep a copy of that. Here the weight becomes an
-array of the step, too, which ONNX Runtime packs. Where a step has one row, packing brings nothing:
-then all products with such a weight read it in the file.
+(`graph.loops.sink_weights`). ONNX Runtime would copy the result. Here the weight becomes an array
+of the step, too, which ONNX Runtime packs. Packing does not help a step of one row. All its
+products with such a weight then read the weight in the file.
 
-The protocol buffers are read by hand: a parser copies every weight and does not tell its place in
-the file, and package `onnx` would be one more to install on servers. ONNX's external data would do
-without this file, but makes two files of a model. A message of protocol buffers is a sequence of
-fields, each a number, a wire type and a value; a value of type 2 begins with its length and may be
-a message itself. The numbers below are those in `onnx.proto`.
+The protocol buffers are read by hand. A parser copies every weight and does not return its place in
+the file, and servers would need the package `onnx`. ONNX's external data would do without this
+module, but makes two files of a model. A message of protocol buffers is a sequence of fields, each
+a number, a wire type and a value. A value of type 2 begins with its length and may be a message
+itself. The numbers below are from `onnx.proto`.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ from keras_transformer.export.artefact.signature import STEP_COPY
 
 # Tensors of fewer bytes stay in the graph: biases, scales, shapes.
 SMALLEST = 1 << 14
-# {message: {number of a field: message in it}}, on the way from the model to its tensors.
+# {message: {number of a field: its message}}, on the path from the model to its tensors.
 _MESSAGES = {
     "model": {7: "graph"},
     "graph": {1: "node", 5: "tensor"},
     "node": {5: "attribute"},
     "attribute": {6: "graph"},
 }
-# Fields of a node: its inputs, outputs and type; and of a graph.
+# Fields of a node (inputs, outputs, type) and of a graph.
 _INPUT, _OUTPUT, _OP_TYPE, _INITIALIZER, _GRAPH_INPUT = 1, 2, 4, 5, 11
-# Fields of a tensor, and the location that says that its data are external.
+# Fields of a tensor, and the location of external data.
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 9, 13, 14
 _EXTERNAL = 1
 _TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 10: np.float16}
@@ -61,17 +61,16 @@ class MappedModel:
     """The model in the file at `path`, with its large tensors left in the file.
 
     Keep the file in the folder in which ONNX Runtime searches for external data. Do not change the
-    file while the model or the arrays are in use: reading the arrays of a file that was cut off
-    ends the process.
+    file while the model or the arrays are in use: reading arrays of a truncated file ends the
+    process.
 
     Args:
         path: path of the file.
         pack: bool, whether ONNX Runtime may pack weights that the outer graph and a step share.
-            Defaults to `True`. Without, they take less memory, and steps of several rows are
-            slower.
+            Defaults to `True`. `False` takes less memory, but steps of several rows are slower.
 
     Attributes:
-        graph: bytes, the model without them.
+        graph: bytes, the model without large tensors.
         body_weights: dict from names to arrays, the large weights in the bodies of loops.
         opened: `os.stat_result` of the file that was read.
 
@@ -106,7 +105,7 @@ class MappedModel:
 
     @contextlib.contextmanager
     def releasing(self) -> Iterator[None]:
-        """Releases the pages of the mapping again and again, until the `with` block ends.
+        """Releases the pages of the mapping repeatedly, until the `with` block ends.
 
         A page that is read again comes from the file.
         """
@@ -128,7 +127,7 @@ class MappedModel:
         self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def _read(self, start: int, end: int) -> bytes:
-        """Bytes of the file, by a read: a mapping of a file that was cut off ends the process."""
+        """Reads bytes of the file. A mapping of a truncated file would end the process."""
         self._file.seek(start)
         data = self._file.read(end - start)
         if len(data) < end - start:
@@ -136,12 +135,12 @@ class MappedModel:
         return data
 
     def _read_varint(self, start: int, end: int) -> tuple[int, int]:
-        """The number that starts at a byte, and the byte after it."""
+        """Returns the number that starts at a byte, and the byte after it."""
         number, size = _number(self._read(start, min(end, start + _LONGEST_VARINT)), start)
         return number, start + size
 
     def _rewrite(self, message: str, start: int, end: int, in_body: bool = False) -> bytes:
-        """A message of `_MESSAGES`, with its large tensors as external data."""
+        """Returns a message of `_MESSAGES` with its large tensors as external data."""
         parts, copied = [], start
         fields = list(self._fields(start, end))
         if message == "graph" and not in_body:  # its nodes, with the loops, come before its tensors
@@ -175,7 +174,7 @@ class MappedModel:
         return b"".join(parts)
 
     def _as_input(self, name: str) -> bytes:
-        """A tensor of the outer graph as an input whose default it is: no constant to be packed."""
+        """Returns a graph input with an outer tensor as its default, which is never packed."""
         fields = list(self._fields(*self._outer_tensors[name]))
         sizes = [self._read_varint(*item[2:])[0] for item in fields if item[0] == _DIMS]
         (dtype,) = (self._read_varint(*item[2:])[0] for item in fields if item[0] == _DATA_TYPE)
@@ -184,18 +183,18 @@ class MappedModel:
         return _field(1, name.encode()) + _field(2, kind)
 
     def _text(self, field: int, start: int, end: int) -> str:
-        """The first text with a field's number in a message; "" if there is none."""
+        """Returns the first text with a field's number in a message; "" if there is none."""
         found = (item[2:] for item in self._fields(start, end) if item[0] == field)
         return self._read(*next(found, (start, start))).decode()
 
     def _is_step_copy(self, start: int, end: int) -> bool:
-        """Whether a node in a loop's body copies a tensor of the outer graph for its products."""
+        """Returns whether a node in a loop's body copies an outer tensor for its products."""
         source, output = self._text(_INPUT, start, end), self._text(_OUTPUT, start, end)
         same = output == f"{source}{STEP_COPY}" and source in self._outer_tensors
         return same and self._text(_OP_TYPE, start, end) == "Reshape"
 
     def _tensor(self, start: int, end: int, in_body: bool, new_name: str = "") -> bytes:
-        """A tensor; if it is large, with a place in the file instead of its data."""
+        """Returns a tensor; a large one has a place in the file instead of its data."""
         fields = list(self._fields(start, end))
         places = {number: (value, stop) for number, _, value, stop in fields}
         value, stop = places.get(_RAW_DATA, (0, 0))
@@ -219,7 +218,7 @@ class MappedModel:
         return b"".join(parts)
 
     def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yields the number of each field, where it begins, where its value begins and ends."""
+        """Yields each field's number, its start, and the start and end of its value."""
         while start < end:
             key, value = self._read_varint(start, end)
             kind, stop = key & 7, end + 1
@@ -241,7 +240,7 @@ class MappedModel:
 
 
 def return_freed_memory() -> None:
-    """Has the C library return freed memory to the system, where it is glibc.
+    """Returns freed memory to the system, if the C library is glibc.
 
     While a session opens, ONNX Runtime copies weights and packs the copies. Opening an int8 file of
     115 MB takes 395 MB, of which this returns 170.
@@ -255,7 +254,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _number(data: bytes, start: int) -> tuple[int, int]:
-    """The number at the beginning of `data`, in groups of 7 bits, lowest first; and its size."""
+    """Returns the first number in `data`, in groups of 7 bits, lowest first, and its size."""
     number = 0
     for place, byte in enumerate(data):
         number |= (byte & 0x7F) << 7 * place

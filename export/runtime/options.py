@@ -44,10 +44,10 @@ class OptionReader:
         self._folder, self._tokenizer = artefact.folder, artefact.target_tokenizer
 
     def read(self, options: Mapping[str, Any]) -> CallInputs:
-        """The inputs for options of a call. `None` counts as not passed.
+        """Returns the inputs for options of a call. `None` counts as not passed.
 
-        A number or a text holds for all lines. A list has one value for each line; so has a list of
-        lists where one value is a list of texts.
+        A number or a text applies to all lines. A list has one value for each line. If a value is a
+        list of texts, a list of lists has one value for each line.
 
         Raises:
             TypeError: a value is neither number nor text.
@@ -71,7 +71,7 @@ class OptionReader:
         return CallInputs(fixed, by_line)
 
     def value(self, name: str, value: Any) -> Any:
-        """The value of an option for one line: a number, or texts as tokens."""
+        """Returns the value of an option for one line: a number, or texts as tokens."""
         rank = len(self._entries[name]["axes"])
         if rank < 2:
             self._check_number(name, value)
@@ -79,10 +79,10 @@ class OptionReader:
         return self._ids(name, value) if rank == 2 else [self._ids(name, text) for text in value]
 
     def stack(self, name: str, values: Sequence[Any]) -> Array:
-        """The input for the values of a batch: (B,), (B, L) or (B, N, L); or a scalar.
+        """Returns the input for the values of a batch: (B,), (B, L) or (B, N, L); or a scalar.
 
         Args:
-            name: of the option.
+            name: name of the option.
             values: results of `value`, one for each line or one for all.
         """
         entry = self._entries[name]
@@ -96,7 +96,7 @@ class OptionReader:
         return flat.reshape(len(values), count, flat.shape[1]).astype(dtype)
 
     def _check_number(self, name: str, value: Any) -> None:
-        """Raises unless a number fits to the option."""
+        """Raises an error unless a number fits the option."""
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -111,7 +111,7 @@ class OptionReader:
             raise ValueError(f"`{name}` must be from {least} to {most}, as exported, got {value}.")
 
     def _ids(self, name: str, value: Any) -> list[int]:
-        """The tokens of a text."""
+        """Returns the tokens of a text."""
         if not isinstance(value, str):
             raise TypeError(f"`{name}` must be a text, got {shorten(value)}.")
         ids = self._tokenizer.encode(value)
@@ -125,7 +125,7 @@ def terms_of_lines(
     glossary: Glossary | Mapping[str, str] | StrPath,
     given: Iterable[Any] | None = None,
 ) -> Iterator[list[str]]:
-    """The terms of each line: first the given ones, then those of a glossary.
+    """Yields the terms of each line: first the given ones, then the glossary's.
 
     Args:
         lines: iterable of str, or of bytes in UTF-8.
@@ -143,7 +143,7 @@ def terms_of_lines(
 
 
 def _depth(value: Any) -> int:
-    """How deep lists are nested: 0 for a number or a text. An iterator is one value a line."""
+    """Returns the depth of nested lists: 0 for a number or text, the maximum for an iterator."""
     if isinstance(value, Iterator):
         return sys.maxsize
     depth = 0

@@ -1,4 +1,4 @@
-"""Serves models without a search: `Predictor`; and opens any artefact by its task."""
+"""`Predictor` serves models without a search; `open_runner` opens any artefact by its task."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -27,20 +27,20 @@ class Predictor(Runner):
     | `Heads` | words with a `TokenClassification`, else a text, or two | `Results`, by head |
     | none | a text, or two | `Outputs`: the model's outputs by name |
 
-    `Predictor` reads text if the model has an input of ids and the artefact a tokenizer. Two texts
-    are a pair, or one text with a TAB between them: for models with two inputs of ids, or with
-    `segment_ids`. If a model has other inputs too, an input is a dict by their names, with texts
-    for the ids and arrays for the others.
+    `Predictor` reads text if the model has an input of ids and the artefact a tokenizer. Two texts,
+    for models with two inputs of ids or with `segment_ids`, are a pair, or one string with a TAB
+    between them. If a model has other inputs too, an input is a dict by input name, with texts for
+    the ids and arrays for the others.
 
-    Models that read no text take arrays without batch axis, or dicts of arrays by input name. For
-    all models that read arrays a string is JSON. An axis of free size may be as long as the
+    Models that read no text take arrays without batch axis, or dicts of arrays by input name. All
+    models that read arrays take a string as JSON. An axis of free size may be as long as the
     artefact's `limits["source_length"]`, and a number must fit the input's dtype.
 
-    No result depends on the other inputs of a call. Rows of ids share a batch with padding only
-    if the export has checked that padding changes nothing; other rows and arrays share one if
-    their shapes are equal. Unusual lines, threads, providers and streams are as in `Translator`;
-    instead of an empty hypothesis an input without text has an empty result: no labels, tags,
-    vector or outputs. The same holds for two texts of which one is blank.
+    Results do not depend on the other inputs of a call. Rows of ids share a padded batch only if
+    the export has checked that padding changes nothing. Other rows and arrays share a batch if
+    their shapes are equal. Unusual lines, threads, providers and streams are as in `Translator`.
+    An input without text has an empty result: no labels, tags, vector or outputs. So has a pair of
+    texts if one is blank.
 
     Arguments are the same as in `Translator`.
 
@@ -61,7 +61,7 @@ class Predictor(Runner):
     """
 
     def predict(self, inputs: Iterable[Any], tokens_per_batch: int = 2048) -> list[Any]:
-        """The result of each input.
+        """Returns the result of each input.
 
         Args:
             inputs: iterable of inputs as in the table above, str or bytes in UTF-8 for text; for a
@@ -83,7 +83,7 @@ class Predictor(Runner):
     def predict_stream(
         self, inputs: Iterable[Any], tokens_per_batch: int = 2048, read_ahead: int = 1024
     ) -> Iterator[Any]:
-        """As `predict`, lazily: reads at most `read_ahead` inputs beyond the one that it yields.
+        """Predicts lazily: reads at most `read_ahead` inputs beyond the one that it yields.
 
         Returns:
             Iterator of results.

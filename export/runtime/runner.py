@@ -1,8 +1,8 @@
-"""The base of what serves an artefact: arguments, batches, seeds and streams.
+"""`Runner`, the base of the classes that serve an artefact.
 
 An `InputReader` turns items into rows, and a `ResultMaker` turns outputs into results.
-`Translator`, `Generator`, `Transcriber` and `Predictor` choose both; everything else is here, so
-that unusual inputs, faults, threads and streams behave alike in all of them.
+`Translator`, `Generator`, `Transcriber` and `Predictor` choose both. `Runner` does everything else,
+so that unusual inputs, faults, threads and streams behave alike in all of them.
 
 Shapes: `B` rows of a batch.
 """
@@ -29,7 +29,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
 
 logger: logging.Logger = logging.getLogger("keras_transformer.export")
-# As `read_ahead`: all items are sorted by length together.
+# A value of `read_ahead`: all items are sorted by length together.
 ALL = sys.maxsize
 
 
@@ -102,9 +102,9 @@ class Runner:
         return functools.partial(type(self), **self._arguments), ()
 
     def lengths(self, items: Iterable[Any]) -> list[int]:
-        """The length of each item as the model reads it, in tokens, or by its first axis.
+        """Returns the length of each item for the model, in tokens or by its first axis.
 
-        0 for an item that is refused, or that the model never sees because it is blank.
+        The length of a refused or blank item is 0.
         """
         items = list(items)
         rows, _ = self._reader.read(items)
@@ -118,11 +118,11 @@ class Runner:
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Any]:
-        """Iterator over the result of each item, for every task.
+        """Returns an iterator over the results of items, for every task.
 
         Args:
             items: iterable of inputs, as the runner's other methods take them.
-            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: drawn.
+            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: random.
             tokens_per_batch: int, maximum number of tokens of a batch, padding included.
             read_ahead: int, maximum number of items that are read beyond the last result. They are
                 sorted by length together.
@@ -171,7 +171,7 @@ class Runner:
     def _add_options(
         self, rows: dict[int, Row], by_line: dict[str, Iterator[Any]], count: int
     ) -> None:
-        """Adds the next values of the options that differ by line to the inputs of the rows."""
+        """Adds the next values of options that differ by line to the inputs of the rows."""
         for name, values in by_line.items():
             taken = list(itertools.islice(values, count))
             if len(taken) < count:
@@ -180,7 +180,7 @@ class Runner:
                 row.inputs[name] = self._options.value(name, taken[index])
 
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
-        """The results of the rows of a batch; `fixed` are inputs that are the same for all."""
+        """Returns the results of a batch of rows; `fixed` are inputs that all rows share."""
 
         def run(rows: list[Row]) -> list[Array]:
             return self.session.run(self._outputs, self._inputs_of(rows, fixed))
@@ -194,7 +194,7 @@ class Runner:
         return [self._result(row, outputs) for row, outputs in zip(rows, found, strict=True)]
 
     def _inputs_of(self, rows: list[Row], fixed: dict[str, Array]) -> dict[str, Array]:
-        """The inputs of the model for the rows of a batch."""
+        """Returns the model's inputs for a batch of rows."""
         inputs = {**stack_rows(rows, self._inputs), **fixed}
         for name in rows[0].inputs.keys() - inputs.keys():
             inputs[name] = self._options.stack(name, [row.inputs[name] for row in rows])
@@ -212,14 +212,14 @@ class Runner:
         return type(self._result_maker.empty)(error=str(reason))
 
     def _texts(self, results: Iterator[Any]) -> Iterator[str]:
-        """The best text of each result. Logs a warning with number and reason for each error."""
+        """Yields the best text of each result. Logs a warning for each error."""
         for number, result in enumerate(results, 1):
             if result.error is not None:
                 logger.warning("line %d is not %s: %s", number, self.done, result.error)
             yield result.text
 
     def _seed_input(self, seed: int | None) -> dict[str, Array]:
-        """The input `seed` of the model, if it has one, as a dict."""
+        """Returns a dict with the model's input `seed`, if it has one."""
         if not self.samples:
             if seed is not None:
                 raise ValueError(

@@ -63,7 +63,7 @@ class TranslationMaker:
     def _hypotheses(
         self, row: Row, outputs: dict[str, Array]
     ) -> tuple[Array, tuple[float, ...], tuple[Details, ...]]:
-        """Ids, scores and details of the hypotheses that the search has found."""
+        """Returns ids, scores and details of the hypotheses that the search has found."""
         scores = outputs[signature.SCORES]
         if np.isnan(scores).any() or scores[0] == -np.inf:
             hint = "" if np.isnan(scores).any() else self._hint
@@ -79,12 +79,12 @@ class TranslationMaker:
         return token_ids, tuple(scores[filled].tolist()), tuple(details)
 
     def texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
-        """The text of each row of ids."""
+        """Returns the text of each row of ids."""
         return tuple([self._decode(ids).replace("\0", signature.REPLACEMENT) for ids in rows])
 
 
 class GenerationMaker(TranslationMaker):
-    """Makes a `Generation`: the prompt's ids and the new ids are also decoded together."""
+    """Makes a `Generation`, for which it also decodes the prompt's ids and new ids together."""
 
     empty: ClassVar[Any] = Generation(("",), (0.0,), None, ("",))
 
@@ -100,8 +100,8 @@ class GenerationMaker(TranslationMaker):
 class SearchRunner(Runner):
     """The base of the classes below.
 
-    Each defines its `task`; `serves`, the same in words; and `takes`, the lists of input names that
-    it serves, or `None` for all.
+    A subclass defines its `task`; `serves`, the same in words; and `takes`, the lists of input
+    names that it serves, or `None` for all.
     """
 
     task: ClassVar[str]
@@ -176,29 +176,28 @@ class Translator(SearchRunner):
     | --- | --- |
     | empty, white space only (`str.isspace`), or without any known piece | one empty hypothesis, \
 score 0 |
-    | with a NUL character | ends there |
+    | with a NUL character | its text ends there |
     | more tokens than the artefact's `limits["source_length"]`, special ones included | `error` |
     | bytes that are not UTF-8, half a surrogate pair | `error` |
     | more than 16 MiB | `error` |
     | ONNX Runtime fails on it (out of memory), or its scores are not numbers | `error` |
 
-    `translate` and `translate_stream` give `""` for a line with an error and log a warning with its
-    number and the reason; `n_best` and `n_best_stream` return the reason.
+    `translate` and `translate_stream` return `""` for a line with an error and log a warning with
+    its number and the reason; `n_best` and `n_best_stream` return the reason.
 
     Args:
         folder: str or path, the folder that `keras_transformer.export.export_onnx` wrote. Weights
-            stay in its file: replace that file by another one, as an export does, but do not write
-            into it while it is served. A file that changes while it is opened is an error.
+            stay in the model's file. You may replace this file, as an export does, but do not
+            write into it while it is served. A file that changes while it is opened is an error.
         providers: list of ONNX Runtime's execution providers, best first, each a name or a pair of
             name and options; None (default) takes CUDA if this onnxruntime has it and the
-            precision suits it, else the CPU. The first one must come up and run operators of the
+            precision suits it, else the CPU. The first one must start and run operators of the
             model: there is no silent fallback.
         threads: int, threads that compute a batch; None (default) takes every core, or one if there
             are several workers.
-        workers: int, batches that are computed at the same time. Defaults to 1. On a CPU many
-            lines take less time with as many workers as cores than with as many threads, because
-            small operations gain little from a second thread; a single batch gains from threads
-            only.
+        workers: int, batches that are computed at the same time. Defaults to 1. For many lines on
+            a CPU, one worker per core is faster than one thread per core, because small operations
+            gain little from a second thread. A single batch gains from threads only.
         arena: bool, keep freed memory for the next call. Faster; memory stays at its peak.
         spinning: bool, let idle threads wait actively. Faster for one caller; False leaves the
             cores to other programs.
@@ -208,13 +207,13 @@ score 0 |
         manifest: dict, the content of `artefact.json`.
         tokenizer: Tokenizer.
         target_tokenizer: Tokenizer of the translations; the same, unless the artefact holds two.
-        session: onnxruntime.InferenceSession, for programs that bring their own ids.
+        session: onnxruntime.InferenceSession or `StepsSession`, for programs with their own ids.
 
     Raises:
         ArtefactError: the folder is missing, damaged, foreign, of a newer format, or holds no
             translation search with its tokenizer.
-        ProviderError: a provider is missing, did not come up, runs nothing of the model, or does
-            not suit the precision.
+        ProviderError: a provider is missing, did not start, runs nothing of the model, or does not
+            suit the precision.
         ValueError: `threads` or `workers` is less than 1, or more than 16 times the cores.
 
     Example:
@@ -237,20 +236,20 @@ score 0 |
     def translate(
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
     ) -> list[str]:
-        """Best translation of each line.
+        """Returns the best translation of each line.
 
         Args:
-            lines: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
+            lines: iterable of str, or of bytes in UTF-8. A newline at the end is removed.
             tokens_per_batch: int, maximum number of source tokens of a batch, padding included. A
                 longer line is a batch alone.
             **options: options of the search that the artefact takes, see `options` of its manifest.
                 `max_length` and `length_penalty` always work with a beam search. The others need
                 `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
-                constraints, such as `forbidden_words`, have their names. A number or a text holds
-                for all lines; a list has one for each line. Texts become tokens of the target. All
+                constraints, such as `forbidden_words`, keep their names. A number or a text applies
+                to all lines; a list has one for each line. Texts become tokens of the target. All
                 default to the values of the exported search. With the constraint `Terms`, `terms`
                 are phrases that must appear: a list for all lines, or one for each line. `glossary`
-                adds those whose source phrase is in the line: a `Glossary`, a mapping from source
+                adds terms whose source phrase is in the line: a `Glossary`, a mapping from source
                 to target phrases, or the path of a .tsv or .tbx file.
 
         Returns:
@@ -276,7 +275,7 @@ score 0 |
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[str]:
-        """As `translate`, lazily: reads at most `read_ahead` lines beyond the one that it yields.
+        """Translates lazily: reads at most `read_ahead` lines beyond the one that it yields.
 
         The lines read ahead are sorted by length. More lines make fuller batches. With 1, each
         line is translated before the next one is read.
@@ -289,7 +288,7 @@ score 0 |
     def n_best(
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
     ) -> list[Translation]:
-        """All hypotheses of each line, with scores: list of `Translation`. Else as `translate`.
+        """Returns all hypotheses of each line with scores. Otherwise as `translate`.
 
         If the artefact was exported with a search that has `token_scores` or `alignments`, a
         `Translation` has the `details` of each hypothesis: pieces, words, scores of both, and the
@@ -308,7 +307,7 @@ score 0 |
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Translation]:
-        """As `n_best`, lazily: iterator of `Translation`. Else as `translate_stream`."""
+        """Yields the results of `n_best` lazily. Otherwise as `translate_stream`."""
         return self.results(lines, None, tokens_per_batch, read_ahead, **options)
 
     def results(
@@ -319,7 +318,7 @@ score 0 |
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Translation]:
-        """As `n_best_stream`; the method of all runners."""
+        """Returns the iterator of `n_best_stream`; all runners have this method."""
         if options.get("glossary") is not None and not isinstance(items, self._reader.alone):
             items, lines = itertools.tee(items)
             options = self._with_terms(lines, **options)
@@ -328,15 +327,15 @@ score 0 |
     def _with_terms(
         self, lines: Iterable[str | bytes], glossary: Any = None, terms: Any = None, **options: Any
     ) -> dict[str, Any]:
-        """The options of a call, with the terms of a glossary in its place."""
+        """Returns the options of a call, with a glossary replaced by its terms."""
         if glossary is not None:
             terms = terms_of_lines(lines, glossary, terms)
         return {**options, "terms": terms}
 
     def stream(self, line: str | bytes, **options: Any) -> Iterator[str]:
-        """The best translation of a line, in parts, as the search finds them.
+        """Yields the best translation of a line, in parts, as the search finds them.
 
-        As `Generator.stream`. The parts of a beam search are what all of its hypotheses share.
+        See `Generator.stream`. The parts of a beam search are shared by all its hypotheses.
 
         >>> list(translator.stream("A man rides a bicycle."))  # doctest: +SKIP
         ['Ein', ' Mann', ' fährt', ' Fahrrad', '.']
@@ -347,15 +346,15 @@ score 0 |
     def alternatives(
         self, line: str | bytes, prefix: str = "", count: int | None = None
     ) -> list[Alternative]:
-        """The most likely next words after the beginning of a translation.
+        """Returns the most likely next words after the beginning of a translation.
 
         The artefact's search must be a beam search, exported with `options=("target_prefix",)`.
 
         Args:
             line: str, or bytes in UTF-8, the source.
             prefix: str, the beginning of the translation. If it ends with a space, its last word is
-                whole; otherwise the next token may continue that word. Defaults to "": none.
-            count: int, the greatest number of alternatives. Defaults to `None`: the beam width.
+                complete; otherwise the next token may continue it. Defaults to "": none.
+            count: int, the maximum number of alternatives. Defaults to `None`: the beam width.
 
         Returns:
             List of `Alternative`, the most likely next token first; empty for a line without text.
@@ -378,7 +377,7 @@ score 0 |
         count = width if count is None else count
         if not 1 <= count <= width:
             raise ValueError(f"`count` must be from 1 to {width}, the beam width, got {count}.")
-        self._options.read({"target_prefix": prefix})  # refuses what the artefact does not take
+        self._options.read({"target_prefix": prefix})  # raises if the artefact does not take it
         rows, refused = self._reader.read([line])
         if refused:
             raise ValueError(refused[0])
@@ -399,7 +398,7 @@ class Generator(SearchRunner):
 
     The model reads the begin token and the pieces of the prompt. Unusual lines, threads, providers
     and streams are as in `Translator`. So a prompt without text has one empty continuation of score
-    0; to generate from nothing, run `session` with the begin token alone, `[[2]]`.
+    0. To generate without a prompt, run `session` with the begin token alone, `[[2]]`.
 
     An artefact that samples takes a seed. The seed, the prompt's tokens and the number of the
     sample determine a text. Other prompts of a call, their order, batches, workers and threads have
@@ -438,11 +437,11 @@ class Generator(SearchRunner):
         tokens_per_batch: int = 2048,
         **options: Any,
     ) -> list[str]:
-        """Best continuation of each prompt; with sampling, the most likely of its samples.
+        """Returns the best continuation of each prompt; with sampling, its most likely sample.
 
         Args:
-            prompts: iterable of str, or of bytes in UTF-8. A newline at the end is left out.
-            seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: drawn.
+            prompts: iterable of str, or of bytes in UTF-8. A newline at the end is removed.
+            seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: random.
             tokens_per_batch: int, maximum number of prompt tokens of a batch, padding included. A
                 longer prompt is a batch alone.
             **options: as in `Translator.translate`. An artefact that samples always takes
@@ -468,7 +467,7 @@ class Generator(SearchRunner):
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[str]:
-        """As `generate`, lazily: reads at most `read_ahead` prompts beyond the one that it yields.
+        """Generates lazily: reads at most `read_ahead` prompts beyond the one that it yields.
 
         The prompts read ahead are sorted by length. All prompts share one seed.
 
@@ -484,7 +483,7 @@ class Generator(SearchRunner):
         tokens_per_batch: int = 2048,
         **options: Any,
     ) -> list[Generation]:
-        """All continuations of each prompt, with scores, a list of `Generation`; as `generate`."""
+        """Returns all continuations of each prompt with scores. Otherwise as `generate`."""
         return list(self.results(prompts, seed, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
@@ -495,7 +494,7 @@ class Generator(SearchRunner):
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Generation]:
-        """As `n_best`, lazily: iterator of `Generation`. Else as `generate_stream`."""
+        """Yields the results of `n_best` lazily. Otherwise as `generate_stream`."""
         return self.results(prompts, seed, tokens_per_batch, read_ahead, **options)
 
     def stream(
@@ -506,15 +505,15 @@ class Generator(SearchRunner):
         with_prompt: bool = False,
         **options: Any,
     ) -> Iterator[str]:
-        """The continuation of a prompt, in parts, as the search finds them.
+        """Yields the continuation of a prompt, in parts, as the search finds them.
 
         Together the parts are the text of `generate`, with the same tokens. The artefact needs the
         layout "steps". A prompt takes one step for each of its tokens; the first part comes with
-        the first token after it. A beam search, or several samples, yield what all hypotheses that
-        can still win share, and the rest at the end. A part waits until its last character is
-        complete.
+        the first token after it. A beam search, or several samples, yield the text shared by all
+        hypotheses that can still win, and the rest at the end. A part ends with a complete
+        character.
 
-        Close the iterator to end the work before the text does.
+        Close the iterator to stop before the text ends.
 
         Args:
             prompt: str, or bytes in UTF-8.
@@ -547,9 +546,9 @@ class Generator(SearchRunner):
         with_prompt: bool = False,
         **options: Any,
     ) -> Steps[str, None, Generation]:
-        """As `stream`, with one str for each step of the model, often an empty one.
+        """Yields one str for each step of the model, often an empty one. Otherwise as `stream`.
 
-        So a caller can end the work after any step. The generator returns the `Generation`.
+        A caller can stop after any step. The generator returns the `Generation`.
         """
         return self._stream_steps(prompt, seed, options, with_prompt)
 
@@ -557,12 +556,12 @@ class Generator(SearchRunner):
 class Transcriber(SearchRunner):
     """Serves a search over an encoder that reads no ids: sound to text, pictures to text.
 
-    `transcribe` also takes the path of a sound file of any length, if the model is a Whisper.
-    Otherwise an input is an array without batch axis, or a dict of arrays by input name; a string
-    is JSON for either. Only arrays of equal shapes share a batch, so no result depends on the other
-    inputs of a call. Arrays that the model does not take have an `error`; so have arrays with an
-    axis of free size that is longer than the artefact's `limits["source_length"]`. Seeds are as in
-    `Generator`; threads, providers, streams and errors as in `Translator`.
+    With a Whisper model, `transcribe` also takes the path of a sound file of any length. Otherwise
+    an input is an array without batch axis, a dict of arrays by input name, or the JSON of either.
+    Only arrays of equal shapes share a batch, so results do not depend on the other inputs of a
+    call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
+    size that is longer than the artefact's `limits["source_length"]`. Seeds are as in `Generator`;
+    threads, providers, streams and errors as in `Translator`.
 
     Arguments are the same as in `Translator`.
 
@@ -606,7 +605,7 @@ class Transcriber(SearchRunner):
         tokens_per_batch: int = 2048,
         **options: Any,
     ) -> Transcription | list[str]:
-        """The segments of a sound file, or the best text of each input.
+        """Returns the segments of a sound file, or the best text of each input.
 
         With the path of a sound file, the artefact must be a Whisper model with a `SpeechSearch`.
         The result is a `Transcription`, an iterator of `Segment`, and `options` are the arguments
@@ -620,13 +619,13 @@ class Transcriber(SearchRunner):
             **options: as in `Translator.translate`.
 
         Returns:
-            List of str, in the order of `inputs`; an empty one, and a warning, for an input that
-            is refused or fails; or a `Transcription`.
+            A `Transcription`, or a list of str in the order of `inputs`. An input that is refused
+            or fails gives an empty str and a warning.
 
         Raises:
-            ArtefactError: a sound is passed, and the artefact has another search.
+            ArtefactError: a sound is passed, but the artefact has another search.
             FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
-            ValueError: the file is no sound or too long, or the model does not know the language.
+            ValueError: the file is not sound or too long, or the model does not know the language.
         """
         if isinstance(inputs, (str, os.PathLike, bytes)):
             if seed is not None:
@@ -642,7 +641,7 @@ class Transcriber(SearchRunner):
         tokens_per_batch: int = 2048,
         **options: Any,
     ) -> list[Translation]:
-        """All texts of each input, with scores: list of `Translation`. Else as `transcribe`."""
+        """Returns all texts of each input with scores. Otherwise as `transcribe`."""
         return list(self.results(inputs, seed, tokens_per_batch, ALL, **options))
 
     def n_best_stream(
@@ -653,5 +652,5 @@ class Transcriber(SearchRunner):
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Translation]:
-        """As `n_best`, lazily: reads at most `read_ahead` inputs beyond the one that it yields."""
+        """Yields the results of `n_best`, reading at most `read_ahead` inputs ahead."""
         return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)

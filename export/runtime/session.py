@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions on the requested provider, or an error: there is no silent fallback."""
+"""Opens ONNX Runtime sessions on the requested provider, without a silent fallback."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ _PROVIDERS_FOR_FLOAT16 = (
 )
 # ONNX Runtime's names of the dtypes in a manifest.
 _DTYPES = {f"tensor({name})": name for name in signature.DTYPES} | {"tensor(float)": "float32"}
-# The limit of threads of a batch, and of batches at a time. Each of them takes memory.
+# The limit of threads of a batch, and of batches at a time. Each takes memory.
 MOST_THREADS = 16 * (os.cpu_count() or 1)
 # TensorFlow and onnxruntime-extensions link libraries of the same names. If TensorFlow is loaded
 # first, onnxruntime-extensions crashes at the first text.
@@ -50,7 +50,7 @@ def open_session(
     arena: bool = True,
     spinning: bool = True,
 ) -> Any:
-    """A session of an `Artefact` on the requested provider.
+    """Opens a session of an `Artefact` on the requested provider.
 
     It is an `onnxruntime.InferenceSession`, or a `StepsSession` if the artefact has two files.
 
@@ -67,11 +67,11 @@ def open_session(
     providers = choose_providers(providers, artefact.manifest["precision"])
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip has put them
+        onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip installed them
     sessions, opened = [], {}
     for path in artefact.model_paths:
-        # Threads that spin after the first of two files would slow down the steps. Its outputs have
-        # another shape in almost every call, so a CUDA graph of it would not be used again.
+        # Threads that spin after the first of two files would slow down the steps. Its outputs
+        # change shape in almost every call, so a CUDA graph of it would not be reused.
         last = path == artefact.model_paths[-1]
         options = session_options(threads, arena, spinning and last)
         chosen = providers if last else [without_graphs(provider) for provider in providers]
@@ -100,7 +100,7 @@ def _open_file(
     options: onnxruntime.SessionOptions,
     providers: list[Any],
 ) -> tuple[onnxruntime.InferenceSession, os.stat_result | None]:
-    """The session of one file, and `os.fstat` of the file if this package has read it."""
+    """Opens one file; returns its session, and its `os.fstat` if this package has read it."""
     file, name = path.resolve(), _name(providers[0])
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.parent)
@@ -134,9 +134,9 @@ def _open_file(
 
 
 def _has_one_row(manifest: dict[str, Any]) -> bool:
-    """Whether steps have one row in float32: `Transcriber` decodes one window at a time.
+    """Returns whether steps have one row in float32: `Transcriber` decodes one window at a time.
 
-    The product of one row and a matrix reads each weight once, so that packing it does not pay.
+    The product of one row and a matrix reads each weight once, so packing does not pay.
     """
     config = (manifest.get("search") or {}).get("config", {})
     transcribes = manifest.get("task") == "transcribe" and config.get("beam_width") == 1
@@ -153,18 +153,18 @@ def check_threads(name: str, count: int) -> None:
 
 
 def records_graphs(provider: Any) -> bool:
-    """Whether the options of a provider ask for CUDA graphs."""
+    """Returns whether the options of a provider enable CUDA graphs."""
     options = {} if isinstance(provider, str) else provider[1]
     return str(options.get(CUDA_GRAPH, 0)).lower() not in ("0", "false")
 
 
 def without_graphs(provider: Any) -> Any:
-    """The provider without the option for CUDA graphs."""
+    """Returns the provider without the option for CUDA graphs."""
     return (provider[0], {**provider[1], CUDA_GRAPH: "0"}) if records_graphs(provider) else provider
 
 
 def session_options(threads: int | None, arena: bool, spinning: bool) -> onnxruntime.SessionOptions:
-    """Options of a session; raises `ValueError` for `threads`, as `open_session` does."""
+    """Returns options of a session; raises `ValueError` for `threads`, as `open_session`."""
     if threads is not None:
         check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
@@ -182,7 +182,7 @@ def session_options(threads: int | None, arena: bool, spinning: bool) -> onnxrun
 
 
 def _sizes(axes: list[Any]) -> list[int | None]:
-    """The sizes of axes, `None` for free ones."""
+    """Returns the sizes of axes, `None` for free ones."""
     return [axis if isinstance(axis, int) else None for axis in axes]
 
 
@@ -200,7 +200,7 @@ def _name(provider: Any) -> str:
 
 
 def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
-    """`providers`, or the default for None.
+    """Returns `providers`, or the default for None.
 
     Raises:
         ProviderError: a provider is missing, or does not suit `precision`.
@@ -221,8 +221,8 @@ def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
     first = _name(providers[0])
     if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:
         raise ProviderError(
-            f"this artefact has precision 'float16', which {first} does not compute, and the CPU "
-            "only emulates, slower than float32. Serve it on CUDA, or export it with "
+            f"this artefact has precision 'float16', which {first} does not compute. The CPU only "
+            "emulates it, slower than float32. Serve it on CUDA, or export it with "
             "precision='float32' or 'int8'."
         )
     if precision not in PRECISIONS_FOR_CUDA and first == CUDA:
@@ -244,11 +244,11 @@ def open_text_model(
     """Opens `text_model.onnx` of an artefact: texts in, texts and scores out.
 
     Its operators need onnxruntime-extensions, which crashes in a process that has imported
-    TensorFlow. This function then refuses. `Translator` and `Generator` do not need this file and
-    run beside TensorFlow.
+    TensorFlow. This function then raises an error. `Translator` and `Generator` do not need this
+    file and run beside TensorFlow.
 
     Args:
-        folder: str or path, what `export_onnx(..., text=True)` wrote.
+        folder: str or path, the folder that `export_onnx(..., text=True)` wrote.
         providers, threads, arena, spinning: as in `Translator`.
 
     Returns:
@@ -257,7 +257,7 @@ def open_text_model(
 
     Raises:
         ArtefactError: the folder is missing or damaged, or holds no such file.
-        RuntimeError: TensorFlow was imported in this process before.
+        RuntimeError: this process has imported TensorFlow.
         ImportError: onnxruntime-extensions is not installed.
         ProviderError, ValueError: as in `Translator`.
 
@@ -290,8 +290,8 @@ def register_extensions(options: onnxruntime.SessionOptions) -> None:
     loaded = [name for name in _RIVALS if sys.modules.get(name) is not None]
     if loaded:
         raise RuntimeError(
-            f"This process has imported {' and '.join(loaded)}, beside which onnxruntime-extensions"
-            " ends the process by a segmentation fault. Open the text model in a process without "
+            f"This process has imported {' and '.join(loaded)}. onnxruntime-extensions would now "
+            "end it by a segmentation fault. Open the text model in a process without "
             "TensorFlow, or serve the artefact with Translator or Generator."
         )
     try:

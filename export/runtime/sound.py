@@ -19,13 +19,13 @@ from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.types import Array, StrPath
 
 Sound: TypeAlias = StrPath | bytes
-BLOCK = 30 * SAMPLE_RATE  # samples that are worked on together
+BLOCK = 30 * SAMPLE_RATE  # samples that are processed together
 # FFmpeg's names of the formats that are read from bytes.
 UPLOADS = "aac,aiff,amr,asf,caf,flac,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,webm"
 
 
 def in_windows(blocks: Iterable[Array], size: int) -> Iterator[Array]:
-    """Blocks of samples as windows of `size` samples. The last one may be shorter."""
+    """Yields blocks of samples as windows of `size` samples. The last may be shorter."""
     waiting: list[Array] = []
     for block in blocks:
         waiting.append(block)
@@ -40,13 +40,13 @@ def in_windows(blocks: Iterable[Array], size: int) -> Iterator[Array]:
 
 
 def check_length(seconds: float, most_seconds: float | None) -> None:
-    """Raises `ValueError` if a sound is longer than `most_seconds`, where `None` is no limit."""
+    """Raises `ValueError` if a sound is longer than `most_seconds`; `None` is no limit."""
     if most_seconds is not None and seconds > most_seconds:
         raise ValueError(f"The sound is longer than {most_seconds:g} seconds. Send it in parts.")
 
 
 def read_blocks(sound: Sound) -> Iterator[Array]:
-    """The samples of a sound file, mixed to one channel.
+    """Reads the samples of a sound file, mixed to one channel.
 
     Args:
         sound: str or path-like, a sound file; or bytes, its content.

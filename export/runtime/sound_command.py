@@ -25,10 +25,10 @@ _FLAGS = {"condition_on_previous_text": "--no-previous-text"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a transcription. One that is not given is `None`."""
+    """Adds the options of a transcription. Options that are not given are `None`."""
     group = parser.add_argument_group("sound", "Options for a sound file.")
     add = group.add_argument
-    add("--format", choices=FORMATS, help="of the transcript (default txt); json has all values")
+    add("--format", choices=FORMATS, help="transcript format (default txt); json has all values")
     add("--language", metavar="CODE", help="spoken language, such as de (default: detected)")
     add("--task", choices=TASKS, help="translate writes English (default transcribe)")
     add("--initial-prompt", metavar="TEXT", help="text before the sound, such as names to expect")
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def given_options(options: argparse.Namespace) -> list[str]:
-    """The options of a transcription that were passed."""
+    """Returns the options of a transcription that were passed."""
     given = [name for name in ("format", *_OPTIONS) if getattr(options, name) is not None]
     return [_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given]
 
@@ -90,7 +90,7 @@ def transcribe(options: argparse.Namespace, target: BinaryIO, shown: bool) -> in
 
 
 def _progress(segments: Transcription, seconds: float) -> str:
-    """The share of the file that is done, and the speed."""
+    """Returns the share of the file that is done, and the speed."""
     share = segments.position / max(segments.duration, 1e-9)
     return (
         f"{share:4.0%} of {segments.duration:.0f} s, {segments.position / seconds:.1f} x real time"

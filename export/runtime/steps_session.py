@@ -1,20 +1,20 @@
-"""Runs a search whose loop is outside of the graph: one `run_with_iobinding` a step, no copies.
+"""Runs a search whose loop is outside of the graph: one `run_with_iobinding` per step, no copies.
 
-The artefact's layout "steps" has two files. `first.onnx` gives, under their names, all tensors that
-`step.onnx` reads. `step.onnx` gives the tensors that a step changes under the same names after
-`NEXT`:
+The artefact's layout "steps" has two files. `first.onnx` outputs all tensors that `step.onnx`
+reads, under the same names. `step.onnx` outputs the tensors that a step changes, with `NEXT` before
+their names:
 
 - keys and values, named `blocks...`, have slots for every step from the start. Input and output are
   the same buffer: ONNX Runtime's ScatterND then writes the slots of the step and copies nothing;
 - other tensors are small. They alternate between two buffers, because a step may still read the old
   one.
 
-No shape changes from one step to the next, and the host reads only `UNFINISHED`, one boolean. So a
-step can be a CUDA graph: recorded once, then started as a whole. It then reads and writes where it
-did when it was recorded, and so the buffers of a shape are kept.
+Shapes do not change between steps, and the host reads only `UNFINISHED`, one boolean. So a step can
+be a CUDA graph: recorded once, then started as a whole. A graph always reads and writes the buffers
+of its recording, so the buffers of a shape are kept.
 
-Shapes: B sentences, W hypotheses of each, R rows of tokens (W, or more: the last W count), L most
-steps, T tokens of the longest hypothesis.
+Shapes: B sentences, W hypotheses of each, R rows of tokens (W, or more: the last W count), L
+maximum steps, T tokens of the longest hypothesis.
 """
 
 import itertools
@@ -47,10 +47,10 @@ GRAPH_ID = "gpu_graph_id"
 
 
 class Buffers(NamedTuple):
-    """Where the steps of one call read and write.
+    """The buffers that the steps of one call read and write.
 
     Attributes:
-        pair: two dicts of `OrtValue`, what a step reads and what it writes; they change places.
+        pair: two dicts of `OrtValue`, inputs and outputs of a step; they swap after each step.
         bindings: two bindings, from the first to the second and back.
         graphs: two `RunOptions`, which name the CUDA graph of each binding.
         unfinished: `OrtValue`, one boolean.
@@ -66,8 +66,8 @@ class SearchState(NamedTuple):
     """A search after some of its steps. The next step overwrites the tensors.
 
     Attributes:
-        tensors: dict of `OrtValue`, what the next step reads.
-        steps: int, their number so far.
+        tensors: dict of `OrtValue`, inputs of the next step.
+        steps: int, number of steps so far.
         unfinished: bool, whether another step is needed.
     """
 
@@ -76,7 +76,7 @@ class SearchState(NamedTuple):
     unfinished: bool
 
     def outputs(self, names: Sequence[str]) -> dict[str, Array]:
-        """The outputs of the search with these names: ids (B, W, T), scores (B, W), others."""
+        """Returns outputs of the search by name: ids (B, W, T), scores (B, W), others."""
         others = [name for name in names if name not in (TOKEN_IDS, SCORES)]
         scores = self._array(SCORES)
         width = scores.shape[1]
@@ -86,7 +86,7 @@ class SearchState(NamedTuple):
         return dict(zip((TOKEN_IDS, SCORES, *others), found, strict=True))
 
     def shared_ids(self) -> Ids:
-        """The tokens (t,) with which the first sentence's result begins, whatever follows.
+        """Returns the tokens (t,) with which the first sentence's result will begin.
 
         All hypotheses that can still win share them. So a later state has the same ones, or more.
         """
@@ -107,7 +107,7 @@ class SearchState(NamedTuple):
         return self.tensors[name].numpy()
 
     def _record(self, name: str) -> Array:
-        """The columns of the steps so far, (B, R, t, ...)."""
+        """Returns the columns of the steps so far, (B, R, t, ...)."""
         record = self._array(name)
         return record[:, :, record.shape[2] - self.steps :]
 
@@ -115,7 +115,7 @@ class SearchState(NamedTuple):
 class StepsSession:
     """Two sessions that run as one, with the methods of an `InferenceSession` that runners call.
 
-    Threads can share it: every call has its own buffers, or every thread if they are kept.
+    Threads can share it: each call has its own buffers, or each thread if they are kept.
 
     Args:
         first, step: `onnxruntime.InferenceSession` of the two files.
@@ -135,14 +135,14 @@ class StepsSession:
             for value in step.get_outputs()
             if value.name != UNFINISHED
         ]
-        self._kept = threading.local()  # as ONNX Runtime's graphs: each thread has its own
-        self._graph_ids = itertools.count(1)  # 0 is ONNX Runtime's own
+        self._kept = threading.local()  # each thread has its own, like ONNX Runtime's graphs
+        self._graph_ids = itertools.count(1)  # ONNX Runtime uses 0
 
         self.get_inputs: Callable[[], list[Any]] = first.get_inputs
         self.get_providers: Callable[[], list[str]] = step.get_providers
 
     def get_outputs(self) -> list[Any]:
-        """The outputs of the search; only their names."""
+        """Returns the outputs of the search, with names only."""
         return [
             types.SimpleNamespace(name=name)
             for name in SEARCH_OUTPUTS
@@ -150,12 +150,12 @@ class StepsSession:
         ]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """The assignment of nodes to providers in both files."""
+        """Returns the assignment of nodes to providers in both files."""
         sessions = (self.first, self.step)
         return [part for one in sessions for part in one.get_provider_graph_assignment_info()]
 
     def run(self, names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs called `names`, or all: ids, int32 (B, W, T), scores, float32 (B, W), ...
+        """Returns the outputs `names`, or all: ids, int32 (B, W, T), scores, float32 (B, W), ...
 
         Args:
             names: list of names, or `None`.
@@ -170,13 +170,13 @@ class StepsSession:
     def stream(self, inputs: Mapping[str, Array]) -> Iterator[SearchState]:
         """Yields the state after each step. Takes the inputs of `run`.
 
-        The caller decides when the next step runs. Other calls, in the same thread too, do not
-        change the state: its buffers are not among those that are kept.
+        The caller decides when the next step runs. Other calls, even in the same thread, do not
+        change the state, because its buffers are not kept.
         """
         return self.run_steps(self.run_first(inputs, may_keep=False))
 
     def run_first(self, inputs: Mapping[str, Array], may_keep: bool = True) -> Buffers:
-        """Runs `first.onnx`; the first of the pair of buffers hold its outputs.
+        """Runs `first.onnx`; returns buffers with its outputs in the first of the pair.
 
         Args:
             inputs: dict of arrays, the inputs of `first.onnx`.
@@ -205,7 +205,7 @@ class StepsSession:
         return buffers
 
     def _buffers(self, tensors: dict[str, Any], keep: bool) -> Buffers:
-        """`Buffers` around the tensors that the first step reads."""
+        """Returns `Buffers` around the tensors that the first step reads."""
         make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
         unfinished, other = make((), np.bool_, self.device), dict(tensors)
         for name in self._changed:
@@ -234,7 +234,7 @@ class StepsSession:
     def _bind(
         self, before: dict[str, Any], after: dict[str, Any], unfinished: onnxruntime.OrtValue
     ) -> onnxruntime.IOBinding:
-        """A binding of a step that reads `before` and writes `after`."""
+        """Returns a binding of a step that reads `before` and writes `after`."""
         binding = self.step.io_binding()
         for name in self._read:
             binding.bind_ortvalue_input(name, before[name])
@@ -247,7 +247,7 @@ class StepsSession:
 def final_outputs(
     ids: Ids, scores: Array, start_length: Ids | None = None, *records: Array
 ) -> list[Array]:
-    """The outputs of a search: ids (B, W, T), without the prompt and padding columns, scores, ...
+    """Returns a search's outputs: ids (B, W, T), without prompt and padding columns, scores, ...
 
     `Search._result` and `without_prompt` of `keras_transformer.search` do the same with TensorFlow.
 
@@ -258,7 +258,7 @@ def final_outputs(
         records: float32 (B, W, t, ...), token scores and alignments if the search has them.
     """
     rows = np.arange(len(ids))[:, np.newaxis, np.newaxis]  # (B, 1, 1)
-    order = np.argsort(-scores, axis=1, kind="stable")  # samples are drawn in any order
+    order = np.argsort(-scores, axis=1, kind="stable")  # samples are unordered
     scores = np.take_along_axis(scores, order, axis=1)
     columns = np.arange(ids.shape[2])[np.newaxis]  # (1, t)
     if start_length is not None:

@@ -1,4 +1,4 @@
-"""Text that grows while a search runs: the part of it that later tokens cannot change."""
+"""Decodes text while a search runs: the part that later tokens cannot change."""
 
 from collections.abc import Callable
 
@@ -7,10 +7,10 @@ from keras_transformer.types import Ids
 
 
 class GrowingText:
-    """The text of ids that grow in number, from the left to the right.
+    """The text of a growing sequence of ids.
 
-    All ids are decoded after each step, because the tokenizer decides about spaces and joins bytes
-    to characters. U+FFFD at the end waits: it may be the first bytes of a character.
+    All ids are decoded after each step, because the tokenizer adds spaces and joins bytes to
+    characters. U+FFFD at the end is held back: it may be the first bytes of a character.
 
     Args:
         decode: function from ids to text.
@@ -34,7 +34,7 @@ class GrowingText:
         return self.finish(self._decode(ids).rstrip(signature.REPLACEMENT))
 
     def finish(self, text: str) -> str:
-        """Returns what `text` has beyond the text so far, and keeps it as the text so far."""
+        """Returns the part of `text` after the text so far, and appends it to the text so far."""
         more = text[len(self.text) :]
         self.text += more
         return more

@@ -1,4 +1,4 @@
-"""Readers of text: lines, texts and words as rows of ids.
+"""Turns lines, texts and words into rows of ids.
 
 A text that an encoder reads ends with the end token. `target_ids`, the input of a language model,
 start with the begin token. Two texts are two rows, or one row with `segment_ids`.
@@ -25,7 +25,7 @@ from keras_transformer.text.corpora import encode_words
 
 
 class LineReader:
-    """Reads lines of text for a search: one `tokenizer.encode` for all of them.
+    """Reads lines of text for a search, with one `tokenizer.encode` for all lines.
 
     Args:
         artefact: Artefact with a tokenizer and the input `source_ids`.
@@ -59,7 +59,7 @@ class LineReader:
 
 
 class TextReader(ItemReader):
-    """Reads texts: one, or two as a pair or as a line with a TAB.
+    """Reads one text, or two texts as a pair or as a line with a TAB.
 
     A model with further inputs reads dicts by input name. A string is the JSON of such a dict.
 
@@ -80,7 +80,7 @@ class TextReader(ItemReader):
         self._needs_dict = bool(self._others) or len(self._ids) > 2
         self._most = artefact.manifest["limits"]["source_length"]
         self._limits = {name: _row_limit(artefact, inputs[name]) for name in self._ids}
-        self._counts = (1, 2) if self._segments else (1,)  # texts that a row may hold
+        self._counts = (1, 2) if self._segments else (1,)  # numbers of texts in a row
         if self._answers and len(self._ids) == 1:
             self._counts = (2,)
 
@@ -108,7 +108,7 @@ class TextReader(ItemReader):
         return self._text_row(texts, others)
 
     def _text_row(self, texts: dict[str, list[str]], inputs: dict[str, Any]) -> Row | None:
-        """The `Row` of texts and arrays by input name; None if a text has no known piece."""
+        """Returns the `Row` of texts and arrays by name; None if a text has no known piece."""
         passage = None
         for name, some in texts.items():
             pieces, spans = self._encode(name, some)
@@ -129,7 +129,7 @@ class TextReader(ItemReader):
         return self._row(inputs, len(ids), passage=passage)
 
     def _encode(self, name: str, texts: list[str]) -> tuple[list[list[int]], list[tuple[int, int]]]:
-        """The ids of each text; and the spans of the last one's tokens if an answer is marked."""
+        """Returns the ids of each text and, to mark an answer, the token spans of the last."""
         tokenizer = self._artefact.tokenizer
         if name == signature.TARGET_IDS:
             tokenizer = self._artefact.target_tokenizer
@@ -140,7 +140,7 @@ class TextReader(ItemReader):
 
 
 class WordReader(ItemReader):
-    """Reads words: a list of them, or a line that is split at white space.
+    """Reads a list of words, or a line that is split at white space.
 
     Args:
         artefact: Artefact of a forward pass that has a tokenizer and one input of ids.
@@ -163,13 +163,13 @@ class WordReader(ItemReader):
 
 
 def _row_limit(artefact: Artefact, value: dict[str, Any]) -> int:
-    """The maximum number of ids in a row of an input, by its entry in the manifest."""
+    """Returns the maximum number of ids in a row of an input, by its manifest entry."""
     most, size = artefact.manifest["limits"]["source_length"], value["axes"][-1]
     return min(most, size) if isinstance(size, int) else most
 
 
 def _check_row(ids: list[int], most: int) -> list[int]:
-    """The ids; raises `ValueError` if there are too many."""
+    """Returns the ids; raises `ValueError` if there are too many."""
     if len(ids) > most:
         raise ValueError(_too_long(ids, most))
     return ids
@@ -183,7 +183,7 @@ def _too_long(ids: list[int], most: int) -> str:
 
 
 def _texts(item: Any, counts: Sequence[int]) -> list[str]:
-    """The texts of an item; `counts` are the numbers allowed. A TAB separates two in a line."""
+    """Returns the texts of an item, in one of the `counts`. A TAB separates two in a line."""
     if isinstance(item, (str, bytes)):
         texts = text_of(item).split("\t", 1 if 2 in counts else 0)
         problem = "no TAB between two texts"
@@ -198,7 +198,7 @@ def _texts(item: Any, counts: Sequence[int]) -> list[str]:
 
 
 def _strings(item: Any) -> list[str]:
-    """The strings of a list or tuple; raises `TypeError` for anything else."""
+    """Returns the strings of a list or tuple; raises `TypeError` for anything else."""
     if not isinstance(item, (list, tuple)) or not all(isinstance(t, (str, bytes)) for t in item):
         raise TypeError(
             "An input must be a string, or a list or tuple of strings if the model reads words or "

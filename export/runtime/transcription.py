@@ -1,11 +1,11 @@
 """Transcribes sound files of any length with a Whisper model, window by window.
 
-It follows OpenAI's `transcribe` (arXiv 2212.04356, section 4.5). A window of 30
-seconds is decoded. The times that the model writes divide it into segments, and the next window
-starts where the last complete segment ends.
+It follows OpenAI's `transcribe` (arXiv 2212.04356, section 4.5). A window of 30 seconds is decoded.
+The times that the model writes divide it into segments, and the next window starts where the last
+complete segment ends.
 
-The last window is shorter than the others. OpenAI's `transcribe` and faster-whisper fill it with
-features of 0, not with the features of silence. So does this module, and the tokens are equal.
+The last window is shorter than the others. Like OpenAI's `transcribe` and faster-whisper, this
+module fills it with features of 0, not with the features of silence, so the tokens are equal.
 
 Shapes: P start tokens, T generated tokens.
 """
@@ -30,7 +30,7 @@ from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array
 
 FEATURES = "features"
-FRAMES_PER_TIME = round(SECONDS * FRAMES_PER_SECOND)  # features between two tokens of times
+FRAMES_PER_TIME = round(SECONDS * FRAMES_PER_SECOND)  # features between two time tokens
 
 
 class Decoded(NamedTuple):
@@ -56,7 +56,7 @@ class Transcription(Iterator[Segment]):
 
     Attributes:
         duration: float, seconds of the file.
-        position: float, seconds that are done.
+        position: float, seconds done so far.
         language: str, code of the language. `None` until the first window is decoded, if it is
             detected.
         language_probability: float, 1 for a given language.
@@ -65,7 +65,7 @@ class Transcription(Iterator[Segment]):
         ArtefactError: the artefact has another search.
         FileNotFoundError, ImportError: there is no such file, or a package of the extra `audio` is
             missing.
-        ValueError: the file is no sound or too long, or the model does not know the language.
+        ValueError: the file is not sound or too long, or the model does not know the language.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Transcription(Iterator[Segment]):
         return next(self._segments)
 
     def windows(self) -> Iterator[list[Segment]]:
-        """The segments of each window that is left; an empty list for a window without text."""
+        """Returns the segments of each remaining window; an empty list for one without text."""
         return self._windows
 
     def _transcribed(self) -> Iterator[list[Segment]]:
@@ -148,13 +148,13 @@ class Transcription(Iterator[Segment]):
         self.position = self.duration
 
     def _time(self, seconds: float, within: float | None = None) -> float:
-        """The time in the file of a time in what the model hears; see `VoicedSound.time`."""
+        """Converts a time in the model's input to a time in the file; see `VoicedSound.time`."""
         if self._voiced is None:
             return seconds
         return self._voiced.time(seconds, seconds if within is None else within)
 
     def _placed(self, segment: Segment) -> Segment:
-        """The segment with its times in the file."""
+        """Returns the segment with its times in the file."""
         words = []
         for word in segment.words:
             middle = (word.start + word.end) / 2
@@ -173,7 +173,7 @@ class Transcription(Iterator[Segment]):
         size: int,
         last_word: float,
     ) -> list[TimedPart]:
-        """The segments of a window with their words."""
+        """Returns the segments of a window with their words."""
         ids = [id for part in parts for id in part.token_ids if self._tokens.is_text(id)]
         words = time_words(
             ids,
@@ -188,7 +188,7 @@ class Transcription(Iterator[Segment]):
         return place_words(parts, words, offset, last_word, self._tokens)
 
     def _decode(self, features: Array, before: Sequence[int], start: int) -> Decoded:
-        """The text of a window: the first one that passes the thresholds."""
+        """Decodes a window at each temperature, until a text passes the thresholds."""
         found: list[Decoded] = []
         for number, temperature in enumerate(self._options.temperatures):
             decoded = self._search(features, before, temperature, start + number)
@@ -202,7 +202,7 @@ class Transcription(Iterator[Segment]):
     def _search(
         self, features: Array, before: Sequence[int], temperature: float, draw: int
     ) -> Decoded:
-        """The text of one search."""
+        """Decodes a window by one search."""
         start_ids = self._tokens.start(self.language, self._options.task, before)
         inputs = {FEATURES: features[None], signature.START_IDS: np.array([start_ids], np.int32)}
         if self._options.word_timestamps:
@@ -241,13 +241,13 @@ class Transcription(Iterator[Segment]):
         return limit is not None and decoded.no_speech_probability > limit
 
     def _fails(self, decoded: Decoded) -> bool:
-        """Whether another temperature is tried."""
+        """Returns whether another temperature is tried."""
         if self._is_quiet(decoded) and self._is_unlikely(decoded):
             return False  # no speech
         return self._repeats(decoded) or self._is_unlikely(decoded)
 
     def _is_silent(self, decoded: Decoded) -> bool:
-        """Whether the window is skipped."""
+        """Returns whether the window is skipped."""
         has_limit = self._options.log_probability_threshold is not None
         return self._is_quiet(decoded) and (self._is_unlikely(decoded) or not has_limit)
 
@@ -255,7 +255,7 @@ class Transcription(Iterator[Segment]):
 def split(
     token_ids: Sequence[int], start: int, size: int, tokens: SpeechTokens
 ) -> tuple[list[TimedPart], int, bool]:
-    """Divides the tokens of a window into segments, at pairs of times.
+    """Divides the tokens of a window into segments, at pairs of time tokens.
 
     Args:
         token_ids: the generated tokens, without end token.
@@ -264,8 +264,8 @@ def split(
         tokens: `SpeechTokens`.
 
     Returns:
-        Three: the segments, in seconds from the start of the file; the number of frames to the next
-        window; and whether the text ends with a single time, so that no speech follows.
+        The segments, in seconds from the start of the file; the number of frames to the next
+        window; and whether the text ends with a single time token, so that no speech follows.
     """
     offset = start / FRAMES_PER_SECOND
     ids, is_time = list(token_ids), [tokens.is_time(token) for token in token_ids]
@@ -289,6 +289,6 @@ def split(
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of a text over its bytes after zlib."""
+    """Computes the bytes of a text over its bytes after zlib."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))

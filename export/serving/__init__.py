@@ -8,10 +8,11 @@ Contents, from the bottom up:
 - `admission`: counts the open requests;
 - `engine`: an artefact and its sessions; `line_queue`: makes batches of lines of similar length;
 - `pools`: the workers that compute batches: threads of this process, or replicas on Ray;
-- `models`: counts requests and gives them deadlines; `metrics`: Prometheus; `request_log`: the log;
+- `models`: counts requests and gives them deadlines; `request_options`: checks their options;
+  `metrics`: Prometheus; `request_log`: the log;
 - one file for each protocol: `http_v2` and `grpc_v2` with `tensors` and `messages` (Open Inference
-  Protocol), `completions` (OpenAI), `libretranslate`, `plain` (lines in and lines out); `bodies`
-  reads HTTP requests, and `events` writes server-sent events;
+  Protocol), `completions` and `transcriptions` (OpenAI), `libretranslate`, `plain` (lines in and
+  lines out); `bodies` reads HTTP requests, and `events` writes server-sent events;
 - `app` and `connections`: HTTP; `front_end`: both servers; `service`: all of it, until a signal;
   `__main__`: the command.
 

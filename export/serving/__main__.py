@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.serving",
         description="Serve artefacts over HTTP and gRPC until SIGTERM, by default at 127.0.0.1.",
-        epilog="Exit status: 0 all requests that were taken in were answered; 1 some were not; "
+        epilog="Exit status: 0 all accepted requests were answered; 1 some were not; "
         "2 wrong arguments, a bad artefact, a port that is taken.",
     )
     add, limits = found.add_argument, Limits()
@@ -41,28 +41,28 @@ def parser() -> argparse.ArgumentParser:
         "(for each), threads, workers, batch_tokens, provider",
     )
     add("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
-    add("--port", type=int, default=8080, help="of HTTP (%(default)s; 0: any)")
-    add("--grpc-port", type=int, help="of gRPC (the next one)")
+    add("--port", type=int, default=8080, help="port of HTTP (%(default)s; 0: any)")
+    add("--grpc-port", type=int, help="port of gRPC (the next one)")
     add(
         "--queue",
         type=int,
         default=limits.waiting_lines,
         metavar="LINES",
-        help="that may wait for a model before requests are refused (%(default)s)",
+        help="lines that may wait for a model before requests are refused (%(default)s)",
     )
     add(
         "--deadline",
         type=float,
         default=limits.deadline_seconds,
         metavar="SECONDS",
-        help="of requests that bring none (%(default)g)",
+        help="deadline of requests without one (%(default)g)",
     )
     add(
         "--drain",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="that open requests have after SIGTERM (%(default)g)",
+        help="time for open requests after SIGTERM (%(default)g)",
     )
     add(
         "--allow-host",
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="processes for each model that names no number, started and watched by Ray "
         "(default: this process alone, without Ray)",
     )
-    add("--ray-address", metavar="ADDRESS", help="of a Ray cluster that runs already")
+    add("--ray-address", metavar="ADDRESS", help="address of a running Ray cluster")
     add("--quiet", action="store_true", help="no line for each request on standard output")
     return found
 
@@ -99,7 +99,7 @@ def named(text: str, replicas: int | None = None) -> tuple[str, ServedArtefact]:
     if not equals:
         name, folder = pathlib.Path(place).resolve().name, place
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for an address: pass NAME=FOLDER")
+        raise ValueError(f"{name!r} is not a valid name of a model: pass NAME=FOLDER")
     found: dict[str, Any] = {"replicas": replicas}
     for option in options:
         key, _, value = option.partition("=")
@@ -111,7 +111,7 @@ def named(text: str, replicas: int | None = None) -> tuple[str, ServedArtefact]:
             except ValueError as error:
                 raise ValueError(f"{key} is a number, not {value!r}.") from error
         else:
-            raise ValueError(f"{key!r} is no option: {', '.join([*OPTION_TYPES, 'provider'])}")
+            raise ValueError(f"{key!r} is not one of {', '.join([*OPTION_TYPES, 'provider'])}")
     return name, ServedArtefact(folder, **found)
 
 
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Output:
     """Standard output without a buffer, which Python would flush at exit, however long that takes.
 
-    Writing waits for a reader even if the output does not block.
+    Writing waits for a reader even if the output is non-blocking.
     """
 
     def write(self, text: str) -> None:

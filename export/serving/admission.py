@@ -19,7 +19,7 @@ class Admission:
         limits: as above.
         open_requests: int, requests that are being read or computed.
         buffered: int, their bytes.
-        draining: bool. True: new requests are refused.
+        draining: bool, whether new requests are refused.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -87,7 +87,7 @@ class Admission:
             raise TooLarge(f"A request may have {self.limits.lines} lines.")
 
     async def drain(self, seconds: float) -> bool:
-        """Refuses new requests, and waits for the open ones, this long at most.
+        """Refuses new requests, and waits for the open ones, at most this long.
 
         Returns:
             Whether all have ended.

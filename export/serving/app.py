@@ -114,7 +114,7 @@ class _Endpoint:
 def _error(
     path: str, status: int, text: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """An error in the form of the protocol."""
+    """Returns an error in the protocol's format."""
     is_openai = path.startswith(completions.PREFIX)
     body = completions.error_body(status, text) if is_openai else {"error": text}
     return JSONResponse(body, status, headers)
@@ -137,15 +137,15 @@ class HeaderCheck:
     """ASGI middleware that refuses large headers, and requests of pages from other origins.
 
     A page in a browser can send requests to services of the same machine or network. After DNS
-    rebinding it can read the responses, too. Its requests show a foreign name in `Host` or
-    `Origin`. So a service that listens at a loopback address takes only loopback names in `Host`,
-    and `Origin`, if a browser sends it, must be the `Host` of the request.
+    rebinding it can read the responses, too. Its requests have a foreign name in `Host` or
+    `Origin`. So a service that listens at a loopback address accepts only loopback names in `Host`.
+    `Origin`, if a browser sends it, must be the `Host` of the request.
 
     Args:
         app: ASGI application.
         header_bytes: int, as in `Limits`. h11 limits headers that come in several packets.
         host: str, the address that the service listens at.
-        allowed_hosts: host names in small letters that are also taken, in `Host` and in `Origin`,
+        allowed_hosts: host names in lower case that are also accepted, in `Host` and in `Origin`,
             such as the name of a proxy.
     """
 
@@ -198,7 +198,7 @@ class HeaderCheck:
 
 
 def _host_name(address: str) -> str:
-    """Returns the name of a host in small letters, without its port and the dot of its root."""
+    """Returns the name of a host in lower case, without its port and the dot of its root."""
     try:
         return (urllib.parse.urlsplit(address).hostname or "").removesuffix(".")
     except ValueError:

@@ -106,10 +106,10 @@ def read_json(data: bytes) -> dict[str, Any]:
         with _no_collection():
             found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        kind = type(error).__name__  # its text may hold the request's
+        kind = type(error).__name__  # its text may contain the request
         raise Invalid(f"The body is not JSON ({kind}).") from error
     if not isinstance(found, dict):
-        raise Invalid("The body is JSON, but no object.")
+        raise Invalid("The body is JSON, but not an object.")
     return found
 
 
@@ -156,7 +156,7 @@ def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dic
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Stops garbage collection, which takes seconds while millions of lists are made."""
+    """Stops garbage collection, which takes seconds for millions of new lists."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -167,7 +167,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def request_seconds(headers: Headers) -> float | None:
-    """Returns the deadline that a client sets by the header `Request-Timeout`."""
+    """Returns the deadline that a client sets in the header `Request-Timeout`."""
     value = headers.get("request-timeout")
     if value is None:
         return None

@@ -1,6 +1,6 @@
 """OpenAI's protocol: `/v1/completions`, for language models, and `/v1/models`.
 
-With `stream` the text comes as server-sent events. The model then has the layout "steps".
+With `stream`, the text is sent as server-sent events. The model then needs the layout "steps".
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from keras_transformer.special_ids import END_ID
 
 PREFIX = "/v1/"
 MOST_STOPS = 4
-# Parameters of the protocol that no model has, with the values that ask for nothing.
+# Parameters of the protocol that no model supports, with their neutral values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
@@ -36,12 +36,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "suffix": ("",),
 }
-# The same for parameters that only models that sample have.
+# The same for parameters that only sampling models support.
 _NEUTRAL_OPTIONS: dict[str, tuple[float, ...]] = {"temperature": (0, 1), "top_p": (1,)}
 
 
 class _Parsed(NamedTuple):
-    """A request: `n` texts for each prompt; `usage` asks a stream for its number of tokens."""
+    """A request: `n` texts for each prompt; `usage` adds the number of tokens to a stream."""
 
     model: Model
     prompts: list[str]
@@ -80,7 +80,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         }
         if parsed.stream:
             parts = models.stream(record, model, parsed.prompts[0], options, seconds)
-            first = await anext(parts)  # until here a refusal is a status
+            first = await anext(parts)  # until here, a refusal sets the status
             return EventStream(_events(parsed, head, record, first, parts))
         results = await models.answer(record, model, parsed.prompts, options, seconds)
         return JSONResponse(head | _completed(parsed, results, record.tokens))
@@ -93,7 +93,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
 
 def error_body(status: int, text: str) -> dict[str, Any]:
-    """An error in OpenAI's form."""
+    """Returns an error in OpenAI's format."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"error": {"message": text, "type": kind, "param": None, "code": None}}
 
@@ -138,7 +138,7 @@ def _parse(models: Models, body: bytes) -> _Parsed:
 
 
 def _texts(name: str, value: object) -> list[str]:
-    """A text or a list of texts, as a list."""
+    """Returns a text or a list of texts, as a list."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise Invalid(f"{name} is a text or a list of texts, not {shorten(value)}.")
@@ -146,7 +146,7 @@ def _texts(name: str, value: object) -> list[str]:
 
 
 def _options(model: Model, fields: dict[str, Any], count: int) -> dict[str, Any]:
-    """The options of the search. Those without an effect on this model are left out."""
+    """Returns the options of the search that have an effect on this model."""
     options = {name: value for name, value in fields.items() if name != "max_tokens"}
     for name, values in _NEUTRAL_OPTIONS.items():
         if name not in model.description.options and options.get(name) in values:
@@ -161,7 +161,7 @@ def _options(model: Model, fields: dict[str, Any], count: int) -> dict[str, Any]
 
 
 def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -> dict[str, Any]:
-    """The choices, and the number of tokens."""
+    """Returns the choices, and the number of tokens."""
     choices, tokens = [], 0
     for number, result in enumerate(results, 1):
         if result.error is not None:
@@ -182,7 +182,7 @@ def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -
 async def _events(
     parsed: _Parsed, head: dict[str, Any], record: Record, part: Any, parts: AsyncGenerator[Any]
 ) -> AsyncIterator[dict[str, Any]]:
-    """The events of a stream; `part` is the first of its parts."""
+    """Yields the events of a stream; `part` is its first part."""
     text, prompt_tokens, tokens, reason = "", 0, 0, None
     async with contextlib.aclosing(parts):
         try:
@@ -214,20 +214,20 @@ async def _events(
 
 
 def _cut(text: str, stops: list[str]) -> int | None:
-    """The place of the stop that is complete first, or `None`."""
+    """Returns the place of the stop that is complete first, or `None`."""
     places = [(text.find(stop), stop) for stop in stops]
     return min(((p + len(stop), p) for p, stop in places if p >= 0), default=(0, None))[1]
 
 
 def _waiting(text: str, stops: list[str]) -> int:
-    """The number of characters at the end of a text with which a stop may begin."""
+    """Counts the characters at the end of a text that may begin a stop."""
     return max(
         (n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0
     )
 
 
 def _reason(result: Generation, index: int = 0) -> str:
-    """OpenAI's reason for the end of a text; a prompt without text has no tokens."""
+    """Returns OpenAI's reason for the end of a text; a blank prompt has no tokens."""
     ended = not result.token_ids or result.token_ids[index][-1:] == (END_ID,)
     return "stop" if ended else "length"
 

@@ -1,10 +1,10 @@
-"""HTTP connections: uvicorn's, with limits of time for clients that send or read slowly.
+"""uvicorn's HTTP connections, with time limits for clients that send or read slowly.
 
-h11 limits the size of headers, trailers and chunk headers that are incomplete. uvicorn limits no
-times: the headers of a request may arrive slowly, a client may never send the rest of a request
-that has its response already, and it may not read a response. Here each of these ends with a
-response or a closed connection. Packets are acknowledged at once: a client that sends headers and
-body separately waits for the acknowledgement, which Linux delays by 40 ms.
+h11 limits the size of incomplete headers, trailers and chunk headers. uvicorn has no time limits:
+headers may arrive slowly, a client may never send the rest of a request that already has its
+response, and it may not read a response. Here each of these ends with a response or a closed
+connection. Packets are acknowledged at once: a client that sends headers and body separately waits
+for the acknowledgement, which Linux delays by 40 ms.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keras_transformer.export.serving.limits import TAKEN, Limits
 
-RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: what was not taken is dropped
+RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: unread data is dropped
 # Size of Linux' `tcp_info`, and the place of `tcpi_bytes_acked` in it.
 TCP_INFO, BYTES_ACKED = 192, 120
 
@@ -66,7 +66,7 @@ class Connection(H11Protocol):
         self._watch_response()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what h11 cannot read; uvicorn calls it while it handles h11's error."""
+        """Refuses a request that h11 cannot read; uvicorn calls it while handling h11's error."""
         error = sys.exception()
         assert isinstance(error, h11.RemoteProtocolError)
         self._refuse(HTTPStatus(error.error_status_hint))
@@ -74,7 +74,7 @@ class Connection(H11Protocol):
     def _watch_client(self) -> None:
         """Limits the time until a connection without an open request has complete headers.
 
-        Also the time until the rest of a request has come that has its response already.
+        Also limits the time for the rest of a request that already has its response.
         """
         if self.cycle is not None and not self.cycle.response_complete:
             if self._client_timer is not None:
@@ -88,7 +88,7 @@ class Connection(H11Protocol):
         """Closes the connection if the client stops reading the response."""
         left = self.transport.get_write_buffer_size()
         if before is None and self._write_timer is not None:
-            return  # it is watched already
+            return  # already watched
         self._write_timer = None
         if not left:
             return
@@ -102,7 +102,7 @@ class Connection(H11Protocol):
             self._write_timer = self.loop.call_later(seconds, self._watch_response, taken)
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Closes the connection; says why, unless a response has begun."""
+        """Closes the connection, with a response unless one has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             text = f"{status.phrase}\n".encode()
             headers = [("content-type", "text/plain"), ("content-length", str(len(text)))]

@@ -21,7 +21,7 @@ from keras_transformer.types import StrPath
 
 logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 FOLDER_CHECK_SECONDS = 1.0  # between two checks of the folder for a new artefact
-RETRY_SECONDS = 60.0  # until a folder that cannot be opened is tried again without a change
+RETRY_SECONDS = 60.0  # until an unchanged folder that cannot be opened is tried again
 # Threads that share a session of ONNX Runtime on the CPU wait for each other, because it gives
 # memory to one at a time: with a small model a line alone took 8 % longer, and the p95 at 130
 # lines/s was 73 ms instead of 64. So each thread has a session if all copies of the weights fit in
@@ -55,7 +55,7 @@ class BatchResult:
     """The results of a batch of lines.
 
     Attributes:
-        results: list, one a line: `Translation` or another result of the runtime.
+        results: list, one per line: `Translation` or another result of the runtime.
         lengths: list of int, the tokens of each line as the model read it.
         seconds: float, the time that the batch took.
         description: `Description` of the artefact that computed it.
@@ -143,7 +143,7 @@ class Engine:
 
         Args:
             items: lines.
-            options: of the search, and `seed` of an artefact that samples.
+            options: options of the search, and `seed` of an artefact that samples.
 
         Raises:
             Invalid: the model does not read such lines.
@@ -168,7 +168,7 @@ class Engine:
 
         Args:
             prompt: line, or bytes of a sound file for a model that `hears`.
-            options: as in `run_batch`; for sound those of `SpeechOptions`.
+            options: as in `run_batch`; for sound, arguments of `SpeechOptions`.
             emit: function that is called after each step of the model with a `StreamPart`, or after
                 each window of sound with the list of its `Segment`s. `False` ends the work.
 
@@ -188,14 +188,14 @@ class Engine:
 
     @contextlib.contextmanager
     def _runner(self) -> Iterator[tuple[Description, Any]]:
-        """A runner that is idle, and its description; turns errors into refusals."""
+        """Yields the description and an idle runner; turns errors into refusals."""
         description, idle = self._current
         runner = idle.get()
         try:
             yield description, runner
         except ValueError as error:
             raise Invalid(f"The model refuses the request: {error!r}") from error
-        except Exception as error:  # of any kind: clients get no text of it
+        except Exception as error:  # of any kind: clients do not get its text
             logger.exception("a batch has failed")
             raise Refusal(FAILED) from error
         finally:
@@ -216,11 +216,11 @@ class Engine:
                 logger.warning("%s was replaced, and is not served: %s", self._folder, reason)
             self._failed, self._failed_at = files, time.monotonic()
         else:
-            self._loaded = found  # If it was replaced meanwhile, the next look notices.
+            self._loaded = found  # If it was replaced meanwhile, the next check notices.
             logger.info("%s was replaced: version %s", self._folder, self.describe().version)
 
     def _open(self) -> tuple[Description, queue.SimpleQueue[Any]]:
-        """Opens the artefact: its description, and a queue with a runner for each worker."""
+        """Opens the artefact; returns its description, and a queue of runners for the workers."""
         runners = [open_runner(self._folder, **self._options)]
         manifest = runners[0].manifest
         if runners[0].provider == "CPUExecutionProvider":
@@ -244,7 +244,7 @@ class Engine:
         return description, idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
-        """Changes when the manifest is replaced; None if there is none."""
+        """Returns a value that changes with the manifest; None if there is none."""
         try:
             found = os.stat(self._folder / MANIFEST_FILE)
         except OSError:
@@ -252,7 +252,7 @@ class Engine:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _files(self) -> set[tuple[Any, ...]] | None:
-        """Changes when a file of the folder does; None if there is no folder."""
+        """Returns a value that changes with the folder's files; None if there is no folder."""
         try:
             found = [(file.name, file.stat()) for file in os.scandir(self._folder)]
         except OSError:
@@ -268,7 +268,7 @@ class Engine:
 def _continue(
     runner: Any, prompt: str | bytes, options: Mapping[str, Any], emit: Callable[[Any], bool]
 ) -> tuple[Any, int]:
-    """The `Generation` of a prompt and the number of its tokens, see `Engine.run_stream`."""
+    """Returns the `Generation` of a prompt and its number of tokens, see `Engine.run_stream`."""
     (length,), result = runner.lengths([prompt]), None
     steps = runner.stream_steps(prompt, with_prompt=True, **options)
     try:
@@ -286,7 +286,7 @@ def _continue(
 def _transcribe(
     runner: Any, sound: bytes, options: Mapping[str, Any], emit: Callable[[Any], bool]
 ) -> tuple[Transcript | None, int]:
-    """The `Transcript` of sound and the number of its frames, see `Engine.run_stream`."""
+    """Returns the `Transcript` of sound and its number of frames, see `Engine.run_stream`."""
     transcription = runner.transcribe(sound, **options)
     length, segments = round(transcription.duration * FRAMES_PER_SECOND), []
     for window in transcription.windows():

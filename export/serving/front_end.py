@@ -31,15 +31,15 @@ async def run_servers(
     listening: Callable[[int, int], None] | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> bool:
-    """Serves models until an event is set, and answers what was taken in.
+    """Serves models until an event is set, then answers accepted requests.
 
     Args:
         models: `Models`.
         stop: asyncio.Event.
         opened: socket that listens, for HTTP; gRPC listens at the same address.
         grpc_port: int, 0 for any free one.
-        drain_seconds: float, the time that open requests have after that.
-        listening: function of both ports, called when requests are taken.
+        drain_seconds: float, the time that open requests have after the event.
+        listening: function of both ports, called when requests are accepted.
         allowed_hosts: host names, as `HeaderCheck` takes them.
 
     Returns:

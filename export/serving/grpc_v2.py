@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over gRPC.
 
-Requests are taken as bytes and parsed here, so that a request that cannot be parsed gets the code
-INVALID_ARGUMENT, as every other request that is wrong.
+Requests arrive as bytes and are parsed here, so that a request that cannot be parsed gets the code
+INVALID_ARGUMENT, like every other wrong request.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Context = grpc.aio.ServicerContext
 
 
 def make_server(models: Models, address: str) -> tuple[grpc.aio.Server, int]:
-    """Makes the server, bound and not started.
+    """Makes the server, bound but not started.
 
     Args:
         models: `Models`.
@@ -50,14 +50,14 @@ def make_server(models: Models, address: str) -> tuple[grpc.aio.Server, int]:
     options = [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.so_reuseport", 0),  # two services at one port would share its requests
-        # A connection ends after a while, with the responses that its client has not taken. Clients
-        # connect again; a request that was begun has all the time that it may take.
+        # A connection ends after a while, with the responses that its client has not read. Clients
+        # connect again; a request that has begun keeps all its time.
         ("grpc.max_connection_age_ms", _milliseconds(limits.deadline_seconds)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(longest)),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.open_requests)
-    # gRPC holds all of a request before a method gets it. So no more are read at the same time
-    # than `buffered_bytes` has room for, each as large as it may be; others wait. Requests for
+    # gRPC holds all of a request before a method gets it. So `buffered_bytes` limits the requests
+    # that are read at the same time, each counted at its maximum size; others wait. Requests for
     # health and metadata have a few bytes, and do not wait.
     reading = asyncio.Semaphore(max(1, limits.buffered_bytes // limits.body_bytes))
     service = _Service(models)
@@ -99,7 +99,7 @@ class _Method:
         self._respond, self._reading, self._name = respond, reading, name
 
     async def call(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
-        """The method, as gRPC calls it."""
+        """Answers a call of gRPC."""
         try:
             data = await self._read(context)
             self._admission.buffer(len(data))
@@ -143,7 +143,7 @@ class _Method:
 
 
 class _Service:
-    """The methods of the protocol: each takes a request and gives the fields of a response."""
+    """The methods of the protocol: each takes a request and returns the fields of a response."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over HTTP: JSON and the binary extension.
 
-In the extension a body is JSON and, behind it, the data of tensors; the header
-`Inference-Header-Content-Length` says where the JSON ends.
+In the extension, a body is JSON, followed by the data of tensors. The header
+`Inference-Header-Content-Length` is the length of the JSON.
 """
 
 import json
@@ -35,8 +35,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
     Args:
         models: `Models`.
-        make_endpoint: function of a protocol's name, a handler and, optionally, the most bytes of a
-            body. It returns an endpoint, which counts requests and reads their bodies.
+        make_endpoint: function of a protocol's name, a handler and, optionally, the maximum bytes
+            of a body. It returns an endpoint, which counts requests and reads their bodies.
     """
 
     async def metadata(request: Request) -> Response:
@@ -110,7 +110,7 @@ def _elements(tensor: tensors.Fields, binary: bytes, most: int) -> list[Any]:
     length = tensors.get_object(tensor, "parameters").get("binary_data_size")
     if length is None:
         if binary:
-            raise Invalid("There is binary data, and no input with binary_data_size.")
+            raise Invalid("There is binary data, but no input with binary_data_size.")
         return _flat(tensor.get("data"), most)
     if type(length) is not int or length != len(binary):
         raise Invalid(f"binary_data_size is {shorten(length)}; there are {len(binary)} bytes.")
@@ -120,7 +120,7 @@ def _elements(tensor: tensors.Fields, binary: bytes, most: int) -> list[Any]:
 
 
 def _flat(data: object, most: int) -> list[str]:
-    """Returns the strings in nested lists, in order; no more than one above `most`."""
+    """Returns the strings in nested lists, in order, at most one more than `most`."""
     if not isinstance(data, list):
         raise Invalid("The input has no data: a list of strings.")
     items: list[str] = []
@@ -145,7 +145,7 @@ def _binary_outputs(fields: tensors.Fields, names: list[str]) -> set[str]:
     for output in tensors.get_objects(fields, "outputs"):
         options = tensors.get_object(output, "parameters")
         if "classification" in options or "shared_memory_region" in options:
-            raise Invalid("Of an output's parameters only binary_data is known.")
+            raise Invalid("The only known parameter of an output is binary_data.")
         if "binary_data" in options:
             binary.discard(output["name"])
             binary |= {output["name"]} if options["binary_data"] is True else set()

@@ -2,7 +2,7 @@
 
 A model that translates and is called `en-de` serves English to German. A text is translated
 sentence by sentence; its lines, placeholders and, with the format `html`, its tags stay. Options of
-the search, such as `glossary`, hold for each sentence. Detection of the language is refused.
+the search, such as `glossary`, apply to each sentence. Detection of the language is refused.
 """
 
 import re
@@ -100,7 +100,7 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     model, count = _model(models, fields), fields.get("alternatives", 0)
     digits = count if isinstance(count, str) else shorten(count)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
-        raise Invalid("alternatives is how many more translations are asked for.")
+        raise Invalid("alternatives must be an integer from 0 to 999.")
     models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
     try:
         for text in texts:
@@ -142,7 +142,7 @@ def _model(models: Models, fields: dict[str, Any]) -> Model:
         raise Invalid(_NO_DETECTION)
     pairs = _pairs(models)
     if not isinstance(source, str) or not isinstance(target, str) or (source, target) not in pairs:
-        served = ", ".join(pairs.values()) or "none; a model is served here when called en-de"
+        served = ", ".join(pairs.values()) or "none; name a model en-de to serve it here"
         raise Invalid(f"There is no model for these languages. There are: {served}.")
     return models.get(pairs[source, target])
 
@@ -163,7 +163,7 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
 
 
 def _texts(documents: list[Document], results: list[Any], number: int) -> list[str]:
-    """The documents with the hypotheses of this number, or the last ones."""
+    """Returns the documents with the hypotheses of this number, or the last ones."""
     sentences = [sentence for document in documents for sentence in document.sentences]
     translations = iter(
         [aligned_text(*pair, number) for pair in zip(sentences, results, strict=True)]

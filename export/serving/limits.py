@@ -19,14 +19,14 @@ MAX_LIMIT, MAX_BUFFERED = 2**31 - 1, 2**63 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Sizes and times that the service accepts.
+    """The largest sizes, times and counts that the service accepts.
 
     Attributes:
         body_bytes: int, of a request, and of a line of a stream.
         sound_bytes: int, of a request with a sound file.
         sound_seconds: float, length of the sound.
         buffered_bytes: int, of all requests and streams that are being read or computed.
-        header_bytes: int, of everything in an HTTP request that is no body.
+        header_bytes: int, of an HTTP request without its body.
         header_seconds: float, in which the headers of an HTTP request must arrive.
         lines: int, of a request; a stream may have more.
         open_requests: int, complete requests that are being computed.
@@ -34,7 +34,7 @@ class Limits:
         waiting_lines: int, of a model, before requests are refused.
         read_seconds: float, in which a request, or the next line of a stream, must arrive.
         write_seconds: float, in which a client must take the next 64 KiB of a response.
-        deadline_seconds: float, for requests that bring none, and for one batch.
+        deadline_seconds: float, for requests without a deadline, and for one batch.
 
     Raises:
         ValueError: one of them is not positive, or too large.
@@ -57,14 +57,14 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             most = MAX_BUFFERED if name == "buffered_bytes" else MAX_LIMIT
-            if not 0 < value <= most:  # NaN is not, either
+            if not 0 < value <= most:  # NaN fails, too
                 raise ValueError(f"`{name}` must be above 0 and at most {most}, got {value}.")
 
 
 async def on_thread_if_large(
     size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
 ) -> T:
-    """Calls a function, on a thread if the work is large, so that the event loop goes on.
+    """Calls a function, on a thread if the work is large, so that the event loop is free.
 
     Args:
         size: int, bytes that the function reads or writes.

@@ -1,16 +1,16 @@
-"""A model's queue: requests in, batches of lines of similar length out, for workers that are free.
+"""A model's queue: divides the lines of requests into batches of similar length for free workers.
 
-A free worker takes a line of the request whose turn it is and, with it, the waiting lines that are
-most similar in length, of any request: a batch costs what its longest line costs. Nothing waits for
-a batch to fill, and requests take turns, so that a long one cannot delay short ones. No batch is
-made ahead of time: the more lines wait, the less padding their batches need.
+A free worker takes the longest line of the request whose turn it is, and the waiting lines of any
+request that are most similar in length. The longest line determines the cost of a batch. Lines do
+not wait for a batch to fill, and requests take turns, so that a long one cannot delay short ones.
+Batches are not made ahead of time: the more lines wait, the less padding their batches need.
 
 Clients whose requests ended together send the next ones together. If fewer requests wait than a
-batch has just finished, its worker gives them a twentieth of the batch's time, `LINGER` at most.
+batch has just finished, its worker waits for a twentieth of the batch's time, `LINGER` at most.
 An idle service does not wait.
 
-The queue is bounded. If it is full a request is refused at once. A request that was accepted is
-never dropped for lack of room.
+The queue is bounded. If it is full, a request is refused at once. An accepted request is never
+dropped for lack of room.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ NEXT_LINES = 64
 DEATHS = 2  # a request fails after this many workers died while computing it
 # Batches may grow to twice the size when more than this many batches of tokens wait.
 BATCHES_WAITING = 5
-# Characters whose tokens are counted; the rest of a longer line is assumed to be like them.
+# Characters whose tokens are counted; the rest of a longer line is assumed to be similar.
 SEEN = 1000
 UNKNOWN = 16  # length of everything that is not read as text, such as arrays
 Lines: TypeAlias = Sequence[str | bytes]
@@ -51,10 +51,11 @@ class QueuedRequest:
     """A request in the queue.
 
     Attributes:
-        items, lengths: as above.
+        items: list of lines.
+        lengths: list of int, estimated tokens of each line.
         options: the options that hold for all lines.
         by_line: the options that differ by line.
-        results: list, one a line.
+        results: list, one per line.
         tokens: int, tokens that the model read.
         since: float, when the request came, by `time.monotonic`.
         waited: float, seconds in the queue until the last line was taken.
@@ -100,7 +101,7 @@ class QueuedRequest:
             self.done.set_result(None)
 
     def may_share_a_batch(self, other: "QueuedRequest") -> bool:
-        """Whether the lines of two requests may be in one batch: they have the same options."""
+        """Returns whether two requests may share a batch: they have the same options."""
         same = self.options == other.options and self.by_line.keys() == other.by_line.keys()
         return same and not (self.alone or other.alone)
 
@@ -115,7 +116,7 @@ class QueuedRequest:
             self.done.set_exception(error)
 
     def retry(self, places: list[int]) -> None:
-        """Puts lines back, which then share no batch with other requests."""
+        """Puts lines back. They then share no batch with other requests."""
         self.alone = True
         self.waiting += [(self.lengths[place], place) for place in places]
         self.waiting.sort(reverse=True)
@@ -125,7 +126,7 @@ Batch: TypeAlias = list[tuple[QueuedRequest, int]]  # lines: requests and places
 
 
 class LineQueue:
-    """The bounded queue of one model. To be used in one event loop.
+    """The bounded queue of one model. Use it in one event loop.
 
     Args:
         run_batch: async function of a list of lines and options, which returns a `BatchResult`.
@@ -137,7 +138,7 @@ class LineQueue:
         most_waiting: int, lines that wait before requests are refused.
 
     Attributes:
-        waiting: int, how many lines wait; of each request no more than `NEXT_LINES` count.
+        waiting: int, number of waiting lines; at most `NEXT_LINES` of each request count.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class LineQueue:
             raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
 
     def _count(self) -> None:
-        """Drops the requests of which no line waits, and counts the lines of the others."""
+        """Drops requests without waiting lines, and counts the lines of the others."""
         self._requests = collections.deque(request for request in self._requests if request.waiting)
         self.waiting = sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
 
@@ -250,7 +251,7 @@ class LineQueue:
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)
-        except Exception as error:  # of any kind: the requests get it, and the queue goes on
+        except Exception as error:  # of any kind: the requests get it, and the queue continues
             for request, _ in batch:
                 request.fail(error)
         else:
@@ -291,11 +292,11 @@ class LineQueue:
             if request is first or first.may_share_a_batch(request)
             for length, place in request.waiting[:NEXT_LINES]
         ]
-        # Python's sort is stable: of equal lines those go first whose turn is first.
+        # Python's sort is stable: among equal lines, the earliest turn goes first.
         lines.sort(key=lambda line: line[0])
         tokens = sum(length for _, length, _, _ in lines)
         most = max(self._batch_tokens, min(2 * self._batch_tokens, tokens // BATCHES_WAITING))
-        # If few lines wait and other workers are free, they get a part.
+        # If few lines wait and other workers are free, they get a share.
         most = min(most, tokens // self._free + longest)
         batch: Batch = []
         for _, length, place, request in lines:
@@ -313,8 +314,8 @@ class LineQueue:
 def make_measure(folder: StrPath) -> Measure:
     """Returns a function that estimates the lengths of lines in tokens.
 
-    It uses the artefact's tokenizer, if there is one. An artefact that replaces it may have another
-    one; lines that were similar in length still are.
+    It uses the artefact's tokenizer, if there is one. A later artefact may have another tokenizer,
+    but lines of similar length remain similar.
     """
     path = pathlib.Path(folder) / TOKENIZER_FILE
     if not path.exists():

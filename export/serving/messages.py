@@ -1,9 +1,8 @@
 """gRPC messages of the Open Inference Protocol, version 2, made from a table.
 
-The table has what the wire needs: in every message of the protocol the fields are numbered from 1
-in the order below, and a map is a list of entries of key and value. The classes live in a pool of
-their own, so that a process may also hold a client's classes of the same names; and no generated
-code ties the package to a release of protobuf.
+In every message, the fields are numbered from 1 in the order below, and a map is a list of entries
+of key and value. The classes are in a separate pool, so that a process may also hold a client's
+classes of the same names. Without generated code, the package depends on no release of protobuf.
 """
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -108,18 +107,18 @@ MESSAGES = {
 
 
 def count_fields(name: str, data: bytes, most: int) -> int:
-    """Counts the fields of a message, before protobuf makes a hundred bytes of two.
+    """Counts the fields of a message before parsing, which turns two bytes into a hundred.
 
     Args:
-        name: of the message.
-        data: bytes of it. A packed field counts by its bytes.
+        name: name of the message.
+        data: its bytes. A packed field counts by its bytes.
         most: int, where counting ends.
 
     Returns:
         int, the fields of the message and of its inner messages; or a number above `most`.
 
     Raises:
-        DecodeError: the bytes are no message.
+        DecodeError: the bytes are not a message.
     """
     count, left = 0, [(0, len(data), name)]
     while left:
@@ -155,7 +154,7 @@ def count_fields(name: str, data: bytes, most: int) -> int:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Reads an integer, seven bits a byte; returns it and the place behind it."""
+    """Reads an integer, seven bits per byte; returns it and the place after it."""
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(data):

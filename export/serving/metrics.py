@@ -35,20 +35,20 @@ class Metrics:
         batch, request = ("model", "replica"), ("protocol", "model")
         self._requests = self._make(Counter, "requests", "Requests.", (*request, "status"))
         self._seconds = self._make(
-            Histogram, "request_seconds", "Of requests.", request, buckets=_SECONDS
+            Histogram, "request_seconds", "Time of requests.", request, buckets=_SECONDS
         )
         self._waits = self._make(
-            Histogram, "wait_seconds", "In the queue.", ("model",), buckets=_SECONDS
+            Histogram, "wait_seconds", "Time in the queue.", ("model",), buckets=_SECONDS
         )
         self._lines = self._make(Counter, "lines", "Lines.", batch)
         self._tokens = self._make(Counter, "tokens", "Tokens read.", batch)
-        self._busy = self._make(Counter, "busy_seconds", "Of workers.", batch)
+        self._busy = self._make(Counter, "busy_seconds", "Busy time of workers.", batch)
         self._batches = self._make(
             Histogram, "batch_lines", "Lines of a batch.", ("model",), buckets=_LINES
         )
         self._waiting = self._make(Gauge, "waiting_lines", "Lines in the queue.", ("model",))
         self._latency = self._make(
-            Gauge, "latency_seconds", f"Of the {LATEST} latest.", ("model", "quantile")
+            Gauge, "latency_seconds", f"Of the {LATEST} latest requests.", ("model", "quantile")
         )
         self._latest: dict[str, collections.deque[float]] = {}
         dropped = self._make(Counter, "log_dropped", "Log lines that were not written.")
@@ -62,8 +62,8 @@ class Metrics:
 
     def watch_admission(self, admission: Admission) -> None:
         """Reports the open requests of a service and their bytes."""
-        open_requests = self._make(Gauge, "open_requests", "Being read or computed.")
-        buffered = self._make(Gauge, "buffered_bytes", "Of these requests.")
+        open_requests = self._make(Gauge, "open_requests", "Requests being read or computed.")
+        buffered = self._make(Gauge, "buffered_bytes", "Bytes of open requests.")
         open_requests.set_function(lambda: admission.open_requests)
         buffered.set_function(lambda: admission.buffered)
 

@@ -37,7 +37,7 @@ class Model:
     """A model behind its queue.
 
     Args:
-        name: str, as it stands in addresses.
+        name: str, as in addresses.
         pool: `Pool`, opened.
         description: `Description` of what the pool serves.
         limits: `Limits`.
@@ -63,7 +63,7 @@ class Model:
         self, items: Lines, options: Options, emit: Callable[[StreamPart], bool] | None = None
     ) -> BatchResult:
         try:
-            # Every request of the batch is over by then, so a worker that hangs is given up.
+            # Every request of the batch has ended by then, so a worker that hangs is abandoned.
             async with asyncio.timeout(self._most_seconds):
                 if emit is None:
                     batch = await self.pool.run_batch(items, options)
@@ -85,9 +85,9 @@ class Model:
 
         Args:
             values: dict from names to values. `None` and names that no search has are left out.
-            lines: int, how many lines the request has. An option may then be a list with a value
-                for each of them. Defaults to `None`: the number is not known, so one value holds
-                for all lines.
+            lines: int, number of lines of the request. An option may then be a list with a value
+                for each line. Defaults to `None`: the number is not known, so one value applies to
+                all lines.
         """
         return checked_options(self.name, self.description, values, lines)
 
@@ -112,7 +112,7 @@ class Models:
         metrics.watch_admission(self.admission)
 
     def add(self, name: str, pool: Pool, description: Description) -> None:
-        """Adds a model. `pool` has been opened, and gave the `Description`."""
+        """Adds a model. `pool` has been opened, which returned the `Description`."""
         model = Model(name, pool, description, self.limits, self.metrics)
         self._models[name] = model
         self.metrics.watch_queue(name, model.queue)
@@ -124,7 +124,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken, and each model has a worker that can compute."""
+        """Whether requests are accepted, and each model has a worker that can compute."""
         models = self._models.values()
         return (
             bool(models)
@@ -196,7 +196,7 @@ class Models:
             receive: as in `LineQueue.submit`.
 
         Returns:
-            The results, one a line.
+            The results, one per line.
         """
         if options and GLOSSARY in options:
             size = sum(map(len, items))

@@ -32,7 +32,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
 
 class _Lines:
-    """An ASGI application: it reads and writes at the same time, which a handler cannot."""
+    """An ASGI application that reads and writes at the same time, which a handler cannot."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -72,7 +72,7 @@ class _Lines:
 
 
 def _options(query: QueryParams, model: Model) -> tuple[Format, dict[str, Any]]:
-    """The format of the response, and the options of the search."""
+    """Returns the format of the response, and the options of the search."""
     passed = {name: query.getlist(name) for name in query if name != "format"}
     form = query.get("format", "text")
     options = model.checked_options(
@@ -159,7 +159,7 @@ class _Stream:
             await self._parts.put((part, message.get("more_body", False)))
 
     async def _discard(self, more: bool) -> None:
-        """Reads the rest: most clients read no response before they have sent all."""
+        """Drops the rest: most clients read no response before they have sent all."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.read_seconds):
                 while more:

@@ -2,7 +2,7 @@
 
 Both have the same methods, so that queue and protocols do not differ. In this process a worker is a
 thread, and ONNX Runtime releases the GIL while it computes. On Ray a worker is a thread of a
-replica: a process that Ray starts, on this machine or another one, and that is replaced if it dies.
+replica, a process that Ray starts on this machine or another one. The pool replaces dead replicas.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class LocalPool:
         self.measure: Measure
         self._folder, self._options = folder, options
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "batch")
-        # Batches that still run although the queue has given them up.
+        # Batches that still run although the queue has abandoned them.
         self._hanging: set[concurrent.futures.Future[BatchResult]] = set()
 
     @property
@@ -138,7 +138,7 @@ class RayPool:
         ray: the module, with a connection to a cluster.
         folder: path of an artefact, the same on each machine of the cluster.
         replicas: int, processes.
-        gpus: float, GPUs of each process; a part of one lets processes share it.
+        gpus: float, GPUs of each process; below 1, processes share a GPU.
         workers: int, threads of each process that compute batches.
         batch_tokens, options: as in `Engine`.
     """
@@ -168,7 +168,7 @@ class RayPool:
             runtime_env={"env_vars": {SERVES: "1"}},  # no framework is imported
         )
         self._alive: set[Any] = set()
-        # An actor once for each batch that it can take; actors that have died are left out later.
+        # Each actor, once for each batch that it can take; dead actors are skipped later.
         self._idle: asyncio.Queue[Any] = asyncio.Queue()
         self._watching: list[asyncio.Task[None]] = []
 
@@ -202,7 +202,7 @@ class RayPool:
             raise Refusal(FAILED) from error
         except self._ray.exceptions.RayError as error:
             self._alive.discard(actor)  # It gets no other batch; `_watch` replaces it.
-            raise WorkerLost("A replica died at the request.") from error
+            raise WorkerLost("A replica died while computing the request.") from error
 
     async def run_stream(
         self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
@@ -233,7 +233,7 @@ class RayPool:
         return actor
 
     async def _watch(self, actor: Any) -> None:
-        """Replaces a replica when it dies, and its successors."""
+        """Replaces a replica, and its successors, when they die."""
         while True:
             try:
                 await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -256,5 +256,5 @@ class RayPool:
 
     def _finish(self, actor: Any, batch: asyncio.Future[BatchResult]) -> None:
         if not batch.cancelled():
-            batch.exception()  # else asyncio logs the error of a batch that was given up
+            batch.exception()  # else asyncio logs the error of an abandoned batch
         self._idle.put_nowait(actor)

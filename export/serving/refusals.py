@@ -1,12 +1,12 @@
 """Refusals: one class for each reason why the service does not answer a request.
 
-Each has a status of HTTP and the name of a status of gRPC. Only gRPC's protocol needs its package.
+Each has an HTTP status and the name of a gRPC status. Only the gRPC protocol needs its package.
 """
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-FAILED = "The service has failed at this request; its log says why."
+FAILED = "The service failed on this request; its log says why."
 REASON = 500  # characters; gRPC sends a reason as metadata, and clients accept 8 KiB of it
 CLOSE = {"Connection": "close"}
 RETRY = {"Retry-After": "1"}
@@ -38,7 +38,7 @@ class Refusal(Exception):
 
 
 class Invalid(Refusal, status=400, code="INVALID_ARGUMENT"):
-    """The request is not what the protocol or the model takes: sent again, it fails again."""
+    """The protocol or the model does not take the request: sent again, it fails again."""
 
 
 class Forbidden(Refusal, status=403, code="PERMISSION_DENIED"):
@@ -54,15 +54,15 @@ class TooSlow(Refusal, status=408, code="DEADLINE_EXCEEDED", headers=CLOSE):
 
 
 class TooLarge(Refusal, status=413, code="OUT_OF_RANGE"):
-    """The request is larger than what the service reads."""
+    """The request is larger than the service reads."""
 
 
 class WrongType(Refusal, status=415, code="INVALID_ARGUMENT"):
-    """The content's type or encoding is one that the protocol does not read."""
+    """The protocol does not read the content's type or encoding."""
 
 
 class HeadersTooLarge(Refusal, status=431, code="OUT_OF_RANGE"):
-    """The headers of the HTTP request are larger than what the service reads."""
+    """The headers of the HTTP request are larger than the service reads."""
 
 
 class Busy(Refusal, status=429, code="RESOURCE_EXHAUSTED", headers=RETRY):
@@ -74,8 +74,8 @@ class Unavailable(Refusal, status=503, code="UNAVAILABLE", headers=RETRY):
 
 
 class WorkerLost(Unavailable, status=503, code="UNAVAILABLE", headers=RETRY):
-    """The process of a worker has died at a batch."""
+    """The process of a worker died while computing a batch."""
 
 
 class Late(Refusal, status=504, code="DEADLINE_EXCEEDED"):
-    """The deadline of the request is over."""
+    """The deadline of the request has passed."""

@@ -56,7 +56,7 @@ class Record:
         self.buffered += count
 
     def free(self, count: int) -> None:
-        """Counts bytes no longer."""
+        """Stops counting bytes."""
         self._admission.free(count)
         self.buffered -= count
 

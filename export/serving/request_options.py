@@ -1,4 +1,4 @@
-"""The options of a request: checked, for all lines or for each, and terms from a glossary."""
+"""Checks the options of a request, for all lines or for each, and makes terms from a glossary."""
 
 import contextlib
 import json
@@ -79,7 +79,7 @@ def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
 
 
 def _glossary(value: Any) -> Glossary:
-    """The glossary of a request: an object of target phrases by source phrase, or its JSON."""
+    """Returns a request's glossary, from an object of target phrases by source phrase or JSON."""
     try:
         entries = json.loads(value) if isinstance(value, str) else value
         if isinstance(entries, dict) and all(isinstance(x, str) for x in entries.values()):
@@ -90,7 +90,7 @@ def _glossary(value: Any) -> Glossary:
 
 
 def with_terms(items: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with terms of each line, in place of a glossary."""
+    """Returns the options with terms of each line, in place of a glossary."""
     options = dict(options)
     found = terms_of_lines(items, options.pop(GLOSSARY), options.get("terms"))
     return options | {"terms": ByLine(found)}

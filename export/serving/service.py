@@ -32,19 +32,19 @@ class ServedArtefact:
     """An artefact, and how it is served.
 
     Args:
-        folder: path of what `export_onnx` wrote. It may be replaced while it is served.
+        folder: path of the folder that `export_onnx` wrote. It may be replaced while it is served.
         replicas: int, processes that Ray starts for the artefact. Defaults to `None`: the process
             of the service computes all batches, and Ray is not needed.
         gpus: float, GPUs that Ray gives to each replica. Defaults to 0.
         providers: as in `Translator`.
         threads, workers: int, threads of a batch, and batches that a process computes at the same
-            time. Defaults: the cores of the machine, shared by the replicas, are workers of one
-            thread each, which take the least processor time for a line. With `workers=1` all
-            cores of a process work on one batch, and a large model answers a lone request sooner.
-            On the CPU each worker has its own copy of the weights, up to 1 GiB in all.
-            With `gpus` there is one worker.
-        batch_tokens: int, tokens of a batch, which one worker computes; up to twice as many where
-            many lines wait. Defaults to 512: of a hundred lines larger batches have more padding.
+            time. By default, each core is a worker of one thread, which takes the least processor
+            time per line, and replicas share the cores. With `workers=1`, all cores of a process
+            compute one batch, and a large model answers a lone request sooner. On the CPU, each
+            worker has its own copy of the weights, up to 1 GiB in all. With `gpus` there is one
+            worker.
+        batch_tokens: int, tokens of a batch, which one worker computes; up to twice as many if many
+            lines wait. Defaults to 512: for a hundred lines, larger batches have more padding.
 
     Example:
 
@@ -98,10 +98,10 @@ def serve(
     listening: Callable[[int, int], None] | None = None,
     allowed_hosts: Iterable[str] = (),
 ) -> bool:
-    """Serves artefacts until the process gets SIGTERM or SIGINT, and answers what it has taken in.
+    """Serves artefacts until the process gets SIGTERM or SIGINT, then answers accepted requests.
 
-    One process does it all, unless a model asks for `replicas` or `gpus` or `ray_address` is given.
-    A crash of native code then ends the service: let systemd or Kubernetes start it again.
+    One process does all work, unless a model has `replicas` or `gpus`, or `ray_address` is given. A
+    crash of native code then ends the service: let systemd or Kubernetes restart it.
 
     Args:
         models: dict from names to `ServedArtefact`.
@@ -111,18 +111,18 @@ def serve(
         limits: `Limits`.
         log: file that gets a line of JSON for each request, or None.
         drain_seconds: float, the time that open requests have at the end.
-        ray_address: of a Ray cluster that runs already, where the replicas of all models then are.
-        listening: function of both ports, called when requests are taken.
+        ray_address: address of a running Ray cluster, which then runs replicas of all models.
+        listening: function of both ports, called when requests are accepted.
         allowed_hosts: list of str. Additional host names to accept in the headers `Host` and
-            `Origin`. A service at a loopback address takes loopback names only;
+            `Origin`. A service at a loopback address accepts loopback names only;
             a page in a browser must come from the same host and port.
 
     Returns:
-        Whether all requests that were taken in were answered.
+        Whether all accepted requests were answered.
 
     Raises:
         MissingExtra: the extra `service` is not installed, or `ray` where that is needed.
-        ArtefactError: a folder is no artefact.
+        ArtefactError: a folder is not an artefact.
         ValueError: an argument is wrong.
         OSError, RuntimeError: a port is taken, or a replica does not start.
 
@@ -155,7 +155,7 @@ def serve(
 
 
 def _host_name(text: str) -> str:
-    """Returns a host name in small letters; `ValueError` if no request can have it."""
+    """Returns a host name in lower case; raises `ValueError` if no request can have it."""
     name = text.lower().removesuffix(".")
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(name.removeprefix("[").removesuffix("]")))
@@ -168,7 +168,7 @@ def _host_name(text: str) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens at an address; `OSError` if the port is taken."""
+    """Returns a socket that listens at an address; raises `OSError` if the port is taken."""
     if not 0 <= port < 2**16:
         raise ValueError(f"A port is a number from 0 to 65535, got {port}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -179,7 +179,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _pools(
     models: Mapping[str, ServedArtefact], ray_address: str | None
 ) -> Iterator[dict[str, Pool]]:
-    """Makes the pools of the models, and runs Ray meanwhile if a model needs it."""
+    """Yields the pools of the models, and runs Ray within the block if a model needs it."""
     on_ray = {name for name, served in models.items() if ray_address or served.needs_ray}
     with contextlib.ExitStack() as stack:
         if on_ray:
@@ -229,7 +229,7 @@ async def _serve(
             models = Models(limits, metrics)
             for name, pool in pools.items():
                 models.add(name, pool, await opening[name])
-            # Else Python looks through all of its modules again and again, between requests.
+            # Otherwise, garbage collection visits all modules repeatedly, between requests.
             gc.collect()
             gc.freeze()
             answered = await run_servers(models, stop, **servers)

@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol, version 2, which do not depend on the model.
 
-A model has one input and three outputs, whatever its task, all of type BYTES and of one shape, an
-element a line:
+For every task, a model has one input and three outputs, all of type BYTES and of one shape, one
+element per line:
 
 | tensor | element |
 | --- | --- |
@@ -10,7 +10,7 @@ element a line:
 | `result`, out | the whole result, as JSON: hypotheses, scores, labels, spans, vectors |
 | `error`, out | why there is no result, or nothing |
 
-In binary an element of type BYTES is its length, four bytes, the lowest first, and its bytes.
+In binary, an element of type BYTES is its length, four bytes, the lowest first, and its bytes.
 """
 
 import importlib.metadata
@@ -76,7 +76,7 @@ def get_input(fields: Fields) -> Fields:
     inputs = get_objects(fields, "inputs")
     names = [tensor.get("name") for tensor in inputs]
     if names != [INPUT]:
-        raise Invalid(f"One input is read, {INPUT!r}; there are {len(names)}: {shorten(names)}.")
+        raise Invalid(f"The only input is {INPUT!r}, but there are {len(names)}: {shorten(names)}.")
     (tensor,) = inputs
     if tensor.get("datatype") != "BYTES":
         kind = shorten(tensor.get("datatype"))
@@ -86,7 +86,7 @@ def get_input(fields: Fields) -> Fields:
     if not fits or not all(type(size) is int and 0 <= size < MAX_INTEGER for size in shape):
         raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shorten(shape)}.")
     if "shared_memory_region" in get_object(tensor, "parameters"):
-        raise Invalid("Shared memory is not read: send the data.")
+        raise Invalid("Shared memory is not supported: send the data.")
     return tensor
 
 
@@ -99,8 +99,8 @@ def parse(
         models, model: as the request names them.
         fields: dict, of the request, as in JSON.
         shape: list of int, of the input, as `get_input` returns it.
-        items: list of str or bytes, the elements of the input. More than a request may have are
-            refused, so a reader may stop there.
+        items: list of str or bytes, the elements of the input. Too many are refused, so a reader
+            may stop at the limit.
 
     Raises:
         Invalid, TooLarge: the request is wrong.
@@ -120,7 +120,7 @@ def _outputs(tensors: list[Fields]) -> list[str]:
     names = [tensor.get("name") for tensor in tensors[: 1 + len(OUTPUTS)]]
     for name in names:
         if name not in OUTPUTS:
-            raise Invalid(f"There is no output {shorten(name)}, but: {', '.join(OUTPUTS)}.")
+            raise Invalid(f"There is no output {shorten(name)}. There are: {', '.join(OUTPUTS)}.")
     if len(tensors) > len(set(names)):
         raise Invalid("The request names an output twice.")
     return names or list(OUTPUTS)
@@ -136,23 +136,23 @@ def _timeout(value: object) -> float | None:
 
 
 def get_object(parent: Fields, key: str) -> Fields:
-    """Returns an object in another one; an empty one if it is missing."""
+    """Returns an object in another one; an empty object if it is missing."""
     found = parent.get(key, {})
     if not isinstance(found, dict):
-        raise Invalid(f"{key!r} is no object.")
+        raise Invalid(f"{key!r} must be an object.")
     return found
 
 
 def get_objects(parent: Fields, key: str) -> list[Fields]:
-    """Returns a list of objects in another one; an empty one if it is missing."""
+    """Returns a list of objects in an object; an empty list if it is missing."""
     found = parent.get(key, [])
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise Invalid(f"{key!r} is no list of objects.")
+        raise Invalid(f"{key!r} must be a list of objects.")
     return found
 
 
 def unpacked(data: bytes, most: int) -> list[bytes]:
-    """Returns the elements in binary data; no more than one above `most`."""
+    """Returns the elements in binary data, at most one more than `most`."""
     items: list[bytes] = []
     place = 0
     while place < len(data) and len(items) <= most:

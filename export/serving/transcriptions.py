@@ -1,7 +1,7 @@
 """OpenAI's protocol for sound: `/v1/audio/transcriptions` and `/v1/audio/translations`.
 
-A request is a form with a sound file. With `stream` the text comes as server-sent events, window by
-window. The model is a Whisper model.
+A request is a form with a sound file. With `stream`, the text is sent as server-sent events, window
+by window. The model is a Whisper model.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ KNOWN = (
 
 
 class _Parsed(NamedTuple):
-    """A request: its sound, the options of the transcription, and the form of the response."""
+    """A request: its sound, the options of the transcription, and the format of the response."""
 
     model: Model
     sound: bytes
@@ -62,7 +62,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         seconds = request_seconds(request.headers)
         parts = models.stream(record, parsed.model, parsed.sound, parsed.options, seconds)
         if parsed.stream:
-            first = await anext(parts)  # until here a refusal is a status
+            first = await anext(parts)  # until here, a refusal sets the status
             return EventStream(_events(record, first, parts))
         async with contextlib.aclosing(parts):
             *_, transcript = [part async for part in parts]
@@ -91,13 +91,13 @@ def _parse(models: Models, content_type: str, body: bytes, task: str) -> _Parsed
             raise Invalid(f"{shorten(name)} is not supported. Leave it out.")
         if len(values) > 1:
             raise Invalid(f"{name} is passed {len(values)} times.")
-    # An empty field counts as absent, as in a form of a page.
+    # An empty field counts as absent, as in HTML forms.
     given = {name: value for name, (value,) in fields.items() if value}
     if "model" not in given:
         raise Invalid("model is the name of a model.")
     model = models.get(given["model"])
     if not model.description.hears:
-        raise Unknown(f"{model.name} is no speech model of sound files.")
+        raise Unknown(f"{model.name} does not transcribe sound files.")
     if set(files) != {"file"}:
         raise Invalid("The form has a sound file, called file, and no other file.")
     form, stream = given.get("response_format", "json"), given.get("stream", "false").lower()
@@ -112,7 +112,7 @@ def _parse(models: Models, content_type: str, body: bytes, task: str) -> _Parsed
     if asked and form != "verbose_json":
         raise Invalid("timestamp_granularities need the response_format verbose_json.")
     if given.get("chunking_strategy", "auto") != "auto":
-        raise Invalid("chunking_strategy is auto, or is left out.")
+        raise Invalid("chunking_strategy must be auto, or left out.")
     options: dict[str, Any] = {"task": task, "most_seconds": models.limits.sound_seconds}
     if "chunking_strategy" in given:
         options["vad_filter"] = True
@@ -123,7 +123,7 @@ def _parse(models: Models, content_type: str, body: bytes, task: str) -> _Parsed
     if "prompt" in given:
         options["initial_prompt"] = given["prompt"]
     temperature = _temperature(given.get("temperature", "0"))
-    if temperature:  # 0 asks for the default, which is raised for a text that fails
+    if temperature:  # 0 is the default, which rises for a text that fails
         options["temperatures"] = (temperature,)
     return _Parsed(model, files["file"], options, form, asked or ["segment"], stream == "true")
 
@@ -174,7 +174,7 @@ def _response(parsed: _Parsed, task: str, transcript: Transcript) -> Response:
 async def _events(
     record: Record, part: Any, parts: AsyncGenerator[Any]
 ) -> AsyncIterator[dict[str, Any]]:
-    """The events of a stream; `part` is the first of its parts."""
+    """Yields the events of a stream; `part` is its first part."""
     begun = False
     async with contextlib.aclosing(parts):
         try:

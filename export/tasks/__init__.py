@@ -2,8 +2,8 @@
 
 Contents: one class for each kind of export, `forward` and `search`; `stepwise`, which turns
 a search into two functions without the loop; and `samples`, the inputs of the proof.
-An exporter asks a task for the function to trace, for samples, for Keras' results on them, and for
-the comparison of these results with the written file's.
+A task provides the function to trace, samples, Keras' results on them, and the comparison with
+the written file's results.
 
 Imports: TensorFlow, Keras, models and searches; of `export` the comparison (`proof`),
 the error (`staging`) and the names and heads of the artefact. A new kind of export is one class

@@ -35,8 +35,8 @@ Case: TypeAlias = Mapping[str, Array]
 SUM_TOLERANCE = 1e-3
 # If this many outputs for two classes all lie in [0, 1], they are probabilities.
 ENOUGH = 8
-# Rows get this much more padding. Results may then change by UNCHANGED, relative to a number's size
-# but at least to 1.
+# Padding that tests whether a model ignores it. Results may change by UNCHANGED, relative to a
+# number's size but at least to 1.
 PADDING, UNCHANGED = 3, 1e-4
 
 
@@ -48,8 +48,8 @@ class ForwardTask:
             outputs have no names.
         head: meaning of the outputs, one of `artefact.task_heads`. Defaults to `None`:
             plain outputs.
-        passed: the user's model, if `model` is a copy of it in float32. The export is compared with
-            both. Defaults to `None`: there is no copy.
+        passed: the user's model, if `model` is its float32 copy. The export is compared with both.
+            Defaults to `None`: there is no copy.
 
     Attributes:
         name: the task in the manifest: the head's, or "forward".
@@ -103,7 +103,7 @@ class ForwardTask:
             self.vocab_size = vocab_sizes(model)
 
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Outputs by name for inputs by name; exporters trace this function."""
+        """Returns outputs by name for inputs by name; exporters trace this function."""
         return self._run(self.model, inputs)
 
     def _run(self, model: keras.Model, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -116,12 +116,12 @@ class ForwardTask:
         return dict(zip(self.outputs, keras.tree.flatten(outputs), strict=True))
 
     def output_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """Shapes of the outputs, by name."""
+        """Returns the shapes of the outputs, by name."""
         tensors = self._by_name(self.model.output)
         return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
     def axes(self, name: str, rank: int) -> tuple[str, ...]:
-        """Names of the axes of an input or output, for axes without a fixed size.
+        """Returns the names of an input's or output's axes, for axes without a fixed size.
 
         In a model with one input, outputs of the input's length share the name of that axis. ONNX
         Runtime reuses the buffers of shapes with equal names, so no other output may share it.
@@ -154,7 +154,7 @@ class ForwardTask:
         return found
 
     def limits(self, max_source_length: int | None) -> dict[str, int | None]:
-        """The lengths that the manifest promises to serve."""
+        """Returns the lengths that the manifest promises to serve."""
         max_source_length = max_source_length or MAX_SOURCE_LENGTH
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
@@ -163,13 +163,13 @@ class ForwardTask:
         }
 
     def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
-        """Inputs on which the export is proven; random ones if `samples` is `None`."""
+        """Returns the inputs of the proof; random ones if `samples` is `None`."""
         if samples is not None:
             return [check_inputs(case, self.specs) for case in check_listed(samples)]
         return made_up_inputs(self.specs, self.model, self.expected, self.longest)
 
     def expected(self, case: Case) -> dict[str, Array]:
-        """Keras' outputs for a case, by name."""
+        """Returns Keras' outputs for a case, by name."""
         tensors = {name: tf.constant(array) for name, array in case.items()}
         return {name: np.asarray(tensor) for name, tensor in self.function(**tensors).items()}
 
@@ -181,7 +181,7 @@ class ForwardTask:
         tolerance: float,
         exact: bool = True,
     ) -> float:
-        """Raises `ExportError` unless the file gave Keras' outputs and the head fits to them.
+        """Raises `ExportError` unless the file gave Keras' outputs and the head fits them.
 
         Args:
             cases: the inputs.
@@ -234,7 +234,7 @@ class ForwardTask:
         if not from_logits and not within.all():
             raise ExportError(
                 "The head says from_logits=False, but the model gives "
-                f"{rows[~within.all(axis=1)][0]} for a sample, which are no probabilities. Pass "
+                f"{rows[~within.all(axis=1)][0]} for a sample, which are not probabilities. Pass "
                 "from_logits=True."
             )
         enough = rows.shape[1] > 1 or rows.size >= ENOUGH
@@ -246,16 +246,16 @@ class ForwardTask:
             )
 
     def same_tokens(self, expected: Sequence[Any], found: Sequence[Case]) -> None:
-        """`None`, because there is no search."""
+        """Returns `None`, because there is no search."""
 
     def manifest_fields(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """The fields that a head adds to the manifest; none without a head."""
+        """Returns the fields that a head adds to the manifest; none without a head."""
         if self.head is None:
             return {}
         return {"head": describe_head(self.head), "ignores_padding": self.ignores_padding(cases)}
 
     def ignores_padding(self, cases: Sequence[Case]) -> bool:
-        """Whether Keras gives the same for rows of ids with and without padding on the right."""
+        """Returns whether padding rows of ids on the right leaves Keras' results unchanged."""
         return bool(self.ids) and all(self._ignores_padding(case) for case in cases)
 
     def _ignores_padding(self, case: Case) -> bool:
@@ -277,18 +277,18 @@ class ForwardTask:
 
 
 def _check_steady(expected: Case, again: Case) -> None:
-    """Raises `ExportError` if Keras gives other outputs for the same input a second time."""
+    """Raises `ExportError` if Keras gives other outputs for the same input in a second call."""
     for name, reference in expected.items():
         if not np.array_equal(reference, again[name], equal_nan=reference.dtype.kind == "f"):
             raise ExportError(
-                f"Output {name!r}: Keras gives other numbers for the same input when it is called "
-                "again, so nothing can be compared. A layer counts its calls, keeps a state or "
-                "draws random numbers while training=False: leave that out of the exported model."
+                f"Output {name!r}: Keras gives other numbers for the same input in a second call, "
+                "so nothing can be compared. A layer counts its calls, keeps a state or "
+                "draws random numbers with training=False: remove it from the exported model."
             )
 
 
 def _output_names(model: keras.Model) -> list[str]:
-    """Names of the layers that give the outputs; "logits" for a `TokenEmbedding`."""
+    """Returns the names of the output layers; "logits" for a `TokenEmbedding`."""
     if hasattr(model, "decode_step"):
         return [signature.LOGITS]
     embeddings = [layer.name for layer in model.layers if isinstance(layer, TokenEmbedding)]

@@ -1,4 +1,4 @@
-"""Inputs on which an export is proven: samples of the user, or made-up numbers, ids and texts."""
+"""Inputs of the proof: samples of the user, or made-up numbers, ids and texts."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -15,25 +15,25 @@ from keras_transformer.types import Array, Ids
 
 Specs: TypeAlias = Mapping[str, tf.TensorSpec]
 
-# Short texts, an empty one, and one with characters for which a tokenizer may have no piece.
+# Short texts, an empty one, and one with characters that a tokenizer may lack.
 PROOF = ("a", "two words", "", "Ein dritter Satz mit mehr Wörtern, 3 Zahlen & 😀.")
-# Batch sizes and lengths. They differ between cases, so a size that was traced as a constant shows.
+# Batch sizes and lengths. They differ between cases, which reveals a size traced as a constant.
 SIZES = ((1, 3), (5, 7), (2, 13))
-# Kinds of integers, one for each of SIZES, for inputs that are no ids: positive, small of both
-# signs, and beyond 2^24, which float32 cannot hold. Larger ones could need much memory, for example
-# in `ops.bincount`.
+# Kinds of integers, one for each of SIZES, for inputs that are not ids: positive, small of both
+# signs, and beyond 2^24, which float32 cannot hold. Larger ones could need much memory, as in
+# `ops.bincount`.
 SMALL, LARGE = -1, -2
 KINDS = (3, SMALL, LARGE)
 # Attributes of layers that hold the number of their ids.
 TABLES = ("vocab_size", "input_dim")
 # Attributes of layers that hold the number of their positions.
 LENGTHS = ("max_length", "sequence_length")
-# The longest source that an artefact promises to serve, for a model without a limit.
+# The longest source that an artefact serves, for a model without a limit.
 MAX_SOURCE_LENGTH = 512
 
 
 def random_ids(vocab_size: int, max_length: int | None) -> list[Ids]:
-    """Batches of source ids (B, S), with padding on the right in some rows."""
+    """Returns batches of source ids (B, S), with padding on the right in some rows."""
     random, batches = np.random.default_rng(7), []
     for batch, length in ((1, 3), (3, 7), (2, 11)):
         length = min(length, max_length or length)
@@ -45,7 +45,7 @@ def random_ids(vocab_size: int, max_length: int | None) -> list[Ids]:
 
 
 def random_start(batch: int, vocab_size: int) -> Ids:
-    """Rows (B, 3) of the begin token and up to two random tokens, with padding on the right."""
+    """Returns rows (B, 3) of the begin token and up to two random tokens, padded on the right."""
     random = np.random.default_rng(13)
     ids = random.integers(min(4, vocab_size - 1), vocab_size, (batch, 3)).astype(np.int32)
     ids[:, 0] = signature.SPECIAL_IDS["begin"]
@@ -59,9 +59,9 @@ def made_up_inputs(
     run: Callable[[dict[str, Array]], Any],
     longest: int | None = None,
 ) -> list[dict[str, Array]]:
-    """Random inputs that a model can read, some rows with padding.
+    """Returns random inputs that a model can read, some rows with padding.
 
-    If Keras fails or gives NaN, smaller integers and longer axes are tried.
+    If Keras fails or gives NaN, the function tries smaller integers and longer axes.
 
     Args:
         specs: the `tf.TensorSpec` of each input, by name.
@@ -100,7 +100,7 @@ def made_up_inputs(
 
 
 def _failure(run: Callable[[dict[str, Array]], Any], case: dict[str, Array]) -> str | None:
-    """Why Keras' outputs for a case prove nothing, or `None`."""
+    """Returns why Keras' outputs for a case are unusable, or `None`."""
     try:
         outputs = keras.tree.flatten(run(case))
     except Exception as error:  # the user's layers run here
@@ -113,7 +113,7 @@ def _failure(run: Callable[[dict[str, Array]], Any], case: dict[str, Array]) -> 
 def _random_input(
     random: np.random.Generator, spec: tf.TensorSpec, highest: int, batch: int, length: int
 ) -> Array:
-    """Random numbers for one input; integers lie below `highest` or are of its kind."""
+    """Returns random numbers for one input; integers are below `highest` or of its kind."""
     free = iter((batch, *[length] * len(spec.shape)))
     shape = [next(free) if size is None else size for size in spec.shape]
     if spec.dtype.is_integer and highest < 0:
@@ -131,7 +131,7 @@ def _random_input(
 
 
 def check_listed(samples: Sequence[Any]) -> Sequence[Any]:
-    """The samples; raises `ValueError` unless they are a list of at least one."""
+    """Returns the samples; raises `ValueError` unless they are a non-empty list."""
     if isinstance(samples, (str, dict)) or not len(samples):
         raise ValueError(
             "samples must be a list of at least one sample, or None for random ones, but "
@@ -141,7 +141,7 @@ def check_listed(samples: Sequence[Any]) -> Sequence[Any]:
 
 
 def check_inputs(case: Any, specs: Specs) -> dict[str, Array]:
-    """A sample in the dtypes of `specs`; raises `ValueError` unless it has an array for each."""
+    """Casts a sample to the dtypes of `specs`; raises `ValueError` unless it has all arrays."""
     if not isinstance(case, dict) or set(case) != set(specs):
         given = sorted(case) if isinstance(case, dict) else type(case).__name__
         raise ValueError(
@@ -162,12 +162,12 @@ def check_inputs(case: Any, specs: Specs) -> dict[str, Array]:
 
 
 def proof_texts(tokenizer: Tokenizer, longest: int | None) -> list[str]:
-    """Texts on which strings are proven, of at most `longest` tokens with begin or end token."""
+    """Returns the `PROOF` texts of at most `longest` tokens with begin or end token."""
     return [text for text in PROOF if len(tokenizer.encode(text)) < (longest or np.inf)]
 
 
 def smallest(model: keras.Model, *names: str) -> int | None:
-    """The smallest positive integer among these attributes of all layers, or `None`."""
+    """Returns the smallest positive integer among these attributes of all layers, or `None`."""
     found = []
     for layer in [model, *model.layers]:
         found += [getattr(layer, name, None) for name in names]
@@ -177,7 +177,7 @@ def smallest(model: keras.Model, *names: str) -> int | None:
 
 
 def longest_input(model: keras.Model) -> int | None:
-    """The longest sequence that a model can read, or `None` for no limit.
+    """Returns the longest sequence that a model can read, or `None` for no limit.
 
     Layers with learned positions limit it. Each strided convolution in front of them multiplies
     their limit.
@@ -198,7 +198,7 @@ def _least(sizes: Sequence[Any]) -> int | None:
 
 
 def most_ids(model: keras.Model) -> int | None:
-    """The number of ids of a functional model's inputs; `None` if it reads no table.
+    """Returns the number of ids of a functional model's inputs; `None` if it reads no table.
 
     Tables that read something else, such as the numbers of positions, do not count.
     """
@@ -206,7 +206,7 @@ def most_ids(model: keras.Model) -> int | None:
 
 
 def _table_sizes(model: keras.Model) -> dict[str, int | None]:
-    """The size of the embedding table that each input of a model indexes, or `None`, by name."""
+    """Returns the size of each input's embedding table, or `None`, by name."""
     sizes = {plain_name(tensor.name): _table_size(model, tensor) for tensor in model.inputs}
     if signature.SEGMENT_IDS in sizes:
         sizes[signature.SEGMENT_IDS] = 3  # padding and two texts
@@ -225,5 +225,5 @@ def _table_size(model: keras.Model, tensor: keras.KerasTensor) -> int | None:
 
 
 def plain_name(name: str) -> str:
-    """A Keras name in the form that ONNX runtimes and signatures of SavedModels accept."""
+    """Returns a Keras name in a form that ONNX runtimes and SavedModel signatures accept."""
     return name.replace("/", "_").replace(":", "_")

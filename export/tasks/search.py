@@ -40,7 +40,7 @@ Case: TypeAlias = Mapping[str, Array]
 
 
 def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
-    """`{"source", "target"}` of a searchable model; `None` for a source without ids."""
+    """Returns `{"source", "target"}` of a searchable model; `None` for a source without ids."""
     target = getattr(model, "target_vocab_size", None) or model.vocab_size
     if model.source_inputs is None:
         return {"source": model.vocab_size, "target": target}
@@ -48,7 +48,7 @@ def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
 
 
 def _described(constraint: Constraint) -> dict[str, Any]:
-    """A constraint as in the manifest: its class, and its configuration if it has one."""
+    """Returns the manifest's form of a constraint: its class, and its configuration if any."""
     if hasattr(constraint, "get_config"):
         return keras.saving.serialize_keras_object(constraint)
     return {"class_name": type(constraint).__name__}
@@ -57,9 +57,9 @@ def _described(constraint: Constraint) -> dict[str, Any]:
 def _options(
     search: ExportableSearch, max_length: int | None, asked: Sequence[str]
 ) -> dict[str, Array]:
-    """The inputs that a caller may leave out, and their defaults.
+    """Returns the inputs that a caller may leave out, and their defaults.
 
-    All those that cost no time in a step of this search, and those that were asked for.
+    These are the options that cost no time in a step of this search, and the `asked` ones.
     """
     inputs = search.call_inputs
     chosen = {"max_length", "length_penalty", "temperature", *asked}
@@ -78,13 +78,13 @@ def _options(
 
 
 def _log_softmax(logits: Array) -> Array:
-    """Log-probabilities of logits (..., V)."""
+    """Returns log-probabilities of logits (..., V)."""
     logits = logits - logits.max(axis=-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 def reads_ids(model: keras.Model) -> bool:
-    """Whether the source is `source_ids` (B, S) and nothing else."""
+    """Returns whether the source is `source_ids` (B, S) alone."""
     (name, spec), *others = source_specs(model).items()
     return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
 
@@ -94,8 +94,8 @@ class ForcedPass(NamedTuple):
 
     Attributes:
         scores: (B, W), sums of log-probabilities over the length penalty.
-        spread: (B, W), with the same sum and length penalty the standard deviation of all
-            log-probabilities at each token.
+        spread: (B, W), sums of the standard deviations of the log-probabilities at each token,
+            over the length penalty.
         token_scores: (B, W, T), the log-probability of each token.
         alignments: (B, W, T, S), the attention of each token to the source; `None` if the search
             has none.
@@ -116,11 +116,11 @@ class SearchTask:
     Args:
         model: `Transformer`, `CausalTransformer` or an importer's model, in float32.
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
-        max_length: most generated tokens; `None` for the source's length and some more.
+        max_length: maximum number of generated tokens; `None` for the source's length + 50.
         shortlist: `Shortlist` of the tokens that each source allows. Defaults to `None`: all.
         options: names of further options that become inputs. Defaults to none.
-        passed: the user's model, if `model` is a copy of it in float32. The export is compared with
-            both. Defaults to `None`: there is no copy.
+        passed: the user's model, if `model` is its float32 copy. The export is compared with both.
+            Defaults to `None`: there is no copy.
 
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" for a model
@@ -185,19 +185,19 @@ class SearchTask:
         ]
 
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """The `outputs` of the search for the source; exporters trace this function."""
+        """Returns the `outputs` of the search for the source; exporters trace this function."""
         source, options = self.split(inputs)
         result = self.search(self.searched, source, **options)
         found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=False))
         return {name: found[name] for name in self.outputs}
 
     def split(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The inputs of the encoder, and the options of the search."""
+        """Splits inputs into encoder inputs and options of the search."""
         options = {name: value for name, value in inputs.items() if name not in self.sources}
         return {name: inputs[name] for name in self.sources}, options
 
     def axes(self, name: str, rank: int) -> tuple[str, ...]:
-        """Names of the axes of an input or output."""
+        """Returns the names of an input's or output's axes."""
         if name in self.options:  # the first axis is the batch or 1
             return (f"{name}_rows", *(f"{name}_axis_{i}" for i in range(1, rank)))[:rank]
         axes = signature.axes_of(name, rank)
@@ -206,7 +206,7 @@ class SearchTask:
         return axes
 
     def limits(self, max_source_length: int | None) -> dict[str, int | None]:
-        """The lengths that the manifest promises to serve."""
+        """Returns the lengths that the manifest promises to serve."""
         if max_source_length is None:
             # A speech model reads windows of this length.
             longest = self.longest if isinstance(self.search, SpeechSearch) else None
@@ -218,7 +218,7 @@ class SearchTask:
         }
 
     def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
-        """Inputs on which the export is proven; random ones if `samples` is `None`."""
+        """Returns the inputs of the proof; random ones if `samples` is `None`."""
         samples = self._random_samples() if samples is None else check_listed(samples)
         cases = [self._check_sample(sample) for sample in samples]
         if self.random:
@@ -244,7 +244,7 @@ class SearchTask:
         return cases
 
     def _check_sample(self, sample: Any) -> dict[str, Array]:
-        """A sample as dict of arrays; raises `ValueError` unless the model reads it."""
+        """Returns a sample as dict of arrays; raises `ValueError` unless the model reads it."""
         if not isinstance(sample, dict):
             sample = dict.fromkeys(self.sources, sample)
         if not self.vocab_size["source"]:
@@ -268,13 +268,13 @@ class SearchTask:
         return ids.astype(np.int32)
 
     def expected(self, case: Case) -> tuple[Ids, Array]:
-        """Keras' ids (B, W, T) and scores (B, W) for a case."""
+        """Returns Keras' ids (B, W, T) and scores (B, W) for a case."""
         seed = {"seed": int(case[signature.SEED])} if self.random else {}
         result = self.search(self.searched, self._source(case), self.max_length, **seed)
         return result.ids.numpy(), result.scores.numpy()
 
     def _source(self, case: Case) -> dict[str, Array]:
-        """The inputs of a case without the seed."""
+        """Returns the inputs of a case without the seed."""
         return {name: case[name] for name in self.sources}
 
     def compare(
@@ -287,9 +287,8 @@ class SearchTask:
     ) -> float:
         """Raises `ExportError` unless the file gave Keras' results.
 
-        Its scores are compared with the scores of Keras' forward pass for the ids of the file:
-        rounded weights may lead to other tokens, but must not give wrong scores for them. So are
-        its token scores and alignments.
+        Its scores, token scores and alignments are compared with Keras' forward pass for the ids
+        of the file. Rounded weights may lead to other tokens, but their scores must be right.
 
         Args:
             cases: the inputs.
@@ -326,7 +325,7 @@ class SearchTask:
     def same_tokens(
         self, expected: Sequence[tuple[Ids, Array]], found: Sequence[Case]
     ) -> list[int]:
-        """For how many lines the best hypothesis is Keras', token for token, and of how many."""
+        """Returns the number of lines whose best hypothesis has Keras' tokens, and of all lines."""
         pairs = [
             (theirs[theirs > 0].tolist(), ours[ours > 0].tolist())
             for (ids, _), outputs in zip(expected, found, strict=True)
@@ -335,13 +334,13 @@ class SearchTask:
         return [sum(one == two for one, two in pairs), len(pairs)]
 
     def manifest_fields(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """No fields: only a head adds some."""
+        """Returns no fields: only a head adds some."""
         return {}
 
     def forced(
         self, source: Case, token_ids: Ids, model: keras.Model | None = None
     ) -> "ForcedPass":
-        """The scores and alignments that a model's forward pass gives to hypotheses (B, W, T).
+        """Computes scores and alignments of hypotheses (B, W, T) by a model's forward pass.
 
         The forward pass has no cache, no loop and no beam, so it is an independent check.
 
@@ -394,7 +393,7 @@ class SearchTask:
         )
 
         def of_tokens(values: Array) -> Array:
-            """Values at each position (B W, P + T - 1, ...) as values of tokens (B, W, T, ...)."""
+            """Moves values from positions (B W, P + T - 1, ...) to tokens (B, W, T, ...)."""
             tokens = np.zeros((*token_ids.shape, *values.shape[2:]), np.float32)
             tokens[token_ids != pad] = values[generated]
             return tokens
@@ -403,7 +402,7 @@ class SearchTask:
         return ForcedPass(score, size, of_tokens(chosen), alignments, start_scores)
 
     def _constrained(self, source: Case, targets: Ids, lengths: Ids, logits: Array) -> Array:
-        """The logits after the constraints of the search, step by step.
+        """Applies the constraints of the search to the logits, step by step.
 
         Args:
             source: the inputs of the encoder.
@@ -428,7 +427,7 @@ class SearchTask:
         return np.stack(found, axis=1).astype(np.float64)
 
     def _targets(self, source: Case, token_ids: Ids) -> tuple[Ids, Ids]:
-        """Start and generated tokens of each hypothesis in a row, and the length of each start.
+        """Joins start and generated tokens of each hypothesis; also returns the start lengths.
 
         Returns:
             A pair: ids (B W, P + T), padded on the right, and lengths (B W,). The padding of a

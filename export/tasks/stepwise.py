@@ -1,12 +1,11 @@
 """A search without its loop, as two functions: the start before the first step, and one step.
 
-In the layout "loop" the graph holds the loop, and the cache grows. Here the runtime holds the loop,
-and every tensor keeps its shape from the first step to the last: the cache has slots for all tokens
-from the start, and a step writes its keys and values into its slots. An attention bias masks out
-the empty slots. So the caches can be updated in place. The states of a recurrent decoder have a
-fixed size anyway.
+In the layout "loop" the graph holds the loop, and the cache grows. Here the runtime runs the loop,
+and every tensor keeps its shape. The cache has slots for all tokens from the start, and a step
+writes its keys and values into its slots. An attention bias masks out the empty slots. So the
+caches can be updated in place. The states of a recurrent decoder have a fixed size anyway.
 
-Because shapes may not change, finished sentences stay in the batch until all are finished.
+Because shapes must not change, finished sentences stay in the batch until all are finished.
 
 Shapes: B sentences, W hypotheses, H heads, L most steps of the batch, K and U sizes of a key and of
 a value.
@@ -28,13 +27,13 @@ from keras_transformer.types import Tensor
 # A tensor, or tuples, lists and dicts of tensors.
 Nest: TypeAlias = Any
 
-# A step changes these, and only reads the rest.
+# Parts that a step changes. It only reads the rest.
 CHANGING = ("position", *Hypotheses._fields, "states")
 CHANGING += ("blocks", "key_places", "bias_places", "past_bias")
 
 
 class FixedSlots(NamedTuple):
-    """The slots of `DecoderSlots`, all of them from the start.
+    """The slots of `DecoderSlots`, all allocated from the start.
 
     Attributes:
         blocks: for each block keys (B, H, L W, K) and values (B, H, L W, U), in the stored dtype.
@@ -49,13 +48,13 @@ class FixedSlots(NamedTuple):
     bias_places: Tensor
 
     def add(self, past: Tensor, new: Tensor) -> Tensor:
-        """`past` with `new` in the slots of this step."""
+        """Returns `past` with `new` in the slots of this step."""
         places = self.bias_places if len(past.shape) == 3 else self.key_places
         written = tf.tensor_scatter_nd_update(past, places, tf.cast(new, past.dtype))
         return tf.cast(written, new.dtype)
 
     def next_step(self) -> "FixedSlots":
-        """The slots of the next step."""
+        """Returns the slots of the next step."""
         step = [0, 0, self.step_bias.shape[1]]
         return self._replace(key_places=self.key_places + step, bias_places=self.bias_places + step)
 
@@ -74,7 +73,7 @@ class StepwiseSearch:
         self.model: Any = task.model
         self.search: Any = task.search
         self.dtype: str = dtype
-        self._state: dict[str, Nest] = {}  # all that is handed from step to step
+        self._state: dict[str, Nest] = {}  # the state between steps
 
     @property
     def first(self) -> GraphSource:
@@ -85,14 +84,14 @@ class StepwiseSearch:
 
     @property
     def step(self) -> GraphSource:
-        """The graph of one step. Trace `first` before you ask for it.
+        """The graph of one step. Trace `first` before you read it.
 
         Raises:
             RuntimeError: `first` was not traced.
         """
         if not self._state:
             raise RuntimeError(
-                "`step` reads the tensors that `first` returns. Trace `first.function` before."
+                "`step` reads the tensors that `first` returns. Trace `first.function` first."
             )
         specs = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
@@ -101,7 +100,7 @@ class StepwiseSearch:
         return GraphSource(self.model, self._step, specs, self._axes)
 
     def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """All tensors that a step reads, by name, for the source. `step` needs its `_state`."""
+        """Returns all tensors that a step reads, by name, and sets `_state` for `step`."""
         task, search = self.task, self.search
         inputs = read_inputs(self.model, *task.split(inputs), search.call_inputs)
         memory, loop_inputs, hypotheses = search.begin(self.model, inputs)
@@ -119,12 +118,12 @@ class StepwiseSearch:
         return _tensors(self._state)
 
     def _step(self, **tensors: Tensor) -> dict[str, Tensor]:
-        """The changed tensors after one step, and whether another step is needed."""
+        """Returns the changed tensors after one step, and whether another step is needed."""
         memory, loop_inputs, *before = self._join(_with_tensors(self._state, tensors))
         position, hypotheses, cache = add_token(
             self.search, self.model, memory, loop_inputs, *before
         )
-        # The oldest column goes, so the last column is always the newest token.
+        # The oldest column is dropped, so the last column is always the newest token.
         records = {name: record[:, :, 1:] for name, record in hypotheses.records.items()}
         hypotheses = hypotheses._replace(**records)
         if not self.model.recurrent:
@@ -138,7 +137,7 @@ class StepwiseSearch:
         }
 
     def _axes(self, name: str, rank: int) -> tuple[str, ...]:
-        """Names of the axes of an input or output."""
+        """Returns the names of an input's or output's axes."""
         if name in self.task.specs:
             return self.task.axes(name, rank)
         name = name.removeprefix(signature.NEXT)
@@ -148,7 +147,7 @@ class StepwiseSearch:
         return ("batch", *rest)[:rank]
 
     def _fixed_cache(self, batch_size: Tensor, length: Tensor) -> Cache:
-        """The empty cache with slots for `length` steps."""
+        """Returns an empty cache with slots for `length` steps."""
         width = self.search.width
         cache = self.model.initial_cache(batch_size, width)
         if self.model.recurrent:
@@ -175,7 +174,7 @@ class StepwiseSearch:
         hypotheses: Hypotheses,
         cache: Cache,
     ) -> dict[str, Nest]:
-        """All that is handed from step to step, as a dict of nests."""
+        """Returns the state between steps, as a dict of nests."""
         parts = {
             "memory": _cast(memory, self.dtype),
             "limit": loop_inputs.limit,
@@ -200,7 +199,7 @@ class StepwiseSearch:
     def _join(
         self, parts: Mapping[str, Nest]
     ) -> tuple[Nest, LoopInputs, Tensor, Hypotheses, Cache]:
-        """The inverse of `_split`."""
+        """Inverts `_split`."""
 
         def build(kind: Any) -> Any:
             return kind(*[parts[name] for name in kind._fields])
@@ -219,30 +218,30 @@ class StepwiseSearch:
 
 
 def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:
-    """Indices (B, rows, W, 3) of the first `width` slots of every row."""
+    """Returns the indices (B, rows, W, 3) of the first `width` slots of every row."""
     sizes = (batch_size, rows, width)
     indices = tf.meshgrid(*[tf.range(tf.cast(size, tf.int64)) for size in sizes], indexing="ij")
     return tf.stack(indices, axis=3)
 
 
 def _cast(nest: Nest, dtype: str) -> Nest:
-    """A nest with its floating-point tensors in a dtype."""
+    """Casts the floating-point tensors of a nest."""
     return tf.nest.map_structure(lambda x: tf.cast(x, dtype) if x.dtype.is_floating else x, nest)
 
 
 def _leaves(parts: Mapping[str, Nest]) -> Iterator[tuple[str, Any]]:
-    """Pairs of a name and a leaf, in the order of `tf.nest`."""
+    """Yields pairs of a name and a leaf, in the order of `tf.nest`."""
     for name, nest in sorted(parts.items()):
         for number, leaf in enumerate(tf.nest.flatten(nest)):
             yield f"{name}.{number}" if tf.nest.is_nested(nest) else name, leaf
 
 
 def _tensors(parts: Mapping[str, Nest]) -> dict[str, Tensor]:
-    """The tensors among the leaves, by name."""
+    """Returns the tensors among the leaves, by name."""
     return {name: leaf for name, leaf in _leaves(parts) if tf.is_tensor(leaf)}
 
 
 def _with_tensors(parts: dict[str, Nest], tensors: Mapping[str, Tensor]) -> dict[str, Nest]:
-    """`parts` with other tensors."""
+    """Returns `parts` with other tensors."""
     leaves = [tensors.get(name, leaf) for name, leaf in _leaves(parts)]
     return tf.nest.pack_sequence_as(parts, leaves)

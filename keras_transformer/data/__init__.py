@@ -1,7 +1,7 @@
 """Data: from lines and arrays to batches.
 
-Each public function makes `examples` of one kind. A `plan` orders them into batches (NumPy), and
-`batches` gives the batches to `model.fit`. The functions are in `translation` (sentence pairs),
+Each public function makes `examples` of one kind. A `plan` groups them into batches (NumPy), and
+`batches` passes the batches to `model.fit`. The functions are in `translation` (sentence pairs),
 `labelled` (classes, tags), `language_model`, `pairs` (pairs of texts, answers), `features`, and
 `speech` (recordings for Whisper).
 

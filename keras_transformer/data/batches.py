@@ -1,4 +1,4 @@
-"""The batches of each epoch for `model.fit`, and the report of what was left out."""
+"""The batches of each epoch for `model.fit`, and the report of examples left out."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def make_dataset(
     examples: Examples, options: BatchOptions, label_names: list[str] | None = None, cut: int = 0
 ) -> Dataset:
-    """Makes batches of the examples that fit, and logs what was left out.
+    """Makes batches of the examples that fit, and logs the examples left out.
 
     Args:
         examples: N examples; empty and over-long ones are left out.
@@ -71,7 +71,7 @@ def make_dataset(
 
 @dataclass(frozen=True)
 class Report:
-    """Numbers of examples: `read == kept + empty + overlong`; duplicates are kept.
+    """Counts of examples: `read == kept + empty + overlong`; duplicates are kept.
 
     `tokens` counts the tokens of the kept examples by side, such as "source" and "target":
     including the begin or end token, without padding. `cut` counts the kept examples that were
@@ -107,14 +107,14 @@ class Batches(keras.utils.PyDataset):
     TensorFlow they return a `tf.data.Dataset` of the same batches. Both have the attribute
     `batches`, which is a `Batches`.
 
-    Each pass over the batches that reaches its last batch moves on to the next epoch. `seek` sets
-    the epoch of the next pass, and `rest` has the batches that an interrupted run did not see.
-    `fit` may start passes that it never reads. This callback ties the order to the epochs of `fit`:
+    A pass that reaches its last batch advances to the next epoch. `seek` sets the epoch of the next
+    pass, and `rest` returns the batches that an interrupted run did not read. `fit` may start
+    passes that it never reads. This callback ties the order to the epochs of `fit`:
 
         keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: train.batches.seek(epoch))
 
-    The batches come in their own order: `fit` cannot shuffle them, and needs no `shuffle=False`.
-    On JAX and PyTorch an epoch of `fit` always begins with the first batch of a pass, so leave out
+    The order of the batches is fixed: `fit` cannot shuffle them, and needs no `shuffle=False`. On
+    JAX and PyTorch an epoch of `fit` always begins with the first batch of a pass, so leave out
     `steps_per_epoch`.
 
     Attributes:
@@ -144,7 +144,7 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def batches(self) -> "Batches":
-        """The batches themselves: datasets of TensorFlow have the same attribute."""
+        """This object. Datasets of TensorFlow have the same attribute."""
         return self
 
     def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:
@@ -163,7 +163,7 @@ class Batches(keras.utils.PyDataset):
             self.epoch = int(epoch)
 
     def dataset(self) -> Dataset:
-        """Makes a `tf.data.Dataset`: each pass gives the next epoch, from `epoch` on."""
+        """Makes a `tf.data.Dataset`. Each pass yields the next epoch, from `epoch` on."""
         # Keras warns that `fit` does not shuffle such data, although users did not ask for it.
         warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
         dataset = self._from_generator(self.__iter__, self.batches_per_epoch)
@@ -171,15 +171,15 @@ class Batches(keras.utils.PyDataset):
         return dataset
 
     def rest(self, epoch: int, batch: int) -> Dataset:
-        """Makes a `tf.data.Dataset` of one epoch's batches from number `batch` on, in every pass.
+        """Makes a `tf.data.Dataset`: each pass yields one epoch's batches from number `batch` on.
 
         Raises:
             ValueError: the epoch has fewer batches.
         """
         if not 0 <= batch <= self.batches_per_epoch:
             raise ValueError(
-                f"an epoch has {self.batches_per_epoch} batches, so one cannot go on at {batch}. "
-                "Was the run that is resumed started with other data or another tokens_per_batch?"
+                f"an epoch has {self.batches_per_epoch} batches, so a run cannot resume at "
+                f"{batch}. Did the interrupted run have other data or another tokens_per_batch?"
             )
         count = self.batches_per_epoch - batch
         return self._from_generator(lambda: self.iterate(epoch, batch), count)
@@ -189,15 +189,15 @@ class Batches(keras.utils.PyDataset):
             epoch, seeks = self.epoch, self._seeks
         for number, batch in enumerate(self.iterate(epoch), 1):
             if number == self.batches_per_epoch:
-                # With the last batch, not after it: `fit` reads no further than the cardinality.
-                # Not if `seek` was called since: passes that `fit` drops may end late.
+                # Before the last batch is yielded, because `fit` reads no further than the
+                # cardinality. Not if `seek` was called since: passes that `fit` drops may end late.
                 with self._lock:
                     if seeks == self._seeks:
                         self.epoch = epoch + 1
             yield batch
 
     # `keras.utils.PyDataset`. Keras asks for batches by number, and by default in random order. The
-    # order of these batches is their own, so each request gets the next batch of the pass.
+    # order of these batches is fixed, so each request gets the next batch of the pass.
 
     def __len__(self) -> int:
         return self.batches_per_epoch
@@ -209,7 +209,7 @@ class Batches(keras.utils.PyDataset):
         return next(self._pass)
 
     def _from_generator(self, generator: Callable[[], Iterator[Any]], count: int) -> Dataset:
-        import tensorflow as tf  # here and not above: the other backends do without
+        import tensorflow as tf  # here and not above: other backends do not need it
 
         example = self._plan.examples.batch(np.zeros(1, int), 1, None)
         inputs, *labels = tf.nest.map_structure(_spec, example)
@@ -219,7 +219,7 @@ class Batches(keras.utils.PyDataset):
         dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
         options = tf.data.Options()
-        # There are no files to shard by: each of several workers takes its part of every batch.
+        # There are no files to shard by: each worker takes its part of every batch.
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA
         )
@@ -227,7 +227,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def _spec(array: Array) -> Any:
-    """Batch size and length are free; the axes after them are not."""
+    """Returns a spec with free batch size and length, and fixed other axes."""
     import tensorflow as tf
 
     shape = [None, None, *array.shape[2:]][: array.ndim]
@@ -235,5 +235,5 @@ def _spec(array: Array) -> Any:
 
 
 def _with_free_axes(spec: Any) -> Any:
-    """The same spec, in which the size of every axis is free."""
+    """Returns the same spec with a free size of every axis."""
     return type(spec)([None] * spec.shape.rank, spec.dtype)

@@ -1,4 +1,4 @@
-"""Examples of any kind: columns of rows, labels, and the function that makes a batch of them.
+"""Examples of any kind: columns of rows, labels, and the function that batches them.
 
 Shapes: N examples of the data set, B batch.
 """
@@ -28,7 +28,7 @@ class Rows:
         starts: ints (N,), where the rows begin in `values`.
         lengths: ints (N,).
         texts: the N texts that the rows were made from, for `draw`.
-        draw: function of texts and a `numpy.random.Generator` to other rows of the same texts. If
+        draw: function from texts and a `numpy.random.Generator` to other rows of the same texts. If
             given, the rows differ from epoch to epoch.
     """
 
@@ -40,7 +40,7 @@ class Rows:
 
     @classmethod
     def of(cls, rows: Sequence[Array], **options: Any) -> Self:
-        """Joins a list of arrays, which agree in all axes but the first."""
+        """Joins a list of arrays that agree in all axes but the first."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.concatenate(rows) if rows else np.zeros(0, np.int32)
         return cls(values, np.cumsum(lengths) - lengths, lengths, **options)
@@ -51,13 +51,13 @@ class Rows:
         return [self.values[start : start + length] for start, length in places]
 
     def keep(self, indices: Ids) -> Self:
-        """Leaves out all other rows."""
+        """Returns these rows only."""
         texts = [self.texts[i] for i in indices] if self.texts else ()
         places = {"starts": self.starts[indices], "lengths": self.lengths[indices]}
         return replace(self, texts=texts, **places)
 
     def drawn(self, rng: np.random.Generator, longest: int) -> "Rows":
-        """Returns the rows of an epoch. A drawn row that is too long is not used."""
+        """Returns the rows of an epoch. The usual row replaces a drawn one that is too long."""
         if self.draw is None:
             return self
         drawn = self.draw(self.texts, rng)
@@ -76,8 +76,8 @@ class Examples:
         empty: bools (N,), whether an example is empty and must be left out.
         collate: function that makes a batch. It gets the examples and the arguments of `batch`.
         labels: array (N, ...), or `None`.
-        joined: whether the rows of an example come in one row of a batch. The length of an example
-            is the sum of the lengths then, and the greatest length otherwise.
+        joined: whether a batch joins the rows of an example. The length of an example is then the
+            sum of their lengths, and otherwise the greatest length.
     """
 
     unit: str
@@ -107,14 +107,14 @@ class Examples:
         return np.flatnonzero(~self.empty & (self.lengths <= longest))
 
     def keep(self, indices: Ids) -> Self:
-        """Leaves out all other examples."""
+        """Returns these examples only."""
         columns = {name: column.keep(indices) for name, column in self.columns.items()}
         labels = None if self.labels is None else self.labels[indices]
         return replace(self, columns=columns, empty=self.empty[indices], labels=labels)
 
     def drawn(self, seed: int, epoch: int, longest: int) -> Self:
-        """Returns the examples of an epoch, which have at most the length `longest`."""
-        rng = np.random.default_rng([seed, epoch, 1])  # the order of the epoch has another one
+        """Returns the examples of an epoch, each of at most the length `longest`."""
+        rng = np.random.default_rng([seed, epoch, 1])  # another one draws the order of the epoch
         columns = {name: column.drawn(rng, longest) for name, column in self.columns.items()}
         return replace(self, columns=columns)
 
@@ -128,7 +128,7 @@ class Examples:
         Args:
             indices: at most B indices.
             size: B. Missing rows consist of padding.
-            length: length of the rows. `None` takes the longest row.
+            length: length of the rows. `None` takes the length of the longest row.
 
         Returns:
             Inputs and labels, as NumPy arrays.
@@ -137,12 +137,12 @@ class Examples:
 
 
 def text_rows(tokenizer: AnyTokenizer, lines: list[str], sampling_alpha: float | None) -> Rows:
-    """Makes rows of ids, each with the end token.
+    """Makes rows of ids that end with the end token.
 
     Args:
         tokenizer: `Tokenizer`.
         lines: list of N strings.
-        sampling_alpha: float or `None`. If given, each epoch has other segmentations.
+        sampling_alpha: float or `None`. If given, each epoch draws other segmentations.
     """
     rows = encode_rows(tokenizer, lines)
     if sampling_alpha is None:
@@ -234,4 +234,4 @@ def check_counts_agree(**lists: Sized) -> None:
     counts = {name: len(values) for name, values in lists.items()}
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{count} {name}" for name, count in counts.items())
-        raise ValueError(f"There must be as many of each, but there are {found}.")
+        raise ValueError(f"There must be equal numbers of each, but there are {found}.")

@@ -1,6 +1,6 @@
 """Batches of sequences of vectors, such as sound, with texts or classes.
 
-Shapes: B batch, S frames of the longest sequence, F features a frame, T target length.
+Shapes: B batch, S frames of the longest sequence, F features per frame, T target length.
 """
 
 import functools
@@ -41,15 +41,15 @@ def feature_batches(
     """Makes padded batches from sequences of vectors, for `model.fit`.
 
     With a tokenizer the targets are texts, and each batch is
-    `({NAME: (B, S, F), "target_ids": (B, T)}, labels (B, T))`: target ids and labels are those
-    that `translation_batches` makes. Without a tokenizer the targets are classes, and each batch
-    is `(features (B, S, F), labels (B,))`. Rows that fill up a batch have the label -1 then.
+    `({NAME: (B, S, F), "target_ids": (B, T)}, labels (B, T))`, with the target ids and labels of
+    `translation_batches`. Without a tokenizer the targets are classes, and each batch is
+    `(features (B, S, F), labels (B,))`. Rows that fill up such a batch have the label -1.
 
     Features are float32 and padded with frames of 0. Let the model mask these frames, with
     `keras.layers.Masking()` or with `MaskedConv1D`. A frame of the data should not be all 0.
 
-    Sequences of equal size, such as pictures, need no function of this package:
-    `tf.data.Dataset.from_tensor_slices` and `batch` do.
+    For sequences of equal size, such as pictures, use `tf.data.Dataset.from_tensor_slices` and
+    `batch` instead.
 
     Args:
         features: sequence of N float arrays (S, F), of different length S.
@@ -69,8 +69,8 @@ def feature_batches(
 
     Raises:
         TypeError: a target is not a string, or labels are of several kinds.
-        ValueError: numbers of sequences and targets differ, arrays do not have two axes and one
-            F, have numbers that are not finite, nothing is left, or an argument is out of its
+        ValueError: numbers of sequences and targets differ, an array does not have two axes, arrays
+            differ in F, a number is not finite, nothing is left, or an argument is out of its
             range.
 
     Example:
@@ -122,7 +122,7 @@ def _collate_texts(
     name: str, examples: Examples, indices: Ids, size: int, length: int | None
 ) -> tuple[dict[str, Array], Ids]:
     frames, targets = examples.take(indices)
-    # Texts are much shorter than sound: their static shapes need not be as long.
+    # Texts are much shorter than sound, so their static shapes need not be as long.
     longest = None if length is None else int(examples.columns["target"].lengths.max())
     target_ids, labels = shift_targets(targets, size, longest)
     return {name: pad_vectors(frames, size, length), "target_ids": target_ids}, labels

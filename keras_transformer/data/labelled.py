@@ -1,4 +1,4 @@
-"""Batches of texts with a label, and of words with a tag each.
+"""Batches of labelled texts and of tagged words.
 
 Shapes: B batch, S source length.
 """
@@ -40,14 +40,14 @@ def classification_batches(
     sampling_alpha: float | None = None,
     **options: Any,
 ) -> Dataset:
-    """Makes padded batches from texts with a label each, for `model.fit`.
+    """Makes padded batches from labelled texts, for `model.fit`.
 
     Each batch is `(source_ids (B, S), labels (B,))`, int32. Texts end with the end token and are
     padded with 0.
 
     Rows that fill up a batch (`static_shapes`, `batch_multiple`) have the label -1. Train with
     `SequenceCrossentropy(pad_id=-1)`, and measure with `TokenAccuracy(pad_id=-1)`: they leave such
-    rows out, on any number of replicas. Without such rows, Keras' own losses work as well.
+    rows out, on any number of replicas. Without such rows, Keras' own losses also work.
 
     Args:
         texts: sequence of N strings.
@@ -111,15 +111,15 @@ def tagging_batches(
     sampling_alpha: float | None = None,
     **options: Any,
 ) -> Dataset:
-    """Makes padded batches from words with a tag each, for `model.fit`.
+    """Makes padded batches from tagged words, for `model.fit`.
 
-    Each batch is `(source_ids (B, S), labels (B, S))`, int32. Each word is encoded separately, the
+    Each batch is `(source_ids (B, S), labels (B, S))`, int32. Each word is encoded separately. The
     sentence ends with the end token and is padded with 0. The first piece of a word has the word's
     tag; all other labels are -1. `SequenceCrossentropy(pad_id=-1)` and `TokenAccuracy(pad_id=-1)`
-    leave those out, on any number of replicas.
+    leave these out, on any number of replicas.
 
-    With `sentence_labels` the labels of a batch are a dict, for a model with two outputs of these
-    names: `{"tags": (B, S), "label": (B,)}`. Rows that fill up a batch have the label -1.
+    With `sentence_labels` the labels of a batch are `{"tags": (B, S), "label": (B,)}`, for a model
+    with two outputs of these names. Rows that fill up a batch have the label -1.
 
     Args:
         sentences: sequence of N lists of words.
@@ -133,7 +133,7 @@ def tagging_batches(
             Defaults to `None`: sentences have no label.
         sentence_label_names: sequence of str, as `label_names`, for `sentence_labels`.
         sampling_alpha: float or `None`. If given, each epoch cuts the words into other pieces, as
-            in `translation_batches`. A rare word is then learned by its parts.
+            in `translation_batches`. The model then learns rare words by their parts.
         **options: other fields of `BatchOptions`.
 
     Returns:
@@ -196,7 +196,7 @@ def _draw_tagged(
     tagged: Sequence[tuple[list[str], Ids]],
     rng: np.random.Generator,
 ) -> list[Array]:
-    """Draws pieces anew at each place of a word."""
+    """Draws new pieces for each occurrence of a word."""
     words = [word for sentence, _ in tagged for word in sentence]
     seed = int(rng.integers(2**32))
     pieces = iter(tokenizer.encode(words, sample=True, alpha=alpha, seed=seed))

@@ -33,22 +33,22 @@ def language_model_batches(
     sampling_alpha: float | None = None,
     **options: Any,
 ) -> Dataset:
-    """Makes batches for language models and `model.fit`.
+    """Makes batches of text for `model.fit` of language models.
 
-    Each batch is `(target_ids (B, T), labels (B, T))`, int32: position i learns the token that
-    follows it.
+    Each batch is `(target_ids (B, T), labels (B, T))`, int32: the label at each position is the
+    next token.
 
     Without `window` each row is one document: it starts with the begin token, its labels end with
     the end token, and both are padded with 0.
 
     With `window` the documents form one long text, with the end token after each of them. Each row
-    is a part of it, T = `window`. The windows start every `stride` tokens. With `shuffle=True`
-    each of them starts anywhere before the next one, at another place in each epoch, and they come
-    in random order. With `shuffle=False` they come in the order of the text, and the default
-    `stride` predicts each token once; tokens at the end that fill no window are left out.
+    is a window of this text, T = `window`. The windows start every `stride` tokens. With
+    `shuffle=True` each epoch shuffles the windows and draws the start of each anywhere before the
+    next one. With `shuffle=False` they keep the order of the text, and the default `stride`
+    predicts each token once; tokens at the end that fill no window are left out.
 
     Args:
-        texts: str or path-like, a file, plain or gzip: one document a line, or with `window` one
+        texts: str or path-like, a file, plain or gzip: one document per line, or with `window` one
             document, line ends included; or a sequence of strings, one document each.
         tokenizer: `Tokenizer`; one trained with `model_type="char"` gives characters.
         tokens_per_batch: int, limit of `B * T`.
@@ -104,8 +104,8 @@ def language_model_batches(
     last = len(ids) - (window if begin else window + 1)
     if last < 0:
         raise ValueError(
-            f"The text has {len(ids)} tokens, too few for a window of {window} and the token after "
-            "it. Choose a smaller window."
+            f"The text has {len(ids)} tokens, too few for a window of {window} (one more if "
+            "begin=False). Choose a smaller window."
         )
     starts = np.arange(0, last + 1, stride)
     lengths = np.full(len(starts), window)
@@ -121,14 +121,14 @@ class _Windows(Rows):
 
     Args:
         last: greatest start of a window.
-        moves: whether the windows start at other places in each epoch.
+        moves: whether each epoch draws other starts.
     """
 
     last: int = 0
     moves: bool = False
 
     def drawn(self, rng: np.random.Generator, longest: int) -> Self:
-        # One start in each stride: an epoch sees every part of the text about equally often.
+        # One start in each stride: an epoch covers every part of the text about equally often.
         latest = np.append(self.starts[1:], self.last + 1)
         return replace(self, starts=rng.integers(self.starts, latest)) if self.moves else self
 

@@ -46,15 +46,15 @@ def pair_batches(
     Without `labels` the label of a row is its number in the batch: the number of the second text
     that belongs to the first. Use it with a model that scores each first text against each second,
     output (B, B). The loss is then the in-batch softmax: `PairCrossentropy`, or
-    `SequenceCrossentropy(pad_id=-1)` for one direction on one replica. Such batches have no rows
-    of padding, because these would be second texts to choose from.
+    `SequenceCrossentropy(pad_id=-1)` for one direction on one replica. Such batches have no rows of
+    padding, which would count as second texts.
 
     With `labels`, rows that fill up a batch (`static_shapes`, `batch_multiple`) have the label -1,
     which `SequenceCrossentropy(pad_id=-1)` leaves out.
 
     Args:
-        first, second: str or path-like, files of one text a line, plain or gzip; or sequences of N
-            strings.
+        first, second: str or path-like, files of one text per line, plain or gzip; or sequences of
+            N strings.
         tokenizer: `Tokenizer`.
         tokens_per_batch: int, limit of B times the length of a row.
         labels: sequence of N names (str) or class numbers (int), or `None`.
@@ -88,8 +88,8 @@ def pair_batches(
         classes, names = label_ids(labels, label_names)
     elif batch_options.static_shapes or batch_options.batch_multiple > 1:
         raise ValueError(
-            "Without labels the model chooses among the second texts of a batch, and rows of "
-            "padding would be among them: leave out static_shapes and batch_multiple."
+            "Without labels the model chooses among the second texts of a batch, which would "
+            "include rows of padding: leave out static_shapes and batch_multiple."
         )
     columns = {
         "first": text_rows(tokenizer, first, None),
@@ -121,7 +121,7 @@ def answer_batches(
 
     Each batch is `({"source_ids": (B, S), "segment_ids": (B, S)}, {"start": (B,), "end": (B,)})`,
     int32. A row is question, end token, passage, end token; the segment is 1 in the question, 2 in
-    the passage, 0 in padding. The labels are positions in the row: of the first and of the last
+    the passage, 0 in padding. The labels are the positions in the row of the first and the last
     piece that contain a part of the answer. Without `one_row` the inputs are
     `{"first_ids": (B, S), "second_ids": (B, S')}`, question and passage, each with its end token,
     and the labels are positions in the passage.
@@ -133,7 +133,7 @@ def answer_batches(
     Args:
         questions, passages: sequences of N strings.
         answers: sequence of N pairs of int: the begin and the end of the answer in the passage, in
-            characters; the end is not included, as in `passage[begin:end]`.
+            characters, as in `passage[begin:end]`.
         tokenizer: `Tokenizer`.
         tokens_per_batch: int, limit of B times the length of a row.
         one_row: bool, whether question and passage come in one row. Defaults to `True`.
@@ -183,7 +183,7 @@ def piece_span(
         tokenizer: `Tokenizer`.
         text: str.
         answer: (begin, end), in characters, the end not included.
-        name: str, what the error calls it.
+        name: str, its name in errors.
 
     Returns:
         (first, last), indices into `tokenizer.encode(text)`.

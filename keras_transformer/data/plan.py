@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer.data.examples import Examples
 from keras_transformer.types import Ids
 
-# Least number of full batches in a bucket. Fewer give less padding, but also less mixing.
+# Minimum of full batches in a bucket. Fewer give less padding, but also less mixing.
 _FULL_BATCHES = 8
 
 
@@ -22,8 +22,8 @@ class BatchOptions:
 
     Pass them to such a function by name: `translation_batches(..., seed=3, max_length=None)`.
 
-    Examples of similar length come together (section 5.1 of the paper). In each epoch every example
-    that is kept comes exactly once. All epochs have the same number of batches.
+    A batch contains examples of similar length (section 5.1 of the paper). Each epoch contains
+    every kept example exactly once. All epochs have the same number of batches.
 
     Args:
         tokens_per_batch: int, limit of B times the length of a row, padding included. If a batch
@@ -45,7 +45,7 @@ class BatchOptions:
         batch_multiple: int, the batch size is a multiple of this (number of replicas). Missing
             rows consist of padding, which losses and metrics of this package leave out. Defaults
             to 1.
-        prefetch: int, number of batches to hold ready (TensorFlow only). Defaults to 2.
+        prefetch: int, number of batches to prepare ahead (TensorFlow only). Defaults to 2.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -100,7 +100,7 @@ class _Bucket(NamedTuple):
 
 
 class BatchPlan:
-    """Batches of similar length by token count, each example once an epoch (section 5.1).
+    """Plans batches of similar length by token count, each example once per epoch (section 5.1).
 
     Examples are grouped into buckets by length. Each epoch shuffles every bucket, cuts it into
     batches of near-equal size and shuffles the batches.
@@ -155,12 +155,12 @@ class BatchPlan:
                 yield examples.batch(indices, size, None)
 
     def _batch_size(self, length: int) -> int:
-        """B of a full batch of examples of this length."""
+        """Returns B of a full batch of examples of this length."""
         multiple = self.options.batch_multiple
         return int(self.options.tokens_per_batch // length // multiple * multiple)
 
     def _buckets(self, lengths: Ids) -> list[_Bucket]:
-        """The buckets that are not empty."""
+        """Returns the buckets that are not empty."""
         buckets = []
         numbers = np.searchsorted(self._boundaries, lengths)
         for number, length in enumerate(self._boundaries):
@@ -172,7 +172,7 @@ class BatchPlan:
         return buckets
 
     def _order(self, epoch: int, lengths: Ids) -> list[tuple[Ids, int]]:
-        """The batches of an epoch: indices of examples, and the length of their bucket."""
+        """Returns an epoch's batches: indices of examples, and the length of their bucket."""
         rng = np.random.default_rng([self.options.seed, epoch])
         buckets = self._buckets(lengths)
         order = []
@@ -188,10 +188,10 @@ class BatchPlan:
         return [order[i] for i in rng.permutation(len(order))] if self.options.shuffle else order
 
     def _apportioned(self, buckets: list[_Bucket]) -> Ids:
-        """Numbers of batches of the buckets, which add up to `batches_per_epoch`.
+        """Returns the batch counts of the buckets, which add up to `batches_per_epoch`.
 
-        Adds a batch to the bucket with the fullest batches, or takes one from the bucket with the
-        emptiest, until the numbers add up.
+        It adds a batch to the bucket with the fullest batches, or takes one from the bucket with
+        the emptiest, until the numbers add up.
         """
         counts = np.array([bucket.fewest for bucket in buckets])
         most = np.array([bucket.most for bucket in buckets])
@@ -203,7 +203,7 @@ class BatchPlan:
 
 
 def _choose_boundaries(lengths: Ids, batch_size: Callable[[int], int]) -> Ids:
-    """Greatest lengths of the buckets, each of which holds `_FULL_BATCHES` batches if possible.
+    """Returns the greatest lengths of buckets of `_FULL_BATCHES` batches each, if possible.
 
     Buckets are narrow where examples are many (little padding) and wide where they are few (no tiny
     batches). `batch_size` is a function of the length.

@@ -40,13 +40,13 @@ def speech_batches(
     """Makes batches of recordings and texts for `model.fit` of a Whisper model.
 
     Each batch is `({"features": (B, S, M), "target_ids": (B, T)}, labels (B, T))`. The features are
-    those that `Transcriber` reads. A target is the start tokens, such as
-    `<|startoftranscript|><|en|><|transcribe|>`, then the text between the times of its start and
-    its end. The labels of the start tokens are padding (0), so that losses and metrics of this
-    package leave them out.
+    the same as in `Transcriber`. A target consists of the start tokens, such as
+    `<|startoftranscript|><|en|><|transcribe|>`, and the text between the times of its start and its
+    end. The labels of the start tokens are padding (0), so losses and metrics of this package leave
+    them out.
 
     Whisper reads windows of 30 seconds. A shorter window trains faster on short recordings: the
-    work of the encoder grows with the window. Export the model with the same window then:
+    work of the encoder grows with the window. Export the model with the same window:
     `export_onnx(..., max_source_length=round(100 * seconds))`.
 
     Args:
@@ -60,7 +60,7 @@ def speech_batches(
         task: "transcribe", or "translate" to English. Defaults to "transcribe".
         times: whether the targets have times: 0 and the end of the recording. `Transcriber` asks
             the model for times. Defaults to `True`.
-        seconds: float, length of a window; S is 100 times as many. Longer recordings are left out.
+        seconds: float, length of a window; S is 100 times this. Longer recordings are left out.
             Defaults to 30.
         mels: int, M, the mel bands that the model reads. Defaults to 80; Whisper large-v3 has 128.
         **options: other fields of `BatchOptions`, such as `shuffle`, `seed` and `batch_multiple`.
@@ -72,7 +72,7 @@ def speech_batches(
     Raises:
         FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
         TypeError: a text is not a string.
-        ValueError: numbers of sounds and texts differ, a file is no sound, the tokenizer lacks a
+        ValueError: numbers of sounds and texts differ, a file is not sound, the tokenizer lacks a
             token of Whisper, nothing is left, or an argument is out of its range.
 
     Example:
@@ -108,7 +108,7 @@ def speech_batches(
 def _start_tokens(
     tokenizer: JsonTokenizer, language: str | None, task: str, times: bool
 ) -> list[int]:
-    """The tokens between the begin token and the text, without times."""
+    """Returns the tokens between the begin token and the text, without times."""
     names = [] if language is None else [f"<|{language}|>", f"<|{task}|>"]
     names += [] if times else ["<|notimestamps|>"]
     ids = tokenizer.added_ids if isinstance(tokenizer, JsonTokenizer) else {}
@@ -122,7 +122,7 @@ def _start_tokens(
 
 
 def _features(sound: StrPath | bytes, mels: int) -> Array:
-    """The log-mel features of a sound, (S', M)."""
+    """Returns the log-mel features of a sound, (S', M)."""
     from keras_transformer.export.runtime.features import FeatureReader  # needs ONNX Runtime
 
     reader = FeatureReader(sound, mels)
@@ -130,7 +130,7 @@ def _features(sound: StrPath | bytes, mels: int) -> Array:
 
 
 def _target(start: list[int], text: list[int], first_time: int | None, frames: int) -> Ids:
-    """The tokens after the begin token."""
+    """Returns the tokens after the begin token."""
     if first_time is not None:
         text = [first_time, *text, first_time + round(frames / FRAMES_PER_TIME)]
     return np.array([*start, *text, END_ID], np.int32)

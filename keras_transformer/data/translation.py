@@ -44,8 +44,8 @@ def translation_batches(
 
     Each batch is `({"source_ids": (B, S), "target_ids": (B, T)}, labels (B, T))`, all int32 and
     padded with 0. Each source ends with the end token. Each row of `target_ids` starts with the
-    begin token; the same row of `labels` lacks it and ends with the end token, so that position i
-    learns token i + 1 (teacher forcing, section 3.1 of the paper).
+    begin token; the same row of `labels` lacks it and ends with the end token, so position i
+    predicts token i + 1 (teacher forcing, section 3.1 of the paper).
 
     Text is tokenised once; its ids stay in memory. Pairs with an empty side and over-long pairs
     are left out. `batches.report` counts them, and duplicates. It is logged once: as a warning if
@@ -53,29 +53,28 @@ def translation_batches(
     `fit` splits between the replicas.
 
     Args:
-        source, target: str or path-like, files of one sentence a line, plain or gzip; or sequences
-            of strings.
+        source, target: str or path-like, files of one sentence per line, plain or gzip; or
+            sequences of strings.
         tokenizer: `Tokenizer`.
         tokens_per_batch: int, limit of source and of target tokens of a batch, padding included.
         target_tokenizer: `Tokenizer` of the target, for a model with `target_vocab_size`. Defaults
             to `None`: `tokenizer` for both.
         sampling_alpha: float or `None`. If given, each epoch draws a segmentation of each sentence
             by `tokenizer.encode(..., sample=True, alpha=sampling_alpha)`. The best segmentation
-            replaces a drawn one that is longer than all limits. Lengths then differ from epoch to
-            epoch, but not the number of batches; where it is too small for an epoch (rare), some
-            of its batches exceed `tokens_per_batch` a little. A segmentation depends on (seed,
-            epoch, number of the pair, text) only, so all processes of a training, and a run that
-            resumes, draw the same.
-        undo_bpe: bool, whether to join what subword-nmt has cut (`"@@ "`) before tokenising.
-        alignments: str or path-like, a file in the form of Pharaoh with one line for each pair,
-            such as `0-0 1-2` (source word, target word); or such lines. Words are separated by
-            spaces. Labels are `{"logits": (B, T), "alignments": float32 (B, T, S)}` then, for
+            replaces a drawn one that is too long. Lengths then differ between epochs, but the
+            number of batches does not; if it is too small for an epoch (rare), some of its batches
+            exceed `tokens_per_batch` a little. A segmentation depends only on (seed, epoch, number
+            of the pair, text), so all processes and resumed runs draw the same.
+        undo_bpe: bool, whether to join pieces of subword-nmt (`"@@ "`) before tokenising.
+        alignments: str or path-like, a file in Pharaoh format with one line per pair, such as
+            `0-0 1-2` (source word, target word); or such lines. Words are separated by spaces.
+            Labels are then `{"logits": (B, T), "alignments": float32 (B, T, S)}`, for
             `with_alignments`. Defaults to `None`.
         glossary: `Glossary`, or the path of a .tsv or .tbx file. `Glossary.annotated` adds target
-            phrases to the sources, where the source phrase and the target phrase are in a pair
-            (Dinu et al. 2019, arXiv 1906.01105). The model learns to use them; give it pairs
-            without annotations too. Annotate the sources of a translation in the same way. Defaults
-            to `None`.
+            phrases to the sources of pairs that contain the source phrase and the target phrase
+            (Dinu et al. 2019, arXiv 1906.01105). The model learns to use them; also train on pairs
+            without annotations. Annotate the sources of a translation in the same way. Defaults to
+            `None`.
         **options: other fields of `BatchOptions`.
 
     Returns:
@@ -132,7 +131,7 @@ def _collate(
 def _annotated(
     sources: list[str], targets: list[str], glossary: Glossary | StrPath, tokenizer: AnyTokenizer
 ) -> list[str]:
-    """The sources with the target phrases of a glossary."""
+    """Returns the sources with the target phrases of a glossary."""
     marks = "".join(MARKS)
     if UNKNOWN_ID in tokenizer.encode(marks):
         raise ValueError(
@@ -145,7 +144,7 @@ def _annotated(
 
 
 def _alignments(alignments: StrPath | Iterable[str], *sides: list[str]) -> Array:
-    """The pairs (n, 2) of each of N lines, an array of objects (N,)."""
+    """Returns the pairs (n, 2) of each of N lines, an array of objects (N,)."""
     found = read_alignments(alignments)
     check_counts_agree(pairs=sides[0], alignments=found)
     rows = np.empty(len(found), object)
@@ -164,7 +163,7 @@ def _alignments(alignments: StrPath | Iterable[str], *sides: list[str]) -> Array
 def _collate_aligned(
     words: list[PieceWords], examples: Examples, indices: Ids, size: int, length: int | None
 ) -> tuple[dict[str, Ids], dict[str, Array]]:
-    """As `_collate`, with the alignment of pieces: -1 in padded rows, 0 for the end token."""
+    """Same as `_collate`, with alignments of pieces: -1 in padded rows, 0 for the end token."""
     inputs, labels = _collate(examples, indices, size, length)
     shape = *labels.shape, inputs["source_ids"].shape[1]
     weights = np.where(
@@ -178,7 +177,7 @@ def _collate_aligned(
 
 
 def shift_targets(rows: list[Array], size: int, length: int | None) -> tuple[Ids, Ids]:
-    """Makes target ids and labels, (B, T): position i of a row learns its token i + 1.
+    """Makes target ids and labels, (B, T): position i of a row predicts its token i + 1.
 
     Args:
         rows: list of ids, each with its end token.

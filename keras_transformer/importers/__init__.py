@@ -1,14 +1,14 @@
-"""Importers: weights that were trained elsewhere become weights of our models.
+"""Importers convert weights that were trained elsewhere to weights of our models.
 
-The origins: `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, `opennmt`,
+The origins are `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, `opennmt`,
 `torch_transformer` and `whisper`. `keras_hub` copies no weights: its models (`hub_model`) share the
-layers of KerasHub.
-The origins share the readers of files (`checkpoint`, `marian_binary`), the mapping and assignment
-of tensors (`mapping`), and tokenizers with our ids (`pieces`, `speech_tokens`).
+layers of KerasHub. The origins share the readers of files (`checkpoint`, `marian_binary`), the
+mapping and assignment of tensors (`mapping`), and tokenizers with our ids (`pieces`,
+`speech_tokens`).
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
-library of the origin only for KerasHub, and for PyTorch's own files. A new importer is one file
-that maps the names of the origin to our paths and calls `assign_weights`, and its name below.
+origin's library only for KerasHub and for PyTorch's own files. A new importer is one file that maps
+the names of the origin to our paths and calls `assign_weights`, and its name below.
 """
 
 from keras_transformer.importers import (

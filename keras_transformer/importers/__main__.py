@@ -13,12 +13,12 @@ from keras_transformer.types import StrPath
 
 MODEL, TOKENIZER, TARGET_TOKENIZER = "model.keras", "tokenizer.model", "target_tokenizer.model"
 ORIGINS = ("bergamot", "bert", "ctranslate2", "gpt2", "marian", "whisper")
-# Arguments that only `--export onnx` takes, by their names in Python.
+# Arguments of `--export onnx` by their names in Python; a SavedModel takes only `max_length`.
 EXPORT = ("precision", "text", "max_length", "shortlist")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line. An option that is not given is absent from the result."""
+    """Returns the parser of the command line. Its result lacks `EXPORT` options not given."""
     command = argparse.ArgumentParser(
         prog="python -m keras_transformer.importers",
         description="Convert a published model to Keras, or export it at once.",
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments. An option that does not apply to the export is an error."""
+    """Parses the arguments. An option that does not apply to the export is an error."""
     command = parser()
     arguments = command.parse_args(argv)
     given = [name for name in EXPORT if name in arguments]
@@ -64,7 +64,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
-    """The model and its tokenizers: one, or the source's and the target's."""
+    """Returns the model and its tokenizers: one, or the source's and the target's."""
     from keras_transformer import importers
 
     model, tokenizers = getattr(importers, origin).load(folder)

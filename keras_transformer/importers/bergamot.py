@@ -6,10 +6,11 @@ A folder holds `model.*.bin` in Marian's binary format, and `vocab.*.spm`, or `s
 
 The importer removes each difference from our models by reordering numbers:
 
-- Ids: Bergamot has `</s>` at 0 and `<unk>` at 1. The rows of the tables are put in our order.
+- Ids: Bergamot has `</s>` at 0 and `<unk>` at 1. The importer puts the rows of the tables in our
+  order.
 - Positions: Bergamot has all sines, then all cosines, of frequencies 10000^(-i / (D/2 - 1)); ours
-  alternate, with frequencies base^(-2i/D). The channels of every vector are put in our order, and
-  base = 10000^(D / (D - 2)) gives the same frequencies.
+  alternate, with frequencies base^(-2i/D). The importer puts the channels of every vector in our
+  order, and base = 10000^(D / (D - 2)) gives the same frequencies.
 - Bergamot's decoder starts with a vector of zeros, so the row of our begin token is zeros.
 
 Shapes: V Bergamot's vocabulary, D d_model, F d_ff.
@@ -93,14 +94,14 @@ NETWORK = ("ffn", "feed_forward", FEED_FORWARD, "ffn_ln")
 def load(
     folder: StrPath, **options: Any
 ) -> tuple[Transformer, Tokenizer | tuple[Tokenizer, Tokenizer]]:
-    """A `Transformer` with the weights of one of Bergamot's models, and its tokenizer.
+    """Loads one of Bergamot's models as a `Transformer`, and its tokenizer.
 
     Firefox searches greedily and never writes the unknown token:
     `GreedySearch(allow_unknown=False)`.
 
     The models were distilled from larger ones, and dropout harms their fine-tuning: with 0.1 the
     loss of the Portuguese-English model on summaries starts at 15 nats per token instead of 8. So
-    `dropout` is 0.0 by default.
+    `dropout` defaults to 0.0.
 
     Args:
         folder: str or path-like, the folder with `model.*.bin` and `vocab.*.spm`.
@@ -139,7 +140,7 @@ def load(
 
 
 def load_shortlist(folder: StrPath) -> "Shortlist":
-    """The lexical shortlist of a folder, `lex.*.bin`, with our ids.
+    """Loads the lexical shortlist of a folder, `lex.*.bin`, with our ids.
 
     Args:
         folder: str or path-like, a folder with the vocabularies of `load`.
@@ -181,7 +182,7 @@ def load_shortlist(folder: StrPath) -> "Shortlist":
 
 
 def _vocabularies(folder: pathlib.Path) -> list[bytes]:
-    """The SentencePiece models of a folder: one, or the source's and the target's."""
+    """Reads the SentencePiece models of a folder: one, or the source's and the target's."""
     if list(folder.glob("srcvocab*.spm")):
         files = [_only(folder, "srcvocab*.spm"), _only(folder, "trgvocab*.spm")]
     else:
@@ -190,7 +191,7 @@ def _vocabularies(folder: pathlib.Path) -> list[bytes]:
 
 
 def _row_order(ids: Mapping[str, int]) -> Ids:
-    """Bergamot's ids of our rows."""
+    """Returns Bergamot's ids of our rows."""
     unknown, end = special_id(ids, "<unk>"), special_id(ids, "</s>")
     return row_order(len(ids), pad=None, unknown=unknown, begin=None, end=end)
 
@@ -201,7 +202,7 @@ def mapped_weights(
     order: Ids,
     target_order: Ids | None = None,
 ) -> dict[str, Array]:
-    """Dict from our path to array of all weights, for `assign_weights`.
+    """Returns a dict from our path to array of all weights, for `assign_weights`.
 
     Args:
         arrays, config: result of `marian_binary.read_model`.
@@ -231,7 +232,7 @@ def mapped_weights(
 
 
 def _tables(tensors: "_Tensors", order: Ids, target_order: Ids | None) -> dict[str, Array]:
-    """Embeddings, and matrix and bias of the logits."""
+    """Returns embeddings, and matrix and bias of the logits."""
     sides = {"token_embedding": ("Wemb", order)}
     if target_order is not None:
         sides = {
@@ -249,7 +250,7 @@ def _tables(tensors: "_Tensors", order: Ids, target_order: Ids | None) -> dict[s
 
 
 class _Tensors:
-    """The arrays of a model. Each is taken once, and `finish` reports what did not fit."""
+    """The arrays of a model. `take` returns each once, and `finish` reports misfits."""
 
     def __init__(self, arrays: Mapping[str, Array], d_model: int, d_ff: int) -> None:
         self.left, self.problems = dict(arrays), []
@@ -257,7 +258,7 @@ class _Tensors:
         self.order = channel_order(d_model)
 
     def take(self, name: str, axes: str, order: Ids | None = None, **sizes: int) -> Array:
-        """An array with these axes, its channels in our order and its rows in `order`."""
+        """Returns an array with these axes, its channels in our order and its rows in `order`."""
         shape = tuple({**self.sizes, **sizes}[axis] for axis in axes)
         array = self.left.pop(name, None)
         if array is None or array.shape not in (shape, (1, *shape)):
@@ -280,7 +281,7 @@ class _Tensors:
 
 
 def channel_order(d_model: int) -> Ids:
-    """Bergamot's channel at each of ours, (D,): sines and cosines alternate."""
+    """Returns Bergamot's channel at each of ours, (D,): sines and cosines alternate."""
     return np.arange(d_model).reshape(2, -1).T.ravel()
 
 
@@ -291,7 +292,7 @@ def _recurrent(config: Mapping[str, Any]) -> bool:
 def _sizes(
     arrays: Mapping[str, Array], config: Mapping[str, Any], orders: Sequence[Ids]
 ) -> dict[str, Any]:
-    """The arguments of our `Transformer`."""
+    """Returns the arguments of our `Transformer`."""
     d_model = config["dim-emb"]
     return dict(
         vocab_size=len(orders[0]),
@@ -338,7 +339,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
-    """The only file that matches a pattern."""
+    """Returns the only file that matches a pattern."""
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"

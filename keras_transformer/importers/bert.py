@@ -1,8 +1,8 @@
 """BERT and its relatives of the same form (MiniLM), and their sentence vectors.
 
 BERT is the encoder of the paper, post-norm, with learned positions, segments, and a norm after
-their sum. BERT does not multiply its embedding by √D, so the importer divides the matrix by √D. The
-heads of BERT's pretraining (`pooler`, `cls`) are ignored.
+their sum. BERT does not multiply its embedding by √D, so the importer divides the matrix by √D. It
+ignores the heads of BERT's pretraining (`pooler`, `cls`).
 """
 
 import pathlib
@@ -47,7 +47,7 @@ HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # ignored
 def load_model(
     folder: StrPath, order: Ids | None = None, segments: bool = False, **options: Any
 ) -> TransformerEncoder:
-    """A `TransformerEncoder` with the weights of a BERT folder in Hugging Face's layout.
+    """Loads a `TransformerEncoder` from a BERT folder in Hugging Face's layout.
 
     Its ids are in our order. A row of one text is `[CLS]` (our begin token 2), its tokens and
     `[SEP]` (our end token 3).
@@ -101,7 +101,7 @@ def load_model(
 
 
 def load(folder: StrPath, **options: Any) -> tuple[TransformerEncoder, JsonTokenizer]:
-    """The model of `load_model`, and the tokenizer of the folder with our ids.
+    """Loads the model of `load_model`, and the tokenizer of the folder with our ids.
 
     The tokenizer puts `[CLS]` first, so a row of one text is its ids and the end token.
 
@@ -119,7 +119,7 @@ def load(folder: StrPath, **options: Any) -> tuple[TransformerEncoder, JsonToken
 
 
 def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:
-    """A model from ids to one unit vector per text, as in Sentence-Transformers.
+    """Loads a model from ids to one unit vector per text, as in Sentence-Transformers.
 
     The vector is the mean of the encoder output without padding, divided by its length.
 
@@ -148,19 +148,19 @@ def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:
 
 
 def read_config(folder: StrPath) -> dict[str, Any]:
-    """The complete configuration of a BERT folder, checked against what our model supports."""
+    """Reads and checks the complete configuration of a BERT folder."""
     return checkpoint.read_config(folder, "bert", (*SIZES, LAYERS), DEFAULTS, FIXED)
 
 
 def _read_tensors(folder: StrPath, config: dict[str, Any]) -> dict[str, Array]:
-    """All tensors by name, after a check of the sizes in the configuration."""
+    """Reads all tensors by name, and checks the sizes in the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     checkpoint.check_sizes(path, config, tensors, (*SIZES, "type_vocab_size"), [LAYERS])
     return tensors
 
 
 def read_vocabulary(folder: StrPath) -> dict[str, int]:
-    """Dict from word piece to the origin's id, of `vocab.txt` or else of `tokenizer.json`."""
+    """Reads a dict from word piece to the origin's id, of `vocab.txt` or `tokenizer.json`."""
     path = pathlib.Path(folder) / "vocab.txt"
     if not path.exists():
         return pieces.read_tokenizer(path.with_name("tokenizer.json"))["model"]["vocab"]
@@ -172,7 +172,7 @@ def read_vocabulary(folder: StrPath) -> dict[str, int]:
 
 
 def row_order(config: Mapping[str, Any], ids: Mapping[str, int]) -> Ids:
-    """The origin's ids of our rows, (V,)."""
+    """Returns the origin's ids of our rows, (V,)."""
     missing = [piece for piece in SPECIAL if piece not in ids]
     if missing:
         raise ValueError(f"The vocabulary lacks {missing}. Check that it is the right file.")
@@ -183,7 +183,7 @@ def row_order(config: Mapping[str, Any], ids: Mapping[str, int]) -> Ids:
 def mapped_weights(
     config: Mapping[str, Any], tensors: Mapping[str, Array], order: Ids, segments: bool = False
 ) -> dict[str, Array]:
-    """Dict from our path to array of BERT's tensors, after a check of their names and shapes."""
+    """Checks BERT's tensors, and returns a dict from our path to array."""
     tensors = {_current_name(name): array for name, array in tensors.items()}
     d_model, length = config["hidden_size"], config["max_position_embeddings"]
     shapes = {
@@ -208,7 +208,7 @@ def mapped_weights(
 
 
 def _current_name(name: str) -> str:
-    """The present name of a tensor, without the prefix that a model with a head adds."""
+    """Returns the present name of a tensor, without the prefix of models with a head."""
     name = name.removeprefix("bert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
@@ -216,7 +216,7 @@ def _current_name(name: str) -> str:
 
 
 def _blocks(config: Mapping[str, Any]) -> mapping.Targets:
-    """Targets of the blocks."""
+    """Returns the targets of the blocks."""
     d_model, d_ff = config["hidden_size"], config["intermediate_size"]
     targets: mapping.Targets = {}
     for i in range(config["num_hidden_layers"]):

@@ -1,7 +1,7 @@
 """Checkpoints in Hugging Face's layout: `config.json` and tensors by name.
 
 NumPy reads `safetensors` files. PyTorch, where it is installed, reads a `pytorch_model.bin`. That
-file is a pickle: only weights are loaded, and code in it is refused and never run.
+file is a pickle: PyTorch loads only weights, and refuses code in it.
 """
 
 import json
@@ -35,7 +35,7 @@ def read_config(
     defaults: Mapping[str, Any],
     fixed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The configuration of a checkpoint.
+    """Reads the configuration of a checkpoint.
 
     Args:
         folder: str or path-like.
@@ -47,7 +47,7 @@ def read_config(
 
     Raises:
         OSError: `config.json` is missing.
-        ValueError: the file is no JSON object, describes another architecture, lacks a value, or
+        ValueError: the file is not a JSON object, describes another architecture, lacks a value, or
             has a value of another type or one that our model does not support.
     """
     path = pathlib.Path(folder) / "config.json"
@@ -74,7 +74,7 @@ def read_config(
 
 
 def _check_kind(path: pathlib.Path, name: str, value: object, default: object) -> None:
-    """Raises `ValueError` unless a value has the type of its default, or is a count without one."""
+    """Raises `ValueError` unless a value has its default's type; without default it is a count."""
     kind = int if default is None else type(default)
     fits = type(value) is kind or kind is float and type(value) is int or value is default
     if not fits or kind is int and value is not None and value < 0:
@@ -98,7 +98,7 @@ def check_sizes(
 ) -> None:
     """Raises `ValueError` if the tensors cannot have the sizes that a configuration gives.
 
-    Call it before you create arrays of these sizes, because a configuration may hold any number.
+    Call it before you create arrays of these sizes: a configuration may hold any number.
 
     Args:
         path: the file of the configuration.
@@ -119,7 +119,7 @@ def check_sizes(
 
 
 def read_json(path: StrPath) -> dict[str, Any]:
-    """A JSON object as a dict. Raises `ValueError` for any other content."""
+    """Reads a JSON object as a dict. Raises `ValueError` for any other content."""
     try:
         read = json.loads(pathlib.Path(path).read_text("utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, or nested too deeply
@@ -130,7 +130,7 @@ def read_json(path: StrPath) -> dict[str, Any]:
 
 
 def check_ids(path: StrPath, ids: Any) -> dict[str, int]:
-    """`ids`, a vocabulary. Raises `ValueError` unless it is a dict from piece to id."""
+    """Returns `ids`, a vocabulary. Raises `ValueError` unless it is a dict from piece to id."""
     if not isinstance(ids, dict) or any(type(number) is not int for number in ids.values()):
         raise ValueError(
             f"{path} must hold a vocabulary, an object from pieces to integers, but holds "
@@ -140,7 +140,7 @@ def check_ids(path: StrPath, ids: Any) -> dict[str, int]:
 
 
 def activation(config: Mapping[str, Any], name: str) -> str | Callable[[Tensor], Tensor]:
-    """Our name of the activation `config[name]`, or its function."""
+    """Returns our name of the activation `config[name]`, or its function."""
     if config[name] not in ACTIVATIONS:
         raise ValueError(
             f"{name} is {_short(config[name])}, but must be one of {sorted(ACTIVATIONS)}."
@@ -149,7 +149,7 @@ def activation(config: Mapping[str, Any], name: str) -> str | Callable[[Tensor],
 
 
 def read_tensors(folder: StrPath) -> dict[str, Array]:
-    """All tensors of a checkpoint, a dict from name to float32 array.
+    """Reads all tensors of a checkpoint, a dict from name to float32 array.
 
     Args:
         folder: str or path-like, with `model.safetensors`, or

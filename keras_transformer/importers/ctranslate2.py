@@ -1,8 +1,8 @@
 """CTranslate2's folders: Whisper, and translation models such as Argos' and OpenNMT's.
 
 A folder holds `model.bin`, `config.json` and vocabularies. Weights in 8 or 16 bits become float32.
-CTranslate2 joins the projections that read the same input, so their matrices are split. The package
-`ctranslate2` is not needed.
+CTranslate2 joins the projections that read the same input, so the importer splits their matrices.
+It does not need the package `ctranslate2`.
 
 Shapes: D d_model, U CTranslate2's vocabulary, V ours.
 """
@@ -28,7 +28,7 @@ from keras_transformer.types import Ids, StrPath
 
 
 def load_model(folder: StrPath, **options: Any) -> Transformer:
-    """A `Transformer` with the weights of a CTranslate2 folder.
+    """Loads a `Transformer` from a CTranslate2 folder.
 
     Its ids are in our order. For the inputs of a Whisper model see `whisper.load_model`.
 
@@ -56,7 +56,7 @@ def load_model(folder: StrPath, **options: Any) -> Transformer:
 def load(
     folder: StrPath, **options: Any
 ) -> tuple[Transformer, JsonTokenizer | Tokenizer | tuple[Tokenizer, Tokenizer]]:
-    """The model of `load_model`, and the tokenizers of the folder with our ids.
+    """Loads the model of `load_model`, and the tokenizers of the folder with our ids.
 
     Args:
         folder: str or path-like, also with `tokenizer.json` for Whisper. For translation models
@@ -68,8 +68,8 @@ def load(
         `(model, tokenizer)`, or `(model, (source, target))` if the two tokenizers differ.
 
     Raises:
-        OSError, ValueError: as `load_model`; a file is no tokenizer of this model; or the model
-            reads sources with a begin token, which `Translator` does not give.
+        OSError, ValueError: as `load_model`; a file is not a tokenizer of this model; or the model
+            reads sources with a begin token, which `Translator` does not add.
     """
     folder = pathlib.Path(folder)
     specification = layout.read_specification(folder)
@@ -80,7 +80,7 @@ def load(
 
 
 def read_settings(folder: StrPath) -> SpeechSettings:
-    """The `SpeechSettings` of a Whisper folder.
+    """Reads the `SpeechSettings` of a Whisper folder.
 
     Args:
         folder: str or path-like, with `config.json` and the vocabulary.
@@ -109,7 +109,7 @@ def read_settings(folder: StrPath) -> SpeechSettings:
 def _make_whisper(
     folder: pathlib.Path, specification: Specification, options: Mapping[str, Any]
 ) -> Transformer:
-    """The model of a `WhisperSpec`."""
+    """Returns the model of a `WhisperSpec`."""
     tensors, names = specification.tensors, layout.read_vocabulary(folder, "vocabulary")
     d_model, bands, _ = layout.shape(tensors, "encoder/conv1/weight", 3)
     found = {
@@ -148,7 +148,7 @@ def _make_whisper(
 
 
 def _whisper_order(folder: pathlib.Path) -> Ids:
-    """Whisper's ids of our rows, (V,)."""
+    """Returns Whisper's ids of our rows, (V,)."""
     ids = layout.ids(layout.read_vocabulary(folder, "vocabulary"))
     begin, end = (pieces.special_id(ids, f"<|{x}|>") for x in ("startoftranscript", "endoftext"))
     return mapping.row_order(len(ids), None, None, begin, end)

@@ -1,7 +1,7 @@
 """CTranslate2's binary file, `model.bin`: variables by name, some of them quantized.
 
-All numbers are little-endian. The file contains no code. Its layout is documented by the writer,
-`ctranslate2/specs/model_spec.py`.
+All numbers are little-endian. The file contains no code. Its writer,
+`ctranslate2/specs/model_spec.py`, documents the layout.
 """
 
 import math
@@ -13,7 +13,7 @@ from keras_transformer.importers.marian_binary import Reader
 from keras_transformer.types import Array, StrPath
 
 VERSION = 6
-# The number types, in the order of their numbers in the file. NumPy reads bfloat16 as integers.
+# The number types by their numbers in the file. NumPy reads bfloat16 as integers.
 DTYPES = ("<f4", "<i1", "<i2", "<i4", "<f2", "<u2")
 BFLOAT16 = 5
 MOST_AXES = 4
@@ -39,7 +39,7 @@ class Specification:
 
 
 def read_model(path: StrPath) -> Specification:
-    """The settings and weights of a model.
+    """Reads the settings and weights of a model.
 
     Args:
         path: str or path-like. Weights in int8, int16, float16 and bfloat16 become float32.
@@ -94,12 +94,12 @@ def _number(reader: Reader, dtype: str, name: str) -> int:
 
 
 def _string(reader: Reader, name: str) -> str:
-    """A string, which ends with a zero byte."""
+    """Reads a string, which ends with a zero byte."""
     return bytes(reader.take("u1", _number(reader, "<u2", name), name)).rstrip(b"\0").decode()
 
 
 def _array(reader: Reader, name: str) -> Array:
-    """The next array as it is stored; bfloat16 as float32."""
+    """Reads the next array as it is stored; bfloat16 as float32."""
     rank = _number(reader, "u1", f"the shape of {name!r}")
     if rank > MOST_AXES:
         raise ValueError(f"{name!r} has {rank} axes, but at most {MOST_AXES} are possible.")
@@ -107,7 +107,7 @@ def _array(reader: Reader, name: str) -> Array:
     kind = _number(reader, "u1", f"the type of {name!r}")
     size = _number(reader, "<u4", f"the size of {name!r}")
     if kind >= len(DTYPES):
-        raise ValueError(f"{name!r} has the number type {kind}, but known are 0 to 5.")
+        raise ValueError(f"{name!r} has the number type {kind}, not one of 0 to 5.")
     count = math.prod(shape)
     if count < 1 or count * np.dtype(DTYPES[kind]).itemsize != size:
         raise ValueError(f"{name!r} has shape {shape} of {DTYPES[kind]}, but {size:,} bytes.")
@@ -118,7 +118,7 @@ def _array(reader: Reader, name: str) -> Array:
 
 
 def _dequantized(name: str, arrays: dict[str, Array]) -> Array:
-    """The float32 array of a weight; a setting as it is.
+    """Returns the float32 array of a weight, or a setting as it is.
 
     A quantized weight has one scale for all of its numbers, or one for each row.
     """

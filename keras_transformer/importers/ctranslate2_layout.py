@@ -27,7 +27,7 @@ ACTIVATIONS: dict[int, str | Callable[..., Any]] = {
     5: "tanh",
     6: "sigmoid",
 }
-# Settings that the importer reads, that must be 0, and that do not change the outputs.
+# Settings that the importer reads; that must be 0; and that do not change the outputs.
 READ = {"activation", "num_heads", "pre_norm", "scale_embeddings", "start_from_zero_embedding"}
 ZERO = {"alibi", "multi_query_attention"}
 UNUSED = {
@@ -41,13 +41,13 @@ SIDES = {"encoder": "source", "decoder": "target"}
 
 
 def read_specification(folder: pathlib.Path) -> Specification:
-    """The content of `model.bin`, after a check of its kind and settings."""
+    """Reads `model.bin`, and checks its kind and settings."""
     path = folder / MODEL_FILE
     specification = read_model(path)
     if REVISIONS.get(specification.name) != specification.revision:
         raise ValueError(
             f"{path} holds a {specification.name:.50} of revision {specification.revision}, but "
-            f"supported are {REVISIONS}. Convert the original model again with a present "
+            f"only {REVISIONS} are supported. Convert the original model again with a present "
             "CTranslate2."
         )
     found = []
@@ -61,20 +61,20 @@ def read_specification(folder: pathlib.Path) -> Specification:
 
 
 def setting(specification: Specification, name: str, default: float) -> float:
-    """A setting that both sides share."""
+    """Returns a setting that both sides share."""
     values = {
         value for key, value in specification.scalars.items() if key.partition("/")[2] == name
     }
     if len(values) > 1:
         raise ValueError(
             f"The sides of the model have different settings {name}: {sorted(values)}. Our sides "
-            "share it."
+            "share one."
         )
     return values.pop() if values else default
 
 
 def scale(specification: Specification, d_model: int) -> float:
-    """The factor of embeddings. The file holds it as float, or an integer: whether it is √D."""
+    """Returns the factor of embeddings. An integer in the file says whether it is √D."""
     scale = setting(specification, "scale_embeddings", 1)
     if isinstance(scale, int):
         return d_model**0.5 if scale else 1.0
@@ -100,7 +100,7 @@ def activation(specification: Specification) -> str | Callable[..., Any]:
 def block_targets(
     tensors: Mapping[str, Array], d_model: int, d_ff: int, use_bias: bool
 ) -> mapping.Targets:
-    """Targets of all blocks."""
+    """Returns the targets of all blocks."""
     targets: mapping.Targets = {}
     for side in SIDES:
         for i in range(depth(tensors, side)):
@@ -125,7 +125,7 @@ def block_targets(
 def _linear(
     theirs: str, inputs: int, outputs: int, ours: Sequence[str], use_bias: bool = True
 ) -> mapping.Targets:
-    """Targets of layers in one matrix (outputs, inputs)."""
+    """Returns the targets of layers in one matrix (outputs, inputs)."""
     kernels = tuple(f"{name}/kernel" for name in ours)
     targets = {f"{theirs}/weight": mapping.Target((outputs, inputs), kernels, transposed=True)}
     if use_bias:
@@ -135,7 +135,7 @@ def _linear(
 
 
 def norm(theirs: str, size: int, ours: str) -> mapping.Targets:
-    """Targets of a layer normalization."""
+    """Returns the targets of a layer normalization."""
     return {
         f"{theirs}/{part}": mapping.Target((size,), (f"{ours}/{part}",))
         for part in ("gamma", "beta")
@@ -143,27 +143,27 @@ def norm(theirs: str, size: int, ours: str) -> mapping.Targets:
 
 
 def depth(tensors: Mapping[str, Array], side: str) -> int:
-    """The number of blocks of a side; at least 1."""
+    """Returns the number of blocks of a side; at least 1."""
     matches = (re.match(rf"{side}/layer_(\d+)/", name) for name in tensors)
     return max(1, len({match[1] for match in matches if match}))
 
 
 def shape(tensors: Mapping[str, Array], name: str, rank: int) -> tuple[int, ...]:
-    """The shape of a tensor that a model must have."""
+    """Returns the shape of a required tensor."""
     if name not in tensors or tensors[name].ndim != rank:
         raise ValueError(
-            f"{name} is missing or has not {rank} axes. Our model cannot hold this one."
+            f"{name} is missing or does not have {rank} axes. Our model does not support this."
         )
     return tensors[name].shape
 
 
 def ids(names: Sequence[str]) -> dict[str, int]:
-    """Dict from piece to id."""
+    """Returns a dict from piece to id."""
     return {piece: number for number, piece in enumerate(names)}
 
 
 def read_vocabulary(folder: pathlib.Path, name: str) -> list[str]:
-    """The pieces of a vocabulary in the order of their ids, from JSON or lines of text."""
+    """Reads the pieces of a vocabulary in the order of their ids, from JSON or lines."""
     path = folder / f"{name}.json"
     try:
         if path.exists():

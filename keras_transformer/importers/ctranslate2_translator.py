@@ -1,8 +1,8 @@
 """CTranslate2's `TransformerSpec`: translation models such as Argos' and OpenNMT's.
 
 They are the paper's model: pre-norm or post-norm, with one or two vocabularies. Positions are
-sinusoids or a table. Other attention, gated networks and other norms are refused by the names of
-their tensors.
+sinusoids or a table. The importer recognises other attention, gated networks and other norms by the
+names of their tensors, and refuses them.
 
 Shapes: D d_model, F d_ff, V our number of ids.
 """
@@ -23,7 +23,7 @@ from keras_transformer.types import Array, Ids
 
 EPSILON = 1e-5  # where the configuration does not give one
 PADDING = ("<blank>", "<pad>")  # of OpenNMT and of others
-# Tables whose numbers are this close to sinusoids are sinusoids that were rounded to 16 bits.
+# Tables this close to sinusoids are sinusoids that were rounded to 16 bits.
 ROUNDING = 2e-3
 # SentencePiece models: one for both sides, beside CTranslate2's files or above (Argos); or two.
 SHARED_TOKENIZERS = ("tokenizer.model", "sentencepiece.model", "../sentencepiece.model")
@@ -33,7 +33,7 @@ SIDE_TOKENIZERS = (("source.spm", "target.spm"), ("tokenizer.model", "target_tok
 def load_translator(
     folder: pathlib.Path, specification: Specification, options: Mapping[str, Any]
 ) -> tuple[Transformer, Tokenizer | tuple[Tokenizer, Tokenizer]]:
-    """The model of `make_translator`, and its tokenizers with our ids."""
+    """Loads the model of `make_translator`, and its tokenizers with our ids."""
     models, reads_end = _read_tokenizers(folder)
     vocabularies = [layout.ids(names) for names in _vocabularies(folder)]
     shared = vocabularies[0] == vocabularies[1]
@@ -56,7 +56,7 @@ def make_translator(
     options: Mapping[str, Any],
     orders: Sequence[Ids] | None = None,
 ) -> Transformer:
-    """The model of a `TransformerSpec`.
+    """Returns the model of a `TransformerSpec`.
 
     Args:
         folder: path of the folder.
@@ -128,7 +128,7 @@ def make_translator(
 def _orders(
     folder: pathlib.Path, specification: Specification, copies: Sequence[int] = (0, 0)
 ) -> list[Ids]:
-    """CTranslate2's ids of our rows, of source and target, (V,) each; `copies` as in `marian`."""
+    """Returns CTranslate2's ids of our rows, of source and target; `copies` as in `marian`."""
     path = folder / "config.json"
     config, orders = checkpoint.read_json(path), []
     tokens = [config.get(f"{name}_token") for name in ("unk", "decoder_start", "eos")]
@@ -149,7 +149,7 @@ def _orders(
 
 
 def _vocabularies(folder: pathlib.Path) -> list[list[str]]:
-    """The pieces of source and target, in the order of their ids."""
+    """Reads the pieces of source and target, in the order of their ids."""
     if any((folder / f"shared_vocabulary{kind}").exists() for kind in (".json", ".txt")):
         return [layout.read_vocabulary(folder, "shared_vocabulary")] * 2
     return [layout.read_vocabulary(folder, f"{text}_vocabulary") for text in layout.SIDES.values()]
@@ -163,7 +163,7 @@ def _epsilon(config: Mapping[str, Any]) -> float:
 
 
 def _positions(tensors: Mapping[str, Array], d_model: int) -> tuple[Any, mapping.Targets]:
-    """The `positions` of a model, and the targets of their tables. Sinusoids need no weights."""
+    """Returns a model's `positions` and the targets of their tables; sinusoids have no weights."""
     tables = {text: f"{side}/position_encodings/encodings" for side, text in layout.SIDES.items()}
     lengths = {layout.shape(tensors, name, 2)[0] for name in tables.values()}
     length = max(lengths)
@@ -185,9 +185,9 @@ def _positions(tensors: Mapping[str, Array], d_model: int) -> tuple[Any, mapping
 
 
 def _read_tokenizers(folder: pathlib.Path) -> tuple[list[bytes], bool]:
-    """The SentencePiece models of source and target, and whether sources have an end token.
+    """Reads the SentencePiece models of both sides, and whether sources have an end token.
 
-    CTranslate2 adds this token, or the tokenizer in OPUS-MT's folders.
+    In OPUS-MT's folders the tokenizer adds this token, otherwise CTranslate2.
     """
     config = checkpoint.read_json(folder / "config.json")
     if config.get("add_source_bos"):

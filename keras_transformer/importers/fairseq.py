@@ -6,7 +6,7 @@ table of positions. It puts the rows of the vocabulary in our order. A decoder o
 with the end token, so the row of the begin token is a copy of it.
 
 The state is a dict of arrays, `{name: w.numpy() for name, w in checkpoint["model"].items()}`. The
-checkpoint also holds pickled settings, and reading these runs code: read trusted files only.
+checkpoint also holds pickled settings. Reading them runs code, so read only files that you trust.
 
 Shapes: D d_model, F d_ff, U fairseq's vocabulary, V ours.
 """
@@ -34,10 +34,10 @@ def load_model(
     scale_embedding: bool = True,
     **options: Any,
 ) -> Transformer:
-    """A `Transformer` with the weights of a fairseq translation model.
+    """Makes a `Transformer` with the weights of a fairseq translation model.
 
     The state determines sizes, tied matrices and pre-norm. Ids are in our order; `row_order` gives
-    fairseq's id of each.
+    fairseq's ids.
 
     Args:
         state: dict from name to array.
@@ -101,12 +101,12 @@ def load_model(
 
 
 def row_order(size: int) -> Ids:
-    """fairseq's ids of our rows, (V,), for a vocabulary of `size` ids."""
+    """Returns fairseq's ids of our rows, (V,), for a vocabulary of `size` ids."""
     return mapping.row_order(size, PAD, UNKNOWN, END, END)
 
 
 def _sizes(state: Mapping[str, Array]) -> dict[str, Any]:
-    """Sizes and settings of a model, from the shapes and names of its tensors."""
+    """Returns sizes and settings of a model, from the shapes and names of its tensors."""
     tables = [f"{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
     for name in (*tables, "encoder.layers.0.fc1.weight"):
         if name not in state or state[name].ndim != 2:
@@ -128,7 +128,7 @@ def _sizes(state: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _targets(state: Mapping[str, Array], sizes: Mapping[str, Any]) -> mapping.Targets:
-    """Targets of all tensors that must exist."""
+    """Returns the targets of all tensors that must exist."""
     d_model = sizes["d_model"]
     targets = mapping.encoder_decoder_blocks("", sizes["layers"], d_model, sizes["d_ff"])
     shapes = {"encoder.embed_tokens.weight": (sizes["vocabularies"][0], d_model)}
@@ -145,7 +145,7 @@ def _targets(state: Mapping[str, Array], sizes: Mapping[str, Any]) -> mapping.Ta
 
 
 def _positions(state: Mapping[str, Array], side: str, max_length: int, d_model: int) -> Array:
-    """The table of positions (L, D) of one side, learned or sinusoids, from the first position."""
+    """Returns the table of positions (L, D) of one side, from fairseq's first position."""
     learned = state.get(f"{side}.embed_positions.weight")
     if learned is not None:
         return learned[OFFSET:]

@@ -2,8 +2,8 @@
 
 GPT-2 is the decoder of the paper without cross-attention, pre-norm, with learned positions. It does
 not multiply its embedding by √D, so the importer divides the matrix by √D and multiplies the last
-norm by it. Queries, keys and values share one matrix, which is split. GPT-2 has neither a padding
-nor an unknown token, and one token, `<|endoftext|>`, begins and ends a text.
+norm by it. The importer also splits the one matrix of queries, keys and values. GPT-2 has neither a
+padding nor an unknown token, and one token, `<|endoftext|>`, begins and ends a text.
 """
 
 import pathlib
@@ -41,7 +41,7 @@ FIXED = {
 
 
 def load_model(folder: StrPath, order: Ids | None = None, **options: Any) -> CausalTransformer:
-    """A `CausalTransformer` with the weights of a GPT-2 folder in Hugging Face's layout.
+    """Loads a `CausalTransformer` from a GPT-2 folder in Hugging Face's layout.
 
     Its ids are in our order.
 
@@ -94,7 +94,7 @@ def load_model(folder: StrPath, order: Ids | None = None, **options: Any) -> Cau
 
 
 def load(folder: StrPath, **options: Any) -> tuple[CausalTransformer, JsonTokenizer]:
-    """The model of `load_model`, and the tokenizer of `tokenizer.json` with our ids.
+    """Loads the model of `load_model`, and the tokenizer of `tokenizer.json` with our ids.
 
     Args:
         folder: str or path-like.
@@ -109,7 +109,7 @@ def load(folder: StrPath, **options: Any) -> tuple[CausalTransformer, JsonTokeni
 
 
 def read_config(folder: StrPath) -> dict[str, Any]:
-    """The complete configuration of a GPT-2 folder, checked against what our model supports."""
+    """Reads and checks the complete configuration of a GPT-2 folder."""
     needed = (*SIZES, LAYERS, *SPECIAL)
     config = checkpoint.read_config(folder, "gpt2", needed, DEFAULTS, FIXED)
     config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
@@ -117,7 +117,7 @@ def read_config(folder: StrPath) -> dict[str, Any]:
 
 
 def row_order(config: Mapping[str, Any]) -> Ids:
-    """The origin's ids of our rows, (V,)."""
+    """Returns the origin's ids of our rows, (V,)."""
     begin, end = config["bos_token_id"], config["eos_token_id"]
     return mapping.row_order(config["vocab_size"], None, None, begin, end)
 
@@ -125,7 +125,7 @@ def row_order(config: Mapping[str, Any]) -> Ids:
 def mapped_weights(
     config: Mapping[str, Any], tensors: Mapping[str, Array], order: Ids
 ) -> dict[str, Array]:
-    """Dict from our path to array of GPT-2's tensors, after a check of their names and shapes."""
+    """Checks GPT-2's tensors, and returns a dict from our path to array."""
     prefix, d_model = "transformer.", config["n_embd"]
     if "wte.weight" in tensors:  # saved without the language model head
         tensors = {f"{prefix}{name}": array for name, array in tensors.items()}
@@ -157,7 +157,7 @@ def mapped_weights(
 
 
 def _blocks(config: Mapping[str, Any], prefix: str) -> mapping.Targets:
-    """Targets of the blocks. GPT-2's matrices are (inputs, outputs), as ours are."""
+    """Returns the targets of the blocks. GPT-2's matrices are (inputs, outputs), like ours."""
     d_model, d_ff = config["n_embd"], config["n_inner"]
     targets: mapping.Targets = {}
     for i in range(config["n_layer"]):

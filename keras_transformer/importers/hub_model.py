@@ -2,7 +2,7 @@
 
 A model here wraps a task and adds no weights. It reads and writes our ids and passes KerasHub's ids
 to the task. Each hypothesis of a search has its cache in the layout of KerasHub's `generate`. The
-cache grows by one token per step, so that an exported graph has no maximum length.
+cache grows by one token per step, so an exported graph has no maximum length.
 
 Shapes: B batch, W beam width, S source length, T target length, P start length, U KerasHub's number
 of ids, V ours, t tokens so far, N layers, H heads of keys and values, K their size.
@@ -26,7 +26,7 @@ NEVER = -1e4
 
 
 class HubModel(DistributedModel):
-    """Base of both kinds of models: ids, and the cache of hypotheses.
+    """Base class of both kinds of models, with the ids and the cache of hypotheses.
 
     Args:
         task: KerasHub's task. Its weights are shared.
@@ -71,11 +71,11 @@ class HubModel(DistributedModel):
         return super().call(inputs, training=training, mask=mask)
 
     def hub_ids(self, ids: Any) -> Array:
-        """KerasHub's ids for ours, an array of the same shape; id 0 for tokens that it lacks."""
+        """Returns KerasHub's ids for ours, of the same shape; id 0 for tokens that it lacks."""
         return np.maximum(self.order, 0)[np.asarray(ids)]
 
     def our_ids(self, ids: Any) -> Array:
-        """Our ids for KerasHub's, an array of the same shape."""
+        """Returns our ids for KerasHub's, of the same shape."""
         table = np.zeros(self.task.backbone.vocabulary_size, "int32")
         for theirs, ours in mapping.our_ids(self.order).items():
             table[theirs] = ours
@@ -98,22 +98,22 @@ class HubModel(DistributedModel):
         return cls(**{**config, "task": task})
 
     def _read(self, ids: Tensor) -> Tensor:
-        """KerasHub's ids for a tensor of ours."""
+        """Returns KerasHub's ids for a tensor of ours."""
         table = np.maximum(self.order, 0).astype("int32")
         return ops.take(table, ids, axis=0)
 
     def _logits(self, logits: Tensor) -> Tensor:
-        """Our logits (..., V) float32 for KerasHub's (..., U)."""
+        """Returns our logits (..., V) float32 for KerasHub's (..., U)."""
         logits = ops.take(ops.cast(logits, "float32"), np.maximum(self.order, 0), axis=-1)
         return logits + mapping.logit_bias(self.order, never=NEVER)
 
     def _empty_cache(self, *shape: Any, slots: Any = 0) -> Tensor:
-        """A cache that holds no token, (*shape, N, 2, slots, H, K)."""
+        """Returns a cache without tokens, (*shape, N, 2, slots, H, K)."""
         layers, heads, size = cache_sizes(self.task.backbone)
         return ops.zeros((*shape, layers, 2, slots, heads, size), self.task.compute_dtype)
 
     def _with_slot(self, cache: Tensor) -> Tensor:
-        """A cache (B, W, N, 2, t, H, K) with one more slot: (B W, N, 2, t + 1, H, K)."""
+        """Adds a slot to a cache: (B, W, N, 2, t, H, K) -> (B W, N, 2, t + 1, H, K)."""
         batch_size, width = ops.shape(cache)[:2]
         slot = self._empty_cache(batch_size, width, slots=1)
         cache = ops.concatenate([cache, slot], axis=4)
@@ -130,7 +130,7 @@ def _for_each(width: Any, x: Tensor) -> Tensor:
 
 
 def cache_sizes(backbone: keras.Model) -> tuple[int, int, int]:
-    """Number of layers N, number of heads of keys and values H, and their size K."""
+    """Returns the numbers of layers N and of heads of keys and values H, and their size K."""
     heads = _first(backbone, "num_key_value_heads", "num_heads", "num_attention_heads")
     queries = _first(backbone, "num_query_heads", "num_heads", "num_attention_heads")
     size = _first(backbone, "head_dim", "key_value_dim") or backbone.hidden_dim // queries
@@ -138,7 +138,7 @@ def cache_sizes(backbone: keras.Model) -> tuple[int, int, int]:
 
 
 def _first(backbone: keras.Model, *names: str) -> Any:
-    """The first of these attributes that is set, else `None`."""
+    """Returns the first of these attributes that is set, else `None`."""
     values = (getattr(backbone, name, None) for name in names)
     return next((value for value in values if value is not None), None)
 
@@ -161,21 +161,21 @@ class HubCausalModel(HubModel):
         return target, self._logits(logits)
 
     def start_ids(self, source_ids: Tensor) -> Tensor:
-        """The prompt, (B, P) int32."""
+        """Returns the prompt, (B, P) int32."""
         return ops.cast(source_ids, "int32")
 
     def encode(self, source_ids: Tensor) -> tuple[()]:
-        """An empty memory: a language model has no encoder."""
+        """Returns an empty memory: a language model has no encoder."""
         return ()
 
     def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
-        """An empty `Cache`. Its values belong to hypotheses."""
+        """Returns an empty `Cache`. Its values belong to hypotheses."""
         return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
 
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
     ) -> tuple[Tensor, Cache]:
-        """Logits (B, W, V) of the next token of each hypothesis, and the new cache."""
+        """Returns the next token's logits (B, W, V) for each hypothesis, and the new cache."""
         batch_size, width = ops.shape(ids)
         past = self._with_slot(cache.by_hypothesis)
         tokens = ops.reshape(self._read(ids), (batch_size * width, 1))
@@ -218,14 +218,14 @@ class HubSeq2SeqModel(HubModel):
         return inputs, self._logits(self.task(theirs))
 
     def start_ids(self, source_ids: Tensor) -> Tensor:
-        """The first tokens of every target, (B, P) int32."""
+        """Returns the first tokens of every target, (B, P) int32."""
         start = self.our_ids(self.start)
         return ops.broadcast_to(start, (ops.shape(source_ids)[0], len(start)))
 
     def encode(self, source_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The encoder output (B, S, D), its mask (B, S), and its keys and values in each block.
+        """Returns the encoder output (B, S, D), its mask (B, S), and each block's keys and values.
 
-        One decoder step computes the keys and values (B, N, 2, S, H, K); its other results are
+        One decoder step computes the keys and values (B, N, 2, S, H, K). Its other results are
         dropped.
         """
         mask = ops.cast(ops.not_equal(source_ids, PAD_ID), "int32")
@@ -243,13 +243,13 @@ class HubSeq2SeqModel(HubModel):
         return hidden, mask, cross
 
     def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
-        """An empty `Cache`. Its values belong to hypotheses."""
+        """Returns an empty `Cache`. Its values belong to hypotheses."""
         return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
 
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
     ) -> tuple[Tensor, Cache]:
-        """Logits (B, W, V) of the next token of each hypothesis, and the new cache."""
+        """Returns the next token's logits (B, W, V) for each hypothesis, and the new cache."""
         batch_size, width = ops.shape(ids)
         hidden, mask, cross = (_for_each(width, x) for x in memory)  # (B W, ...)
         past = self._with_slot(cache.by_hypothesis)

@@ -4,7 +4,7 @@ Other importers copy weights into our models. This one wraps KerasHub's layers a
 weights: GPT-2, Gemma, Llama or BART go from `from_preset` to one ONNX file that generates text.
 Only the ids are ours.
 
-KerasHub is imported when it is needed. The wrapping models are in `hub_model`.
+KerasHub is imported on first use. The wrapping models are in `hub_model`.
 """
 
 import inspect
@@ -45,11 +45,11 @@ def load_model(
     start: Sequence[int] | None = None,
     name: str | None = None,
 ) -> HubModel:
-    """A task of KerasHub as a Keras model for searches and exports.
+    """Wraps a task of KerasHub in a Keras model for searches and exports.
 
     The model shares the weights of the task, so you can train either. It reads and writes our ids
-    (0 to 3 are padding, unknown, begin and end); `hub_ids` and `our_ids` convert between the two.
-    A saved model contains its task (`model.task`).
+    (0 to 3 are padding, unknown, begin and end); `hub_ids` and `our_ids` convert ids. A saved model
+    contains its task (`model.task`).
 
     Args:
         task: `keras_hub.models.CausalLM` or `Seq2SeqLM`, or the name or folder of a preset.
@@ -92,7 +92,7 @@ def load_model(
 
 
 def load(task: keras.Model | StrPath, **options: Any) -> tuple[HubModel, Tokenizer | JsonTokenizer]:
-    """The model of `load_model`, and the tokenizer of the task's preprocessor with our ids.
+    """Loads the model of `load_model`, and the tokenizer of the task with our ids.
 
     Returns:
         `(model, tokenizer)`: a `Tokenizer` (SentencePiece) or a `JsonTokenizer` (byte pairs). It
@@ -113,7 +113,7 @@ def load(task: keras.Model | StrPath, **options: Any) -> tuple[HubModel, Tokeniz
 
 
 def _hub() -> ModuleType:
-    """The package keras_hub."""
+    """Imports the package keras_hub."""
     try:
         import keras_hub
     except ImportError as error:
@@ -126,7 +126,7 @@ def _hub() -> ModuleType:
 
 
 def _loaded(task: Any) -> Any:
-    """The task, loaded from its preset if `task` names one."""
+    """Returns the task, loaded from its preset if `task` names one."""
     if isinstance(task, (str, os.PathLike)):
         return _hub().models.CausalLM.from_preset(str(task))  # a Seq2SeqLM is one, too
     return task
@@ -137,7 +137,7 @@ def _reads_source(task: Any) -> bool:
 
 
 def _checked(task: Any) -> Any:
-    """The task. Raises `TypeError` unless a search can call its methods."""
+    """Returns the task. Raises `TypeError` unless a search can call its methods."""
     if not isinstance(task, _hub().models.CausalLM):
         raise TypeError(
             "task must be a CausalLM or Seq2SeqLM of keras_hub.models, or the name of a preset, "
@@ -160,7 +160,7 @@ def _checked(task: Any) -> Any:
 
 
 def _special_ids(task: Any) -> dict[str, Any]:
-    """KerasHub's ids of the special tokens by our arguments, where the tokenizer has them."""
+    """Returns the tokenizer's ids of special tokens, by our arguments."""
     tokenizer = getattr(task.preprocessor, "tokenizer", None)
     if tokenizer is None:
         return {}
@@ -177,7 +177,7 @@ def _special_ids(task: Any) -> dict[str, Any]:
 
 
 def _start(task: Any) -> list[int] | None:
-    """KerasHub's ids that the preprocessor of a `Seq2SeqLM` puts in front of a target."""
+    """Returns KerasHub's ids that a `Seq2SeqLM`'s preprocessor puts before a target."""
     if task.preprocessor is None:
         return None
     packed = _packed(task)
@@ -186,13 +186,13 @@ def _start(task: Any) -> list[int] | None:
 
 
 def _packed(task: Any) -> dict[str, Array]:
-    """Inputs that the preprocessor of a `Seq2SeqLM` makes of empty texts, by name."""
+    """Returns the inputs that a `Seq2SeqLM`'s preprocessor makes of empty texts, by name."""
     packed = task.preprocessor.generate_preprocess({"encoder_text": [""], "decoder_text": [""]})
     return {name: keras.ops.convert_to_numpy(array) for name, array in packed.items()}
 
 
 def _tokenizer(model: HubModel, tokenizer: Any) -> Tokenizer | JsonTokenizer:
-    """KerasHub's tokenizer with our ids."""
+    """Returns KerasHub's tokenizer with our ids."""
     kinds = _hub().tokenizers
     if isinstance(tokenizer, kinds.SentencePieceTokenizer):
         names = pieces.piece_names(pieces.piece_ids(tokenizer.proto), model.order)

@@ -5,8 +5,9 @@ An importer describes each tensor of the origin by a `Target`. `checked` compare
 
 `row_order` puts the rows of a vocabulary in our order: padding 0, unknown 1, begin 2, end 3, then
 all others. In an origin one token may have two of these roles: Marian begins with its padding
-token, GPT-2 begins and ends with one token. Its row is then copied, and only one copy may count
-among the logits. `logit_bias` gives the other copies, and rows that the origin lacks, `NEVER`.
+token, GPT-2 begins and ends with one token. The importer copies its row, and only one copy may
+count among the logits. `logit_bias` is `NEVER` for the other copies and for rows that the origin
+lacks.
 
 Shapes: D d_model, F d_ff, V our number of ids, U the origin's.
 """
@@ -22,8 +23,8 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.types import Array, Ids
 
 ABSENT = -1  # in an order: a row that the origin does not have
-# The logit bias of tokens that must never be generated: exp(-100) of a probability is 0 in float32.
-# A larger bias would distort losses with smoothed labels, and the scale of compared exports.
+# The logit bias of tokens that must never be generated: exp(-100) is negligible in float32. A
+# larger bias would distort losses with smoothed labels, and the scale of compared exports.
 NEVER = -100.0
 Targets = dict[str, "Target"]  # by the origin's names
 Arrays = dict[str, Array]
@@ -46,7 +47,7 @@ class Target:
 
 
 def linear(theirs: str, inputs: int, outputs: int, *ours: str, transposed: bool = True) -> Targets:
-    """Targets of a linear layer, or of several layers in one matrix, by the names of our layers."""
+    """Returns the targets of a linear layer, or of several layers of ours in one matrix."""
     shape = (outputs, inputs) if transposed else (inputs, outputs)
     kernels, biases = (tuple(f"{name}/{kind}" for name in ours) for kind in ("kernel", "bias"))
     return {
@@ -56,7 +57,7 @@ def linear(theirs: str, inputs: int, outputs: int, *ours: str, transposed: bool 
 
 
 def norm(theirs: str, size: int, ours: str) -> Targets:
-    """Targets of a layer normalization."""
+    """Returns the targets of a layer normalization."""
     return {
         f"{theirs}.weight": Target((size,), (f"{ours}/gamma",)),
         f"{theirs}.bias": Target((size,), (f"{ours}/beta",)),
@@ -64,7 +65,7 @@ def norm(theirs: str, size: int, ours: str) -> Targets:
 
 
 def attention(theirs: str, d_model: int, ours: str) -> Targets:
-    """Targets of an attention layer with four separate projections."""
+    """Returns the targets of an attention layer with four separate projections."""
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
     targets: Targets = {}
     for part, name in names.items():
@@ -73,7 +74,7 @@ def attention(theirs: str, d_model: int, ours: str) -> Targets:
 
 
 def encoder_decoder_blocks(prefix: str, layers: Sequence[int], d_model: int, d_ff: int) -> Targets:
-    """Targets of all blocks, by the names of fairseq, which Hugging Face's Marian uses too.
+    """Returns the targets of all blocks by fairseq's names, which Hugging Face's Marian also uses.
 
     Args:
         prefix: str, the start of their names, such as "model.".
@@ -97,7 +98,7 @@ def encoder_decoder_blocks(prefix: str, layers: Sequence[int], d_model: int, d_f
 
 
 def count_layers(state: Iterable[str], prefix: str) -> int:
-    """The number of layers of which a state has weights, `PREFIX.NUMBER.`; at least 1."""
+    """Returns the number of layers with weights in a state, `PREFIX.NUMBER.`; at least 1."""
     matches = (re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in state)
     return max(1, len({int(match[1]) for match in matches if match}))
 
@@ -108,7 +109,7 @@ def checked(
     copies: Mapping[str, str] | None = None,
     spare: Iterable[str] = (),
 ) -> Arrays:
-    """The expected tensors, after a comparison of the names and shapes of all.
+    """Checks the names and shapes of all tensors, and returns the expected ones.
 
     Args:
         tensors: dict from the origin's name to array.
@@ -137,7 +138,7 @@ def checked(
 
 
 def mapped(tensors: Mapping[str, Array], targets: Targets) -> Arrays:
-    """Dict from our path to array, of `checked` tensors that have a path."""
+    """Returns a dict from our path to array, of `checked` tensors that have a path."""
     arrays: Arrays = {}
     for name, target in targets.items():
         if target.paths:
@@ -148,7 +149,7 @@ def mapped(tensors: Mapping[str, Array], targets: Targets) -> Arrays:
 
 
 def unmapped(arrays: Mapping[str, Array], targets: Targets) -> Arrays:
-    """Dict from the origin's name to array: the inverse of `mapped`.
+    """Returns a dict from the origin's name to array, the inverse of `mapped`.
 
     Biases that our model does not have become zeros.
     """
@@ -204,7 +205,7 @@ def _misfits(
     shapes: Mapping[str, tuple[int, ...]],
     spare: Iterable[str] = (),
 ) -> list[str]:
-    """One phrase for each array that is missing, left over or misshapen."""
+    """Returns a phrase for each array that is missing, left over or misshapen."""
     expected = {*shapes, *spare}
     problems = [f"{name} is missing" for name in shapes if name not in arrays]
     problems += [f"{name} is left over" for name in arrays if name not in expected]
@@ -223,7 +224,7 @@ def row_order(
     end: int | None,
     copies: int = 0,
 ) -> Ids:
-    """The origin's id of each of our rows, (V,) integers.
+    """Returns the origin's id of each of our rows, (V,) integers.
 
     Args:
         size: int, U.
@@ -249,7 +250,10 @@ def row_order(
 
 
 def our_ids(order: Ids) -> dict[int, int]:
-    """Dict from the origin's id to ours. A token with several roles maps to end, then to begin."""
+    """Returns a dict from the origin's id to ours.
+
+    A token with several roles maps to end, then to begin.
+    """
     ours: dict[int, int] = {}
     for row in (END_ID, BEGIN_ID, UNKNOWN_ID, PAD_ID, *range(4, len(order))):
         ours.setdefault(int(order[row]), row)
@@ -257,13 +261,13 @@ def our_ids(order: Ids) -> dict[int, int]:
 
 
 def rows(array: Array, order: Ids) -> Array:
-    """Rows (V, ...) in our order of the origin's (U, ...); zeros where the origin has none."""
+    """Returns the origin's rows (U, ...) in our order (V, ...); zeros where it has none."""
     extended = np.concatenate([array, np.zeros_like(array[:1])])  # index ABSENT is the last row
     return extended[order]
 
 
 def logit_bias(order: Ids, bias: Array | None = None, never: float = NEVER) -> Array:
-    """The bias (V,) of our logits from the origin's (U,), or from none.
+    """Returns the bias (V,) of our logits from the origin's (U,), or from none.
 
     The softmax over our logits then equals the softmax over the origin's: each of its ids counts
     once, and every other row has the bias `never`.
@@ -283,7 +287,7 @@ def embedding_weights(
     last_norm: Arrays | None = None,
     never: float = NEVER,
 ) -> Arrays:
-    """Dict from our path to array of embeddings and logits, in our order of rows.
+    """Returns a dict from our path to array of embeddings and logits, with rows in our order.
 
     Args:
         tables: dict from the name of our embedding to the origin's table (U, D) and its order. The
@@ -291,7 +295,7 @@ def embedding_weights(
         bias: (U,) of the logits, or `None`.
         kernel: (U, D), the matrix of the logits if it is not tied to the embedding, or `None`.
         scale: float, factor for the tables. An origin that does not multiply its embedding by √D
-            needs D^-0.5. With tied logits the last norm makes up for it.
+            needs D^-0.5. With tied logits the last norm is divided by it.
         last_norm: dict from path to array of the norm in front of the logits.
         never: as in `logit_bias`.
     """
@@ -306,5 +310,5 @@ def embedding_weights(
 
 
 def norm_weights(arrays: Mapping[str, Array], path: str) -> Arrays:
-    """Scale and offset of the norm at `path`, by their paths."""
+    """Returns scale and offset of the norm at `path`, by their paths."""
     return {f"{path}/{part}": arrays[f"{path}/{part}"] for part in ("gamma", "beta")}

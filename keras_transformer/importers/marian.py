@@ -36,7 +36,7 @@ MOST_POSITIONS = 65_536
 
 
 def load_model(folder: StrPath, orders: Sequence[Ids] | None = None, **options: Any) -> Transformer:
-    """A `Transformer` with the weights of a Marian folder in Hugging Face's layout.
+    """Loads a `Transformer` from a Marian folder in Hugging Face's layout.
 
     Its ids are in our order.
 
@@ -66,7 +66,7 @@ def load_model(folder: StrPath, orders: Sequence[Ids] | None = None, **options: 
 
 
 def _read_tensors(folder: StrPath, config: dict[str, Any]) -> dict[str, Array]:
-    """All tensors by name, after a check of the sizes in the configuration."""
+    """Reads all tensors by name, and checks the sizes in the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     sizes = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_attention_heads")
     layers = ("encoder_layers", "decoder_layers")
@@ -85,7 +85,7 @@ def _model(
     orders: Sequence[Ids],
     options: dict[str, Any],
 ) -> Transformer:
-    """The model of a configuration, created after all tensors were checked."""
+    """Creates the model of a configuration after a check of all tensors."""
     arrays = mapped_weights(config, tensors, orders)
     shared = config["share_encoder_decoder_embeddings"]
     model = Transformer(
@@ -116,7 +116,7 @@ def _model(
 def load(
     folder: StrPath, **options: Any
 ) -> tuple[Transformer, Tokenizer | tuple[Tokenizer, Tokenizer]]:
-    """The model of `load_model`, and the tokenizers of the folder with our ids.
+    """Loads the model of `load_model`, and the tokenizers of the folder with our ids.
 
     A text may begin with a language token of the vocabulary, such as ">>fra<<".
 
@@ -130,7 +130,7 @@ def load(
 
     Raises:
         OSError, ValueError: as `load_model`; a vocabulary lacks `</s>` or `<unk>`, or gives them
-            other ids than `config.json`; a file is no SentencePiece model.
+            other ids than `config.json`; a file is not a SentencePiece model.
 
     Example:
 
@@ -156,7 +156,7 @@ def load(
 
 
 def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, int]:
-    """Dict from piece to the origin's id, of `vocab.json`."""
+    """Reads a dict from piece to the origin's id, of `vocab.json`."""
     ids = checkpoint.check_ids(path, checkpoint.read_json(path))
     for piece, name in (("</s>", "eos_token_id"), ("<unk>", "unk_token_id")):
         if pieces.special_id(ids, piece) != config[name]:
@@ -168,7 +168,7 @@ def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str,
 
 
 def read_config(folder: StrPath) -> dict[str, Any]:
-    """The complete configuration of a Marian folder, checked against what our model supports."""
+    """Reads and checks the complete configuration of a Marian folder."""
     names = ("layers", "attention_heads", "ffn_dim")
     both = [(f"encoder_{name}", f"decoder_{name}") for name in names]
     needed = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -185,10 +185,10 @@ def read_config(folder: StrPath) -> dict[str, Any]:
 
 
 def row_orders(config: Mapping[str, Any], copies: Sequence[int] = (0, 0)) -> list[Ids]:
-    """The origin's ids of our rows, of the source and of the target, (V,) each.
+    """Returns the origin's ids of our rows, of the source and of the target, (V,) each.
 
     `copies` rows of the unknown token follow on each side, for pieces that the tokenizer produces
-    and the vocabulary lacks, see `pieces`.
+    and the vocabulary lacks (see `pieces`).
     """
     special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
     sizes = config["vocab_size"], config["decoder_vocab_size"]
@@ -198,7 +198,7 @@ def row_orders(config: Mapping[str, Any], copies: Sequence[int] = (0, 0)) -> lis
 def mapped_weights(
     config: Mapping[str, Any], tensors: Mapping[str, Array], orders: Sequence[Ids]
 ) -> dict[str, Array]:
-    """Dict from our path to array of Marian's tensors, after a check of their names and shapes."""
+    """Checks Marian's tensors, and returns a dict from our path to array."""
     d_model, length = config["d_model"], config["max_position_embeddings"]
     depths = config["encoder_layers"], config["decoder_layers"]
     blocks = mapping.encoder_decoder_blocks("model.", depths, d_model, config["encoder_ffn_dim"])
@@ -219,7 +219,7 @@ def mapped_weights(
 
 
 def _tables(config: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """Shapes of embeddings and logits by the origin's names, and the originals of their copies."""
+    """Returns shapes of embeddings and logits by name, and the originals of their copies."""
     d_model = config["d_model"]
     sizes = {"encoder": config["vocab_size"], "decoder": config["decoder_vocab_size"]}
     both = {f"model.{side}.embed_tokens.weight": (sizes[side], d_model) for side in sizes}
@@ -241,7 +241,7 @@ def _embeddings(
     orders: Sequence[Ids],
     arrays: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Arrays of embeddings and logits by our paths, and of the norm that may have to scale them."""
+    """Returns the arrays of embeddings, logits and the norm before the logits, by our paths."""
     if config["share_encoder_decoder_embeddings"]:
         names = {"token_embedding": "model.shared.weight"}
     else:
@@ -263,7 +263,7 @@ def _embeddings(
 
 
 def half_sinusoids(length: int, d_model: int) -> Array:
-    """Marian's table of positions (length, D): all sines, then all cosines."""
+    """Returns Marian's table of positions (length, D): all sines, then all cosines."""
     frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # (D / 2,)
     angles = np.arange(length)[:, None] * frequencies  # (length, D / 2)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)

@@ -23,13 +23,13 @@ SHORTLIST_MAGIC = 0xF11A48D5013417F5
 
 
 class Reader:
-    """The bytes of a file, read part by part."""
+    """Reads the bytes of a file part by part."""
 
     def __init__(self, path: StrPath) -> None:
         self.data, self.position = pathlib.Path(path).read_bytes(), 0
 
     def take(self, dtype: npt.DTypeLike, count: int, name: str) -> Array:
-        """The next `count` numbers. `name` describes them in errors."""
+        """Returns the next `count` numbers. `name` describes them in errors."""
         end = self.position + count * np.dtype(dtype).itemsize
         if end > len(self.data):
             raise ValueError(
@@ -42,7 +42,7 @@ class Reader:
 
 
 def read_model(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The weights and the configuration of a model, `model.*.bin`.
+    """Reads the weights and the configuration of a model, `model.*.bin`.
 
     Args:
         path: str or path-like. 8-bit weights become float32, scaled as `intgemm` does.
@@ -97,7 +97,7 @@ def _read_model(reader: Reader) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _numbers(name: str, shape: tuple[int, ...], kind: int, payload: Array) -> Array:
-    """The float32 array of a tensor."""
+    """Returns the float32 array of a tensor."""
     count = math.prod(shape)
     if kind in FLOATS:
         width = np.dtype(FLOATS[kind]).itemsize
@@ -130,7 +130,7 @@ def _numbers(name: str, shape: tuple[int, ...], kind: int, payload: Array) -> Ar
 
 
 def read_settings(text: str) -> dict[str, Any]:
-    """A dict of Marian's YAML: one `key: value` per line, lists as lines `  - value`."""
+    """Parses Marian's YAML: one `key: value` per line, lists as lines `  - value`."""
     settings: dict[str, Any] = {}
     key = None
     for line in text.splitlines():
@@ -175,7 +175,7 @@ class Shortlist:
         self.ids: Ids = ids
 
     def candidates(self, source_ids: Iterable[int]) -> Ids:
-        """The ids, in order, that a source of these ids allows, end token included.
+        """Returns the ids, in order, that a source of these ids allows, end token included.
 
         The lowest other ids fill them up to a multiple of 8, as in Marian.
         """
@@ -188,7 +188,7 @@ class Shortlist:
 
 
 def read_shortlist(path: StrPath) -> Shortlist:
-    """A `Shortlist` from its file.
+    """Reads a `Shortlist` from its file.
 
     Raises:
         ValueError: a file of another format, a truncated file, or a wrong checksum. The message

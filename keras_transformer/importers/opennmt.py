@@ -44,10 +44,10 @@ OURS = {"self_attn": "self_attention", "context_attn": "cross_attention"}
 def load_model(
     state: Mapping[str, Array], generator: Mapping[str, Array], num_heads: int, **options: Any
 ) -> Transformer:
-    """A `Transformer` with the weights of an OpenNMT-py translation model.
+    """Makes a `Transformer` with the weights of an OpenNMT-py translation model.
 
     The states determine sizes and tied matrices. Ids are in our order; `row_order` gives
-    OpenNMT-py's id of each.
+    OpenNMT-py's ids.
 
     Args:
         state: dict from name to array, "model" in the checkpoint.
@@ -107,17 +107,17 @@ def load_model(
 
 
 def row_order(size: int) -> Ids:
-    """OpenNMT-py's ids of our rows, (V,), for a vocabulary of `size` ids."""
+    """Returns OpenNMT-py's ids of our rows, (V,), for a vocabulary of `size` ids."""
     return mapping.row_order(size, PAD, UNKNOWN, BEGIN, END)
 
 
 def _current_name(name: str) -> str:
-    """The present name of a tensor; norms had other names at first."""
+    """Returns the present name of a tensor; norms once had other names."""
     return re.sub(r"\.b_2$", ".bias", re.sub(r"\.a_2$", ".weight", name))
 
 
 def _targets(layers: Sequence[int], d_model: int, d_ff: int) -> mapping.Targets:
-    """Targets of blocks and norms."""
+    """Returns the targets of blocks and norms."""
     targets: mapping.Targets = {}
     for (side, (prefix, attentions)), count in zip(SIDES.items(), layers, strict=True):
         targets |= mapping.norm(f"{side}.layer_norm", d_model, f"{side}_norm")

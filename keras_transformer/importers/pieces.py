@@ -1,13 +1,13 @@
 """Tokenizers with our ids, made from the origin's tokenizers.
 
-A SentencePiece model is written anew with its pieces at our ids. It segments text as before,
+The importer rewrites a SentencePiece model with its pieces at our ids. It segments text as before,
 because pieces, scores and normalization stay and ids play no part in segmentation. The same holds
 for the `tokenizer.json` of BERT and GPT-2.
 
 Marian's folders have a vocabulary beside their models, from piece to id. The origin treats a piece
 that it lacks as unknown. SentencePiece cannot give two pieces one id, so each of these pieces gets
-an id at the end of our vocabulary. Its row is a copy of the row of the unknown token, see
-`mapping.row_order`.
+an id at the end of our vocabulary. Its row is a copy of the unknown token's row (see
+`mapping.row_order`).
 """
 
 import json
@@ -30,7 +30,7 @@ SPACE = "\u2581"  # how SentencePiece writes a space
 
 
 def read_spm(path: StrPath) -> bytes:
-    """A serialized SentencePiece model. Raises `ValueError` for any other file."""
+    """Reads a serialized SentencePiece model. Raises `ValueError` for any other file."""
     model = pathlib.Path(path).read_bytes()
     try:
         _proto(model)
@@ -40,25 +40,25 @@ def read_spm(path: StrPath) -> bytes:
 
 
 def piece_ids(model: bytes) -> dict[str, int]:
-    """Dict from piece to the id that a serialized SentencePiece model gives it."""
+    """Returns a dict from piece to id of a serialized SentencePiece model."""
     return {piece.piece: number for number, piece in enumerate(_proto(model).pieces)}
 
 
 def unknown_id(model: bytes) -> int:
-    """The id of the unknown piece of a serialized SentencePiece model."""
+    """Returns the id of the unknown piece of a serialized SentencePiece model."""
     proto = _proto(model)
     kinds = [piece.type for piece in proto.pieces]
     return kinds.index(proto.SentencePiece.UNKNOWN)
 
 
 def unknown_pieces(ids: Mapping[str, int], *models: bytes) -> list[str]:
-    """Pieces that SentencePiece models can produce and that a vocabulary `{piece: id}` lacks."""
+    """Returns pieces that SentencePiece models produce and a vocabulary `{piece: id}` lacks."""
     produced = [piece for model in models for piece in _used_pieces(_proto(model))]
     return [piece for piece in dict.fromkeys(produced) if piece not in ids]
 
 
 def piece_names(ids: Mapping[str, int], order: Ids, unknown: Sequence[str] = ()) -> list[str]:
-    """The piece at each of our V ids.
+    """Returns the piece at each of our V ids.
 
     Args:
         ids: dict from piece to the origin's id.
@@ -78,7 +78,7 @@ def piece_names(ids: Mapping[str, int], order: Ids, unknown: Sequence[str] = ())
 
 
 def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Tokenizer:
-    """A `Tokenizer` that segments as a SentencePiece model does and has our ids.
+    """Returns a `Tokenizer` that segments like a SentencePiece model and has our ids.
 
     A language token of the vocabulary, such as ">>fra<<", is one token at the start of a text or
     after a space. A space must follow it.
@@ -90,7 +90,7 @@ def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Token
             hold such pieces, from the source's model.
 
     Raises:
-        ValueError: the bytes are no SentencePiece model, or it has pieces beyond `names`.
+        ValueError: the bytes are not a SentencePiece model, or it has pieces beyond `names`.
     """
     missing = unknown_pieces(dict.fromkeys(names, 0), model)
     if missing:
@@ -113,15 +113,15 @@ def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Token
 
 
 def published(model: bytes) -> tuple[list[str | None], bytes]:
-    """One of our models as Marian's folders have it: the inverse of `renumbered`.
+    """Converts one of our models to the form in Marian's folders, the inverse of `renumbered`.
 
     Args:
         model: serialized SentencePiece model of a `Tokenizer`.
 
     Returns:
-        A pair. Names: the piece at each id as a vocabulary has it, `None` where the model neither
-        reads nor writes one. And the model without language tokens: these are in the vocabulary
-        only, and readers of such folders cut them off first.
+        A pair. First, the piece of each id as in a vocabulary, `None` if the model neither reads
+        nor writes it. Second, the model without language tokens: these are in the vocabulary only,
+        and readers of such folders cut them off first.
     """
     proto, names = _proto(model), []
     silent = (proto.SentencePiece.CONTROL, proto.SentencePiece.UNKNOWN)
@@ -136,7 +136,7 @@ def published(model: bytes) -> tuple[list[str | None], bytes]:
 
 
 def special_id(ids: Mapping[str, int], piece: str) -> int:
-    """The id of a special piece that a vocabulary must have. Raises `ValueError` without it."""
+    """Returns the id of a special piece. Raises `ValueError` if the vocabulary lacks it."""
     if piece not in ids:
         raise ValueError(
             f"The vocabulary of {len(ids):,} pieces lacks {piece!r}, which marks the end of a "
@@ -146,7 +146,7 @@ def special_id(ids: Mapping[str, int], piece: str) -> int:
 
 
 def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None) -> JsonTokenizer:
-    """A `JsonTokenizer` with our ids.
+    """Returns a `JsonTokenizer` with our ids.
 
     Args:
         config: dict, the content of `tokenizer.json`.
@@ -186,7 +186,7 @@ def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None
 
 
 def read_tokenizer(path: StrPath) -> dict[str, Any]:
-    """The content of a `tokenizer.json`. Raises `ValueError` without a vocabulary of ids."""
+    """Reads a `tokenizer.json`. Raises `ValueError` without a vocabulary of ids."""
     config = read_json(path)
     model, added = config.get("model"), config.get("added_tokens") or []
     check_ids(path, model.get("vocab") if isinstance(model, dict) else None)
@@ -197,7 +197,7 @@ def read_tokenizer(path: StrPath) -> dict[str, Any]:
 
 
 def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
-    """The content of a `tokenizer.json` for a BERT folder that has only `vocab.txt`.
+    """Returns a `tokenizer.json` for a BERT folder that has only `vocab.txt`.
 
     Args:
         folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case` and
@@ -222,7 +222,7 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
 def _piece(
     kind: Any, number: int, name: str, used: Mapping[str, Any], prefix: str, writes: bool
 ) -> Any:
-    """The piece at one of our ids."""
+    """Returns the piece at one of our ids."""
     if number == UNKNOWN_ID:
         return kind(piece=name, score=0.0, type=kind.UNKNOWN)
     if number in (PAD_ID, BEGIN_ID, END_ID):
@@ -238,14 +238,14 @@ def _piece(
 
 
 def _used_pieces(proto: Any) -> dict[str, Any]:
-    """The pieces that a model can produce from text, by name."""
+    """Returns the pieces that a model can produce from text, by name."""
     kinds = proto.SentencePiece
     used = (kinds.NORMAL, kinds.USER_DEFINED, kinds.BYTE)
     return {p.piece: p for p in proto.pieces if p.type in used}
 
 
 def _proto(model: bytes) -> Any:
-    """The parsed `ModelProto`."""
+    """Parses a `ModelProto`."""
     from google.protobuf.message import DecodeError  # comes with TensorFlow
     from sentencepiece import sentencepiece_model_pb2
 

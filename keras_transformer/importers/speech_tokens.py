@@ -45,7 +45,7 @@ def make_settings(
     suppressed_first: Any,
     alignment_heads: Any,
 ) -> SpeechSettings:
-    """`SpeechSettings` from Whisper's ids, as they were read from a file. `None` stands for none.
+    """Makes `SpeechSettings` from the content of a file, with Whisper's ids. `None` means none.
 
     Args:
         path: the file, for errors.
@@ -79,7 +79,7 @@ def make_settings(
 
 
 def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width: int = 5) -> Any:
-    """The `SpeechSearch` of a model, with the rules for times and the suppressed tokens.
+    """Returns a model's `SpeechSearch` with the rules for times and the suppressed tokens.
 
     Args:
         settings: `SpeechSettings` of the model.
@@ -120,12 +120,12 @@ def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width
 
 
 def language_code(name: str) -> str:
-    """The code of a language, such as "en", from the name of its token."""
+    """Returns the code of a language, such as "en", from the name of its token."""
     return name.removeprefix("<|").removesuffix("|>")
 
 
 def make_tokenizer(folder: StrPath, order: Ids) -> JsonTokenizer:
-    """The tokenizer of `tokenizer.json` with our ids and with all tokens for times.
+    """Returns the tokenizer of `tokenizer.json` with our ids and all tokens for times.
 
     Args:
         folder: str or path-like.
@@ -141,6 +141,6 @@ def make_tokenizer(folder: StrPath, order: Ids) -> JsonTokenizer:
 
 
 def _special_token(content: str, id: int) -> dict[str, Any]:
-    """An entry of `added_tokens` in `tokenizer.json`."""
+    """Returns an entry of `added_tokens` in `tokenizer.json`."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": id, "content": content, **flags, "special": True}

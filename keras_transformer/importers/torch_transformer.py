@@ -49,7 +49,7 @@ def load_weights(
 
 
 def mapped_weights(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Dict from our path to array, of all weights in `state`.
+    """Returns a dict from our path to array, of all weights in `state`.
 
     Raises:
         ValueError: a weight is unknown, missing or misshapen; the message names each.
@@ -63,7 +63,7 @@ def mapped_weights(state: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _targets(state: Mapping[str, Array], side: str) -> mapping.Targets:
-    """Targets of the blocks of one side, and of its last norm."""
+    """Returns the targets of one side's blocks and of its last norm."""
     hidden = state.get(f"{side}.layers.0.linear1.weight", np.zeros((0, 0)))
     d_ff, d_model = hidden.shape
     attentions, norms = _SUBLAYERS[side]

@@ -63,7 +63,7 @@ NEVER = -1e4
 
 
 def load_model(folder: StrPath, **options: Any) -> Transformer:
-    """A `Transformer` with the weights of a Whisper folder in Hugging Face's layout.
+    """Loads a `Transformer` from a Whisper folder in Hugging Face's layout.
 
     It reads `features` (B, S, M), log-mel features, and `target_ids` (B, T) in our order: the begin
     token 2 is `<|startoftranscript|>`, the end token 3 `<|endoftext|>`. A search also reads
@@ -96,7 +96,7 @@ def load_model(folder: StrPath, **options: Any) -> Transformer:
 
 
 def load(folder: StrPath, **options: Any) -> tuple[Transformer, JsonTokenizer]:
-    """The model of `load_model`, and the tokenizer of `tokenizer.json` with our ids.
+    """Loads the model of `load_model`, and the tokenizer of `tokenizer.json` with our ids.
 
     Args:
         folder: str or path-like.
@@ -110,7 +110,7 @@ def load(folder: StrPath, **options: Any) -> tuple[Transformer, JsonTokenizer]:
 
 
 def read_settings(folder: StrPath) -> SpeechSettings:
-    """The `SpeechSettings` of `generation_config.json`.
+    """Reads the `SpeechSettings` of `generation_config.json`.
 
     Args:
         folder: str or path-like, with `config.json` and `generation_config.json`.
@@ -136,7 +136,7 @@ def read_settings(folder: StrPath) -> SpeechSettings:
 
 
 def read_config(folder: StrPath) -> dict[str, Any]:
-    """The complete configuration of a Whisper folder, checked against what our model supports."""
+    """Reads and checks the complete configuration of a Whisper folder."""
     config = checkpoint.read_config(folder, "whisper", (*SIZES, *LAYERS, *SPECIAL), DEFAULTS)
     if config["vocab_size"] > MOST_IDS:
         raise ValueError(
@@ -152,7 +152,7 @@ def read_config(folder: StrPath) -> dict[str, Any]:
 
 
 def row_order(config: Mapping[str, Any]) -> Ids:
-    """Whisper's ids of our rows, (V,)."""
+    """Returns Whisper's ids of our rows, (V,)."""
     begin, end = config["decoder_start_token_id"], config["eos_token_id"]
     return mapping.row_order(config["vocab_size"], None, None, begin, end)
 
@@ -160,7 +160,7 @@ def row_order(config: Mapping[str, Any]) -> Ids:
 def make_model(
     config: Mapping[str, Any], order: Ids, arrays: Mapping[str, Array], options: Mapping[str, Any]
 ) -> Transformer:
-    """The model of a complete configuration with these weights, by their paths.
+    """Makes the model of a complete configuration with these weights.
 
     Args:
         config: dict with the keys of `config.json`; "activation_function" may be a function.
@@ -197,7 +197,7 @@ def make_model(
 
 
 def _make_encoder(config: Mapping[str, Any], settings: Mapping[str, Any]) -> keras.Model:
-    """The encoder, from features (B, S, M) to (B, S / 2, D)."""
+    """Makes the encoder, from features (B, S, M) to (B, S / 2, D)."""
     d_model, dtype = config["d_model"], settings.get("dtype")
     activation = checkpoint.activation(config, "activation_function")
     x = features = keras.Input((None, config["num_mel_bins"]), name="features")
@@ -237,7 +237,7 @@ def _make_encoder(config: Mapping[str, Any], settings: Mapping[str, Any]) -> ker
 def mapped_weights(
     config: Mapping[str, Any], tensors: Mapping[str, Array], order: Ids
 ) -> dict[str, Array]:
-    """Dict from our path to array of Whisper's tensors, after a check of names and shapes."""
+    """Checks Whisper's tensors, and returns a dict from our path to array."""
     targets = _targets(config)
     keys = [name for name in targets if name.endswith("k_proj.bias")]
     key_biases = {targets.pop(name).paths[0]: np.zeros(config["d_model"]) for name in keys}
@@ -260,7 +260,7 @@ def embedding_weights(
     order: Ids,
     kernel: Array | None = None,
 ) -> dict[str, Array]:
-    """Dict from our path to array of embedding, logits and last norm.
+    """Returns a dict from our path to array of embedding, logits and last norm.
 
     Args:
         arrays: dict from our path to array, with the last norm.
@@ -278,7 +278,7 @@ def embedding_weights(
 
 
 def _targets(config: Mapping[str, Any]) -> mapping.Targets:
-    """Targets of all tensors but the embedding."""
+    """Returns the targets of all tensors but the embedding."""
     d_model = config["d_model"]
     depths = [config[name] for name in LAYERS]
     targets = mapping.encoder_decoder_blocks("model.", depths, d_model, config["encoder_ffn_dim"])
@@ -294,7 +294,7 @@ def _targets(config: Mapping[str, Any]) -> mapping.Targets:
 
 
 def convolutions(theirs: str, bands: int, d_model: int) -> mapping.Targets:
-    """Targets of the two convolutions.
+    """Returns the targets of the two convolutions.
 
     Args:
         theirs: str, the start of their names, with {} for the number of the convolution.

@@ -35,7 +35,7 @@ class AdditiveAttention(BaseLayer):
         attention_mask: boolean (B, S) or (B, T, S), True = may attend.
 
     Returns:
-        (B, T, U), weighted means of `value`. Keras masks on `value` and `key` count beside the
+        (B, T, U), weighted means of `value`. Keras masks of `value` and `key` are combined with the
         explicit mask. A fully masked query gets zeros.
 
     Raises:

@@ -23,7 +23,7 @@ FORBIDDEN = -1e9
 def masked_softmax(
     scores: Tensor, mask: Tensor | None = None, attention_bias: Tensor | None = None
 ) -> Tensor:
-    """Softmax over the last axis of scores (..., T, S), in float32.
+    """Computes the softmax over the last axis of scores (..., T, S), in float32.
 
     Masked entries are exactly 0, and so is a fully masked row. `attention_bias` must not be
     `FORBIDDEN` for a whole row.
@@ -38,7 +38,7 @@ def masked_softmax(
     softmax = ops.softmax if scores.shape[-1] != 1 else ops.ones_like
     if mask is None:
         return softmax(scores)
-    # On CPUs this is several times faster than a selection by element. The factor for each row
+    # On CPUs this is several times faster than selecting single scores. The factor for each row
     # sets fully masked rows to zero.
     weights = softmax(scores - ops.where(mask, 0.0, -FORBIDDEN))
     return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
@@ -52,7 +52,7 @@ def scaled_dot_product_attention(
     dropout: Callable[[Tensor], Tensor] | None = None,
     attention_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, equation 1).
+    """Computes softmax(Q K^T / sqrt(d_k)) V (section 3.2.1, equation 1).
 
     The scale keeps the variance of q . k at 1 if the components of q and k have variance 1. Without
     it, large d_k would push the softmax to regions where gradients vanish.
@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
     Args:
         query, key, value: Q (..., T, K), K (..., S, K), V (..., S, U).
         mask: boolean, broadcasts to (..., T, S), True = may attend; or `None`.
-        dropout: function applied to the weights before they meet V; or `None`.
+        dropout: function applied to the weights before they multiply V; or `None`.
         attention_bias: float, broadcasts to (..., T, S), added to the scores; or `None`.
 
     Returns:
@@ -99,8 +99,8 @@ class MultiHeadAttention(BaseLayer):
 
     Weights, head i in columns iK .. iK+K-1: `query/kernel` and `key/kernel` (D, H K),
     `value/kernel` (D, H U), `output/kernel` (H U, D), and a `bias` beside each if `use_bias`.
-    The first three start with half of Glorot's variance, which is Glorot's for one matrix
-    (D, 3 D) of all three. Deep post-norm models learn to align far more reliably from there.
+    The first three start with half of Glorot's variance, the variance for one matrix (D, 3 D) of
+    all three. Deep post-norm models then learn to align far more reliably.
 
     Args:
         num_heads: h, number of heads.
@@ -118,12 +118,12 @@ class MultiHeadAttention(BaseLayer):
         attention_mask: boolean (B, S), (B, T, S) or (B, H, T, S), True = may attend.
         use_causal_mask: whether query i may attend to keys up to i only. Defaults to `False`.
         training: whether to apply dropout.
-        return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
+        return_attention_scores: whether to also return the attention weights. Defaults to `False`.
 
     Returns:
         (B, T, D); or a pair of it and the weights of each head, (B, H, T, S), before dropout.
-        Keras masks on `value` and `key` count beside the explicit mask. The mask of `query` passes
-        through. A fully masked query gets the output projection of zeros.
+        Keras masks of `value` and `key` are combined with the explicit mask. The mask of `query`
+        passes through. A fully masked query gets the output projection of zeros.
 
     Raises:
         ValueError: a size is not positive, an input is not of rank 3, `key` and `value` have
@@ -223,14 +223,14 @@ class MultiHeadAttention(BaseLayer):
         attention_bias: Tensor | None = None,
         add: Callable[[Tensor, Tensor], Tensor] = append,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Causal self-attention of one new token of each hypothesis to itself and its past.
+        """Attends from one new token of each hypothesis to itself and its past.
 
         Args:
             query: (B, W, D), the new tokens.
             cache: keys (B, H, t W, K) and values (B, H, t W, U).
             position: t, integer scalar, the position of the new tokens.
             attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other
-                hypotheses. `None` for one hypothesis a sentence.
+                hypotheses. `None` for one hypothesis per sentence.
             add: function that adds new keys or values to the cache.
 
         Returns:
@@ -289,7 +289,7 @@ class MultiHeadAttention(BaseLayer):
         return output, weights
 
     def _project_heads(self, projection: layers.Dense, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, H, T, K). With one row a token, TensorFlow fuses product and bias."""
+        """Projects (B, T, D) to (B, H, T, K). One row per token lets TensorFlow fuse the bias."""
         rows = projection(ops.reshape(x, (-1, x.shape[-1])))  # (B T, H K)
         size = rows.shape[-1] // self.num_heads
         heads = ops.reshape(rows, (-1, ops.shape(x)[1], self.num_heads, size))  # (B, T, H, K)

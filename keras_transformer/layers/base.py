@@ -1,4 +1,4 @@
-"""The base of all layers: settings of sublayers that survive saving, and a check for lost masks."""
+"""The base class of layers: it saves settings of sublayers and finds lost masks."""
 
 import inspect
 import warnings
@@ -26,9 +26,9 @@ class BaseLayer(keras.Layer):
 
     It adds two things to a Keras layer:
 
-    - Keras saves `trainable` and the dtype policy of a layer, but not of its sublayers. Here a
-      saved layer keeps these settings of its frozen, quantized and low-rank sublayers. A subclass
-      with sublayers calls `restore_sublayers` at the end of `build`.
+    - Keras saves `trainable` and the dtype policy of a layer, but not of its sublayers. This class
+      also saves the settings of frozen, quantized and low-rank sublayers. A subclass with
+      sublayers calls `restore_sublayers` at the end of `build`.
     - Operations such as `a + b` drop the Keras mask of a tensor without a warning, and padding
       would then change the results. A layer that reads masks refuses such a tensor while a
       functional model is built. A saved model loads with a warning instead.
@@ -62,7 +62,7 @@ class BaseLayer(keras.Layer):
         return {**config, "sublayers": settings} if settings else config
 
     def restore_sublayers(self) -> None:
-        """Applies the saved settings to new sublayers, and freezes them in a frozen layer."""
+        """Applies the saved settings to new sublayers; freezes the sublayers of a frozen layer."""
         if not self.trainable:
             self.trainable = False
         if self._sublayer_settings:
@@ -97,8 +97,8 @@ class BaseLayer(keras.Layer):
 def lost_at(tensor: Tensor | None) -> keras.Operation | None:
     """Finds the operation of a functional model that dropped a tensor's Keras mask.
 
-    Follows (B, T, ...) back while batch size and length stay the same. Skips layers that do not
-    support masks, because Keras warns of them itself.
+    It follows (B, T, ...) back while batch size and length stay the same. It skips layers that do
+    not support masks, because Keras warns about them.
 
     Args:
         tensor: tensor of a functional model. Any other tensor has no history and gives `None`.
@@ -157,7 +157,7 @@ def apply_settings(layer: keras.Layer, settings: dict[str, Any]) -> None:
 
     Args:
         layer: a built layer or model.
-        settings: what `sublayer_settings` returned for a layer of the same structure.
+        settings: the result of `sublayer_settings` for a layer of the same structure.
 
     Raises:
         ValueError: a quantized or low-rank layer of `settings` does not exist.
@@ -170,7 +170,7 @@ def apply_settings(layer: keras.Layer, settings: dict[str, Any]) -> None:
         )
     if "frozen" in settings:
         frozen = set(settings["frozen"])
-        for path, part in inner.items():  # a layer sets its sublayers, which come after it
+        for path, part in inner.items():  # also sets the sublayers, which come after it
             part.trainable = path not in frozen
     for path, policy in settings.get("dtype", {}).items():
         inner[path].dtype_policy = keras.dtype_policies.deserialize(policy)  # quantizes
@@ -179,7 +179,7 @@ def apply_settings(layer: keras.Layer, settings: dict[str, Any]) -> None:
 
 
 def _by_path(layer: keras.Layer) -> dict[str, keras.Layer]:
-    """The layers inside a layer by their path below it. Sublayers come after their layer."""
+    """Returns the layers inside a layer by their path in it. Sublayers come after their layer."""
     return {
         top.name + part.path.removeprefix(top.path): part
         for top in layer._layers

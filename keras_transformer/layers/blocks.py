@@ -1,4 +1,4 @@
-"""The layers of encoder and decoder, and their feed-forward network (section 3 of the paper).
+"""The blocks of encoder and decoder, and their feed-forward network (section 3 of the paper).
 
 Shapes: B batch, T target length, S source length, W beam width, D d_model, F d_ff.
 """
@@ -17,7 +17,7 @@ from keras_transformer.types import Shape, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU approximated by tanh, the activation of GPT-2 (arXiv 1606.08415)."""
+    """Computes GELU approximated by tanh, as in GPT-2 (arXiv 1606.08415)."""
     return keras.activations.gelu(x, approximate=True)
 
 
@@ -61,7 +61,7 @@ class FeedForward(BaseLayer):
         self.restore_sublayers()
 
     def call(self, inputs: Tensor) -> Tensor:
-        # With one row a token, TensorFlow fuses product, bias and activation.
+        # With one row per token, TensorFlow fuses product, bias and activation.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B T, D)
         return ops.reshape(self.projection(self.hidden(rows)), ops.shape(inputs))
 
@@ -142,11 +142,11 @@ class _Block(BaseLayer):
     # `norm_first` it computes x + Dropout(Sublayer(LayerNorm(x))).
 
     def _before(self, norm: keras.Layer, x: Tensor) -> Tensor:
-        """The input of a sublayer: x, or LayerNorm(x) with `norm_first`."""
+        """Returns the input of a sublayer: x, or LayerNorm(x) with `norm_first`."""
         return norm(x) if self.norm_first else x
 
     def _after(self, norm: keras.Layer, x: Tensor, output: Tensor) -> Tensor:
-        """LayerNorm(x + Dropout(output)), without the norm with `norm_first`."""
+        """Returns LayerNorm(x + Dropout(output)), or the sum alone with `norm_first`."""
         x = x + self.dropout_layer(output)
         return x if self.norm_first else norm(x)
 
@@ -169,8 +169,8 @@ class _Block(BaseLayer):
 class EncoderBlock(_Block):
     """Self-attention, then a feed-forward network (section 3.1, "Encoder").
 
-    Each of the two is wrapped as LayerNorm(x + Dropout(Sublayer(x))). With `use_causal_mask` it is
-    the block of a decoder-only model.
+    Each of the two is wrapped as LayerNorm(x + Dropout(Sublayer(x))). With `use_causal_mask` this
+    is the block of a decoder-only model.
 
     Weights: `self_attention/...` (see `MultiHeadAttention`), `feed_forward/...` (see
     `FeedForward`), and `gamma`, `beta` (D,) of `self_attention_norm` and `feed_forward_norm`.
@@ -190,11 +190,11 @@ class EncoderBlock(_Block):
 
     Call arguments:
         inputs: (B, T, D).
-        attention_mask: boolean (B, T) or (B, T, T), True = may attend. A Keras mask on `inputs`
-            counts beside it.
+        attention_mask: boolean (B, T) or (B, T, T), True = may attend. It is combined with the
+            Keras mask of `inputs`.
         use_causal_mask: whether position i attends to positions up to i only.
         training: whether to apply dropout.
-        return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
+        return_attention_scores: whether to also return the attention weights. Defaults to `False`.
 
     Returns:
         (B, T, D); or a pair of it and a dict of attention weights, "self" (B, H, T, T). A Keras
@@ -274,13 +274,13 @@ class DecoderBlock(_Block):
     Call arguments:
         inputs: (B, T, D), the target.
         memory: (B, S, D'), the encoder's output.
-        attention_mask: boolean (B, T) or (B, T, T) for self-attention. The causal mask and a Keras
-            mask on `inputs` count beside it.
-        memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. A Keras mask on `memory`
-            counts beside it.
+        attention_mask: boolean (B, T) or (B, T, T) for self-attention. It is combined with the
+            causal mask and the Keras mask of `inputs`.
+        memory_mask: boolean (B, S) or (B, T, S) for attention to `memory`. It is combined with the
+            Keras mask of `memory`.
         use_causal_mask: whether position i attends to positions up to i only. Defaults to `True`.
         training: whether to apply dropout.
-        return_attention_scores: whether to return the attention weights, too. Defaults to `False`.
+        return_attention_scores: whether to also return the attention weights. Defaults to `False`.
 
     Returns:
         (B, T, D); or a pair of it and a dict of attention weights, "self" (B, H, T, T) and "cross"
@@ -347,8 +347,8 @@ class DecoderBlock(_Block):
                 `project_key_value` of `cross_attention`.
             memory_mask: boolean (B, S), or `None`.
             cache, position, attention_bias, add: as in `EncoderBlock.step`.
-            return_attention_scores: whether to return the weights of the attention to the source,
-                too. Defaults to `False`.
+            return_attention_scores: whether to also return the weights of the attention to the
+                source. Defaults to `False`.
 
         Returns:
             Outputs (B, W, D), and the cache with the new tokens; with `return_attention_scores`

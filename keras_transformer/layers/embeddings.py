@@ -21,9 +21,9 @@ class TokenEmbedding(BaseLayer):
 
     Section 3.4: the two embeddings and the pre-softmax linear transformation share the matrix, and
     embeddings are multiplied by sqrt(d_model). E is drawn from a normal distribution of standard
-    deviation D^-1/2. The components of a scaled embedding then have variance 1 (sinusoidal
-    encodings, which are added to it, have mean square 1/2), and so have the logits of a normalised
-    vector.
+    deviation D^-1/2. The components of a scaled embedding then have variance 1, and the sinusoidal
+    encodings added to it have mean square 1/2. The logits of a normalised vector also have
+    variance 1.
 
     Weights: `embeddings` (V, D); `output_kernel` (D, V) without `tie_output`, drawn like E;
     `output_bias` (V,), zeros, with `output_bias`.
@@ -57,7 +57,7 @@ class TokenEmbedding(BaseLayer):
     ((1, 3, 4), (1, 3, 11))
     """
 
-    # `quantization_aware` replaces them.
+    # `quantization_aware` replaces these functions.
     product, look_up = staticmethod(ops.matmul), staticmethod(ops.take)
 
     def __init__(
@@ -125,8 +125,8 @@ class TokenEmbedding(BaseLayer):
 class SegmentEmbedding(BaseLayer):
     """Adds a learned vector that tells which text a token belongs to.
 
-    For two texts in one row, such as a question and a passage: BERT's segment embeddings (arXiv
-    1810.04805, section 3).
+    Use it for two texts in one row, such as a question and a passage, as in BERT (arXiv 1810.04805,
+    section 3).
 
     Weights: `embeddings` (num_segments + 1, D), drawn from a normal distribution of standard
     deviation D^-1/2. The first row is the vector of padding.
@@ -178,7 +178,7 @@ class SegmentEmbedding(BaseLayer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class WordNumbers(keras.Layer):
-    """Numbers the words of a sentence: pieces of the first give 1, of the second 2, padding 0.
+    """Numbers the words of a sentence: 1 for pieces of the first, 2 for the second, 0 for padding.
 
     Positions count pieces. If the labels name words, as in parsing or tagging, an embedding of
     these numbers tells the model which pieces form a word:
@@ -214,7 +214,7 @@ class WordNumbers(keras.Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         starts = ops.take(ops.convert_to_tensor(self.starts, "int32"), inputs, axis=0)
-        # Pieces before the first beginning of a word belong to the first word.
+        # Pieces before the first word start belong to the first word.
         numbers = ops.clip(ops.cumsum(starts, axis=1), 1, self.most)
         return ops.where(ops.equal(inputs, PAD_ID), 0, ops.cast(numbers, "int32"))
 

@@ -15,7 +15,7 @@ from keras_transformer.types import Shape, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class GridPositionEncoding(AngleEncoding):
-    """Adds the row and the column of each vector, for patches or pixels in reading order.
+    """Adds encodings of the row and column of each vector, for patches or pixels in reading order.
 
     The first half of the channels gets the sinusoids of the row, the second half the
     sinusoids of the column (Image Transformer, arXiv 1802.05751). It has no weights and no maximum
@@ -59,7 +59,7 @@ class GridPositionEncoding(AngleEncoding):
         if input_shape[-1] is None or input_shape[-1] % 4:
             raise ValueError(
                 "GridPositionEncoding pairs sines with cosines for row and column and needs a "
-                f"number of channels that 4 divides, but the input's last axis is "
+                f"number of channels divisible by 4, but the input's last axis is "
                 f"{input_shape[-1]}. Choose another size."
             )
 

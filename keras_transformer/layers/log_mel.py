@@ -17,12 +17,12 @@ from keras_transformer.types import Array, Shape, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LogMel(keras.Layer):
-    """Log-mel features of sound at 16 kHz, as Whisper reads them (arXiv 2212.04356, section 2.2).
+    """Log-mel features of sound at 16 kHz, as in Whisper (arXiv 2212.04356, section 2.2).
 
     Two convolutions compute the features: the discrete Fourier transform of windows of 400 samples
-    every 160 samples, and the mel bands. So the layer exports and runs on every backend. Logarithms
-    are clamped at 8 below the largest one of the row, then scaled to about [-1, 1]. The layer has
-    no weights, and it computes in float32 under any dtype policy.
+    every 160 samples, and the mel bands. So the layer can be exported and runs on every backend.
+    Logarithms are clamped at 8 below the largest one of the row, then scaled to about [-1, 1]. The
+    layer has no weights, and it computes in float32 under any dtype policy.
 
     Args:
         mels: int, M, number of mel bands. Defaults to 80.
@@ -68,7 +68,7 @@ class LogMel(keras.Layer):
 
 
 def _waves() -> Array:
-    """Cosines and sines of all frequencies under a Hann window, float32 (400, 1, 2 F)."""
+    """Returns cosines and sines of all frequencies under a Hann window, float32 (400, 1, 2 F)."""
     time = np.arange(WINDOW)
     angles = 2 * np.pi / WINDOW * (time[:, None] * np.arange(WINDOW // 2 + 1) % WINDOW)
     waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)

@@ -10,7 +10,7 @@ from keras_transformer.types import Shape, Tensor
 
 
 def padding_mask(ids: Tensor, pad_id: int = PAD_ID) -> Tensor:
-    """Marks the tokens of a padded batch.
+    """Returns a mask of the tokens of a padded batch.
 
     Args:
         ids: integer tensor (B, S) of token ids.
@@ -28,7 +28,7 @@ def padding_mask(ids: Tensor, pad_id: int = PAD_ID) -> Tensor:
 
 
 def causal_mask(length: int | Tensor, offset: int | Tensor = 0) -> Tensor:
-    """Lets position i attend to positions up to i only (section 3.2.3).
+    """Returns a mask that lets position i attend to positions up to i only (section 3.2.3).
 
     Args:
         length: T, number of queries; an integer or a scalar tensor.

@@ -21,7 +21,7 @@ class ClassToken(BaseLayer):
 
     Through attention the token collects information from the other positions. After the last block,
     `y[:, 0]` is the input of a classifier. From BERT (arXiv 1810.04805, section 3); for images ViT
-    (arXiv 2010.11929, section 3.1). Place it before positions are added.
+    (arXiv 2010.11929, section 3.1). Call it before you add positions.
 
     Weights: `embedding` (D,), drawn from a normal distribution of standard deviation 0.02.
 
@@ -30,7 +30,7 @@ class ClassToken(BaseLayer):
 
     Returns:
         (B, S + 1, D), the token first. A Keras mask passes through with one more position. The
-        token is never masked, so that rows of padding give finite numbers, too.
+        token is never masked, so that rows of padding also give finite numbers.
 
     Raises:
         ValueError: `inputs` is not of rank 3.
@@ -66,9 +66,9 @@ class ClassToken(BaseLayer):
 class SequencePooling(BaseLayer):
     """The mean or the maximum of a sequence's vectors without padding.
 
-    The usual pooling of sentence vectors (Reimers and Gurevych, arXiv 1908.10084, section 3). A row
-    of padding gives zeros, where Keras' `GlobalAveragePooling1D` gives NaN. Sums are float32 under
-    every dtype policy.
+    It is the usual pooling of sentence vectors (Reimers and Gurevych, arXiv 1908.10084, section 3).
+    A row of padding gives zeros, where Keras' `GlobalAveragePooling1D` gives NaN. Sums are float32
+    under every dtype policy.
 
     Args:
         mode: "mean" or "max". Defaults to "mean".

@@ -17,11 +17,11 @@ from keras_transformer.types import Shape, Tensor
 
 
 class PositionEncoding(BaseLayer):
-    """Base of position encodings. This one changes nothing.
+    """Base class of position encodings, which changes nothing.
 
     An encoding overrides `call`, or `bias`, or both. Models call it on the embeddings. With
-    `in_attention`, every self-attention calls an encoding of this kind on queries and keys instead,
-    and adds `bias` to its scores.
+    `in_attention`, every self-attention calls a copy of it on queries and keys instead, and adds
+    `bias` to its scores.
 
     Attributes:
         in_attention: whether the encoding acts inside attention. Defaults to `False`.
@@ -36,7 +36,7 @@ class PositionEncoding(BaseLayer):
         Encoded vectors, same shape and dtype.
 
     Example, attention that decreases with distance (arXiv 2108.12409). Register the class, because
-    blocks and models make their own encodings from the configuration of the one that you pass:
+    blocks and models copy your encoding from its configuration:
 
     >>> @keras.saving.register_keras_serializable("my_project")
     ... class LinearBias(PositionEncoding):
@@ -98,19 +98,19 @@ class AngleEncoding(PositionEncoding):
             )
 
     def _angles(self, positions: Tensor, size: int, base: float = 10000.0) -> Tensor:
-        """pos / base^(2i/size), the angles of channels 2i and 2i + 1: (T, size / 2)."""
+        """Computes the angles of channels 2i and 2i + 1, pos / base^(2i/size): (T, size / 2)."""
         exponents = ops.arange(0, size, 2, dtype="float32") / size
         return positions[:, None] / ops.power(base, exponents)[None, :]
 
     def sinusoids(self, positions: Tensor, size: int, base: float) -> Tensor:
-        """The sines and cosines of `_angles`, in turn: (T, size)."""
+        """Returns the sines and cosines of `_angles`, in turn: (T, size)."""
         angle = self._angles(positions, size, base)  # (T, size / 2)
         pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, size / 2, 2)
         return ops.reshape(pairs, (-1, size))
 
 
 def count_from(offset: int | Tensor, length: int | Tensor) -> Tensor:
-    """The positions `offset`, `offset` + 1, ...: float32 (length,)."""
+    """Returns the positions `offset`, `offset` + 1, ...: float32 (length,)."""
     return ops.cast(ops.arange(length) + offset, "float32")
 
 
@@ -243,7 +243,7 @@ class LearnedPositionEncoding(PositionEncoding):
                     f"layer has learned positions for max_length={self.max_length} tokens only. "
                     "Cut the sequence or build the layer with a larger max_length."
                 )
-            # If the length is known at run time only, the sum below refuses a table that is too
+            # If the length is known at run time only, the sum below fails for a table that is too
             # short. A lookup by position would give zeros on a GPU.
             vectors = self.embeddings[offset : offset + length]  # (T, D)
         else:

@@ -17,17 +17,17 @@ PADDINGS = ("valid", "same", "causal")
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedConv1D(layers.Conv1D):
-    """`keras.layers.Conv1D` that respects the Keras mask and passes it on, with strides too.
+    """`keras.layers.Conv1D` that respects the Keras mask and passes it on, also with strides.
 
     Speech models shorten sound by a few strided convolutions before the first block (Dong et al.
-    2018, "Speech-Transformer"; Whisper, arXiv 2212.04356, section 2.2). Over embeddings of text, it
-    shows each piece of a word its neighbours before attention, which helps with little data. Keras'
-    own layer drops the mask. Here masked frames count as zeros, so that right padding does not
-    change a row's vectors. `keras.layers.Masking` in front masks frames of zeros.
+    2018, "Speech-Transformer"; Whisper, arXiv 2212.04356, section 2.2). On embeddings of text, it
+    mixes each piece of a word with its neighbours before attention, which helps with little data.
+    Keras' layer drops the mask. Here masked frames count as zeros, so that right padding does not
+    change a row's vectors. To mask frames of zeros, put `keras.layers.Masking` in front.
 
-    Frame j of the output stands at frame j * strides of the input. With k the frames that a filter
-    spans, "same" puts (k - 1) // 2 zeros on the left for any length, as PyTorch does. With strides
-    above 1, Keras' own "same" depends on the length.
+    Frame j of the output belongs to frame j * strides of the input. If a filter spans k frames,
+    "same" puts (k - 1) // 2 zeros on the left for any length, as in PyTorch. With strides above 1,
+    Keras' "same" depends on the length.
 
     Weights: `kernel` (kernel_size, C, D), `bias` (D,).
 
@@ -67,7 +67,7 @@ class MaskedConv1D(layers.Conv1D):
         if self.padding not in PADDINGS:
             raise ValueError(f"padding must be one of {PADDINGS}, but {padding!r} was passed.")
         if self.data_format != "channels_last":
-            raise ValueError("MaskedConv1D takes frames as (batch, frames, channels) only.")
+            raise ValueError("MaskedConv1D supports channels_last only: (batch, frames, channels).")
         self.supports_masking = True
         # Distance between the first and the last frame that a filter reads.
         self._span = (self.kernel_size[0] - 1) * self.dilation_rate[0]
@@ -91,7 +91,7 @@ class MaskedConv1D(layers.Conv1D):
         mask = previous_mask
         if mask is None:
             return None
-        if self.padding == "valid":  # both ends of the filter must lie on real frames
+        if self.padding == "valid":  # both ends of the filter must be on real frames
             length = ops.shape(mask)[1]
             mask = ops.logical_and(mask[:, : length - self._span], mask[:, self._span :])
         return mask[:, :: self.strides[0]]
@@ -101,9 +101,9 @@ class MaskedConv1D(layers.Conv1D):
 class PatchEmbedding(keras.Layer):
     """Cuts images into square patches and projects each to a vector (ViT, section 3.1).
 
-    After Dosovitskiy et al. (arXiv 2010.11929). It computes what a `Conv2D` computes whose strides
-    equal its kernel size: that kernel (size, size, channels, D), reshaped, is this layer's. Patches
-    come row by row. Add positions afterwards, as to tokens.
+    After Dosovitskiy et al. (arXiv 2010.11929). It equals a `Conv2D` whose strides are its kernel
+    size, and whose kernel (size, size, channels, D) is reshaped to this layer's. Patches come row
+    by row. Add positions afterwards, as to tokens.
 
     Weights: `kernel` (size * size * channels, D), `bias` (D,).
 
@@ -119,7 +119,7 @@ class PatchEmbedding(keras.Layer):
 
     Raises:
         ValueError: a size is not positive, `inputs` is not of rank 4, or height or width is not a
-            multiple of `patch_size`. The backend refuses a size that is known at run time only.
+            multiple of `patch_size`. The backend checks sizes that are known at run time only.
 
     Example:
 

@@ -25,7 +25,7 @@ class SSRU(BaseLayer):
     z_t = x_t W, g_t = sigmoid(x_t W_f + b_f), c_t = g_t c_(t-1) + (1 - g_t) z_t with c_(-1) = 0,
     output relu(c_t): section 3.1.2 of "From Research to Production and Back" (Kim et al. 2019,
     D19-5632). Position t depends on positions up to t only, as in causal self-attention. The unit
-    keeps only c_t of them, so that a step of a search costs the same at every position.
+    keeps only the state c_t, so a step of a search costs the same at every position.
 
     The state is float32 under every dtype policy.
 
@@ -33,8 +33,8 @@ class SSRU(BaseLayer):
 
     Call arguments:
         inputs: (B, T, D).
-        attention_mask: boolean (B, T). The state does not change at positions that are False. A
-            Keras mask on `inputs` counts beside it.
+        attention_mask: boolean (B, T). The state does not change at positions that are False. It
+            is combined with the Keras mask of `inputs`.
 
     Returns:
         (B, T, D). A Keras mask passes through.
@@ -62,7 +62,7 @@ class SSRU(BaseLayer):
     ) -> Tensor:
         if attention_mask is not None and len(attention_mask.shape) != 2:
             raise ValueError(
-                "The mask of a recurrent unit says which positions count, (B, T), but its shape is "
+                "The mask of a recurrent unit must have shape (B, T), but its shape is "
                 f"{tuple(attention_mask.shape)}. The unit has no separate queries and keys."
             )
         gates, updates = self._gates_and_updates(inputs)  # (B, T, D)
@@ -86,7 +86,7 @@ class SSRU(BaseLayer):
         return self._output(state), state
 
     def _gates_and_updates(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """g and (1 - g) z, float32 (B, T, D)."""
+        """Computes g and (1 - g) z, float32 (B, T, D)."""
         gates = ops.sigmoid(ops.cast(self.forget_gate(inputs), "float32"))
         return gates, (1.0 - gates) * ops.cast(self.input_projection(inputs), "float32")
 
@@ -95,7 +95,7 @@ class SSRU(BaseLayer):
 
 
 def _running(gates: Tensor, updates: Tensor) -> Tensor:
-    """The states c_t = g_t c_(t-1) + u_t at all positions, from g and u: (B, T, D).
+    """Computes the states c_t = g_t c_(t-1) + u_t at all positions, from g and u: (B, T, D).
 
     It takes ceil(log2 T) rounds instead of T steps. Each round joins every stretch of positions to
     the stretch before it, which ends `shift` positions earlier.
@@ -127,7 +127,7 @@ class RecurrentDecoderBlock(DecoderBlock):
     effect. `return_attention_scores` returns "cross" only.
 
     Weights: the weights of `DecoderBlock`, with the three of `SSRU` below `self_attention/`.
-    Otherwise it is used like `DecoderBlock`, with an `attention_mask` of shape (B, T).
+    Otherwise use it like `DecoderBlock`, with an `attention_mask` of shape (B, T).
     `use_causal_mask=False` raises `ValueError`.
 
     Example:

@@ -1,10 +1,10 @@
 """Figures: learning curves and attention maps.
 
-Each kind of figure is one file. Every function returns a `matplotlib.figure.Figure` made without
-pyplot, so that no display is needed and nothing stays open. `figure.savefig(path)` writes it.
+Each kind of figure is one file. Functions that draw return a `matplotlib.figure.Figure`, made
+without pyplot, so no display is needed and nothing stays open. `figure.savefig(path)` writes it.
 
-Imports: NumPy, Keras and layers; Matplotlib only inside the functions that draw. A new kind of
-figure is one file here, and its function below.
+Imports: NumPy, Keras, layers and models; Matplotlib only inside the functions that draw. To add a
+kind of figure, write one file here and import its function below.
 """
 
 from keras_transformer.plots.attention import (

@@ -68,7 +68,7 @@ def attention_maps(
 def _run(
     stack: Stack, ids: Tensor, *memory: Tensor, **options: bool
 ) -> tuple[Tensor, dict[str, list[Array]]]:
-    """The output of a stack, and the attention weights of its blocks: a list for each use."""
+    """Returns the output of a stack, and a list of its blocks' attention weights for each use."""
     x, scores = stack.embed(ids), {}
     for block in stack.blocks:
         x, weights = block(x, *memory, return_attention_scores=True, **options)
@@ -80,8 +80,8 @@ def _run(
 def block_attention(model: keras.Model, inputs: Any) -> Array:
     """Returns the attention weights of every `EncoderBlock` in a functional model, without dropout.
 
-    For your own models, such as a model of image patches. Blocks inside a nested model do not
-    count: pass the nested model.
+    Use it for your own models, such as a model of image patches. It skips the blocks of a nested
+    model: pass the nested model.
 
     Args:
         model: functional Keras model.

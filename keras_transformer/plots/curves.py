@@ -14,7 +14,7 @@ def plot_learning_curve(
     """Draws each logged quantity by epoch, training and validation in one panel.
 
     Args:
-        history: dict from name to a list with one number per epoch, as `History.history` of
+        history: dict from name to a list with one number per epoch, such as `History.history` of
             `model.fit`. `"val_loss"` is drawn beside `"loss"`. Lists may differ in length, and
             numbers that are `None` or not finite leave a gap.
         title: str or `None`.
@@ -36,8 +36,8 @@ def plot_learning_curve(
     quantities = list(dict.fromkeys(name.removeprefix("val_") for name in curves))
     if not quantities:
         raise ValueError(
-            f"history must hold a list of numbers for at least one name, got {history!r}. Was no "
-            "epoch finished?"
+            f"history must hold a list of numbers for at least one name, got {history!r}. Did "
+            "`fit` finish an epoch?"
         )
     figure = Figure(figsize=(4.5 * len(quantities), 3.5), layout="constrained")
     panels = figure.subplots(1, len(quantities), squeeze=False)[0]

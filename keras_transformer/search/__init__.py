@@ -2,7 +2,7 @@
 
 `base` holds the base class of the searches, and `inputs` checks their arguments. `loop` adds tokens
 step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
-searches, and `speech` is the one of Whisper. `shortlist` restricts the tokens whose logits a model
+searches, and `speech` is Whisper's search. `shortlist` restricts the tokens whose logits a model
 computes. `constraints` has the protocol of rules that bias or forbid next tokens; `rules`,
 `timestamps`, `bracket_grammar` and `terms` are such rules.
 
@@ -10,7 +10,7 @@ This folder may import TensorFlow, the layers and special ids, but no models: a 
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
 add its name below.
 
-A `SearchModel` is, for example, a recurrent translator whose state holds all that it remembers:
+For example, this recurrent translator, which keeps one state, is a `SearchModel`:
 
 >>> class Recurrent:
 ...     def __init__(self, vocab_size, size):

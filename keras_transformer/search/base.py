@@ -1,4 +1,4 @@
-"""The base class of all searches: arguments, compilation, and what comes before and after the loop.
+"""The base class of all searches: arguments, compilation, and the steps before and after the loop.
 
 Shapes: B batch, W beam width, P prompt length, T generated length, t steps so far.
 """
@@ -45,7 +45,7 @@ class SearchResult(NamedTuple):
     """The result of a search, best hypothesis first.
 
     Attributes:
-        ids: int32 (B, W, T), the generated tokens: no begin token, then the end token if the
+        ids: int32 (B, W, T), the generated tokens without begin token, the end token if the
             hypothesis has one, then 0. T is the length of the longest hypothesis of the batch.
         scores: float32 (B, W), sum of log-probabilities / length penalty. If fewer than W
             hypotheses exist (tiny vocabularies), all others have score -inf and ids 0.
@@ -75,7 +75,7 @@ class Search(loop.StepSearch):
     token_scores: bool = False
     alignments: Alignments = False
     # model -> (names of the inputs, ids of the weights) -> tf.function. An entry disappears with
-    # its model. Quantization and LoRA replace weights, so the search is compiled again after them.
+    # its model. Quantization and LoRA replace weights, so they compile the search again.
     _compiled: Any = field(
         default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
     )
@@ -86,7 +86,7 @@ class Search(loop.StepSearch):
         object.__setattr__(self, "constraints", tuple(self.constraints))
         check_constraints(self.constraints, self.options)
         check_flag(self.token_scores, "token_scores")
-        # Lists, as JSON has them, become tuples: a search can be hashed.
+        # Lists from JSON become tuples, so that a search can be hashed.
         object.__setattr__(self, "alignments", checked_alignments(self.alignments))
 
     def __call__(
@@ -105,9 +105,9 @@ class Search(loop.StepSearch):
             max_length: int, or integers (B,): the greatest number of generated tokens of a
                 sentence, end token included. A hypothesis of this length is finished, with or
                 without end token. Defaults to the number of source tokens of the sentence + 50
-                (section 6.1). It is never more than the model has positions. A sentence with a
-                limit of 0 has no hypothesis: its ids are 0 and its score is -inf. -1 in an array
-                stands for the default.
+                (section 6.1). It never exceeds the model's positions. A sentence with a limit of 0
+                has no hypothesis: its ids are 0 and its score is -inf. -1 in an array stands for
+                the default.
             **options: the inputs of the constraints, and options of this call. `min_length`,
                 `beam_width`, `length_penalty`, `temperature`, `top_k`, `top_p` and `seed` replace
                 the constructor's values where the search has them. `min_length` may also be
@@ -120,28 +120,28 @@ class Search(loop.StepSearch):
             the prompt count neither for length nor for score.
 
         Masking: 0 in `source_ids` is padding. A result depends neither on padding nor on the other
-        sentences of the batch. A source of padding only is searched too; the model then attends to
-        nothing. An empty prompt starts from token 0. An empty batch gives ids (0, W, 0).
+        sentences of the batch. A source of padding only gives a result too; the model then attends
+        to nothing. An empty prompt starts from token 0. An empty batch gives ids (0, W, 0).
 
         Raises:
             TypeError: if ids are not integers, if `model` lacks a method, or if an argument has the
                 wrong type.
             ValueError: if an argument is out of range, if shapes do not fit, if a prompt or a
                 prefix has padding before a token, or if Keras' backend is not TensorFlow. Inside a
-                `tf.function` padding cannot be checked: other tokens are generated then.
+                `tf.function` padding is not checked, and misplaced padding gives wrong tokens.
         """
         options = {"max_length": max_length, **options}
         self._check_call(options)
         return self._search(model, read_inputs(model, source_ids, options, self.call_inputs))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         config = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         return {**config, "constraints": list(self.constraints)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """A search with the arguments that `get_config` returned."""
+        """Makes a search from the result of `get_config`."""
         constraints = [
             keras.saving.deserialize_keras_object(item) if isinstance(item, dict) else item
             for item in config.get("constraints", ())
@@ -159,10 +159,10 @@ class Search(loop.StepSearch):
 
     @property
     def call_inputs(self) -> dict[str, Array]:
-        """All that a call may pass: dict from name to an array of its dtype and rank.
+        """The options of a call: dict from name to an array of its dtype and rank.
 
-        The array is the default where a search has one. The default of `max_length` is -1: as long
-        as the source and some more.
+        The array holds the default, if there is one. The default of `max_length`, -1, stands for
+        the source length + 50.
         """
         unset = {"max_length": [-1], "target_prefix": np.zeros([1, 0]), "seed": 0}
         inputs = {}
@@ -184,21 +184,21 @@ class Search(loop.StepSearch):
         return 1.0
 
     def _check_call(self, options: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for numbers that do not fit to the constructor's."""
+        """Raises `ValueError` for numbers that do not fit the constructor's."""
         for name in ("beam_width", "top_k"):
             value, most = options.get(name), getattr(self, name, None)
             if most and isinstance(value, int) and not 1 <= value <= most:
                 raise ValueError(
-                    f"{name} of a call must be from 1 to {most}, the search's own, got {value}. "
+                    f"{name} of a call must be from 1 to the search's {most}, got {value}. "
                     f"Make a search with a larger {name}."
                 )
         least, most = options.get("min_length"), options.get("max_length")
         least = self.min_length if least is None else least
         if isinstance(least, int) and isinstance(most, int) and 1 <= most < least:
-            raise ValueError(f"max_length {most} is below the search's min_length {least}.")
+            raise ValueError(f"max_length {most} is below min_length {least}. Change one of them.")
 
     def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
-        """Eager code compiles the search once for each model; other code traces it."""
+        """Compiles the search once for each model in eager code; traces it in a graph."""
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
         prompt = START_IDS if START_IDS in inputs["source"] else SOURCE_IDS
@@ -224,7 +224,7 @@ class Search(loop.StepSearch):
         return functions[key](inputs)
 
     def _traced(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
-        """The whole search as one pure function of tensors."""
+        """Runs the whole search as one pure function of tensors."""
         memory, loop_inputs, hypotheses = self.begin(model, inputs)
         batch_size = batch_size_of(inputs["source"])
         hypotheses = loop.run(self, model, memory, loop_inputs, hypotheses, batch_size)
@@ -253,7 +253,7 @@ class Search(loop.StepSearch):
         )
         positions = getattr(model, "max_length", None)
         if positions is not None:
-            # The last token is never fed, so a hypothesis has one more token than positions.
+            # The last token is never fed back, so it needs no position.
             limit = tf.minimum(limit, positions + 1 - prompt_length)
         options = {name: inputs[name] for name in self._loop_options if name in inputs}
         if "min_length" in options:
@@ -261,7 +261,7 @@ class Search(loop.StepSearch):
         known, states = start_constraints(
             self.constraints, model_source(source), inputs, batch_size, width
         )
-        # All hypotheses are equal before the first step, so that only one of them is running.
+        # All hypotheses are equal before the first step, so only one of them runs.
         first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
         hypotheses = Hypotheses(
             ids=tf.tile(start[:, :1], [1, width]),
@@ -279,7 +279,7 @@ class Search(loop.StepSearch):
         return memory, LoopInputs(limit, given, options=options, known=known), hypotheses
 
     def _encode(self, model: SearchModel, source: Source, inputs: Mapping[str, Tensor]) -> Any:
-        """The encoded source. A shortlist allows the ids that the call names."""
+        """Encodes the source. A shortlist also allows the ids that the call names."""
         names = ["target_prefix", *(x for one in self.constraints for x in one.listed_inputs)]
         named = [for_each_sentence(inputs[x], batch_size_of(source)) for x in names if x in inputs]
         if named and hasattr(model, "encode_allowing"):
@@ -293,7 +293,7 @@ class Search(loop.StepSearch):
         return [name for name in self.options if name not in before]
 
     def _forbidden(self, position: Tensor, loop_inputs: LoopInputs) -> Forbidden:
-        """The special ids that may not follow at a position."""
+        """Returns the special ids that may not follow at a position."""
         pairs = [(PAD_ID, None), (BEGIN_ID, None)]
         if not self.allow_unknown:
             pairs.append((UNKNOWN_ID, None))
@@ -304,14 +304,14 @@ class Search(loop.StepSearch):
         return pairs
 
     def _ends(self, ids: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
-        """Whether each of the new tokens, (B, W) or (B, 2W), finishes its hypothesis."""
+        """Returns whether each new token (B, ...) finishes its hypothesis."""
         ends = tf.equal(ids, END_ID)
         if loop_inputs.given:
             ends = tf.logical_and(ends, count > 0)  # a prompt may hold end tokens
         return tf.logical_or(ends, count >= loop_inputs.limit)
 
     def _result(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> SearchResult:
-        """The result of finished hypotheses.
+        """Returns the result of finished hypotheses.
 
         `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
         """

@@ -60,7 +60,7 @@ class BeamSearch(Search):
 
     A sentence finishes independently of the rest of its batch:
     - with `early_stop` (default) as soon as W hypotheses have finished, as in most toolkits;
-    - without it when no running hypothesis can still beat the worst of W finished ones. As
+    - without it when no running hypothesis can still beat the worst of W finished ones. Because
       log-probabilities are at most 0 and the length penalty grows with length, no continuation
       scores above log P(so far) / ((5 + max_length) / 6)^alpha. Stopping there changes no result.
       With alpha > 0 the bound is loose: most searches go on to `max_length`, and hypotheses that
@@ -108,7 +108,7 @@ class BeamSearch(Search):
 
     @property
     def _terms(self) -> int | None:
-        """The place of `Terms` among the constraints."""
+        """The index of `Terms` among the constraints, or `None`."""
         places = (i for i, one in enumerate(self.constraints) if isinstance(one, Terms))
         return next(places, None)
 
@@ -118,7 +118,7 @@ class BeamSearch(Search):
         return 2 * self.beam_width
 
     def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
-        """((5 + n) / 6)^alpha of Wu et al. 2016, equation 14."""
+        """Returns ((5 + n) / 6)^alpha (Wu et al. 2016, equation 14)."""
         penalty = self.length_penalty if length_penalty is None else length_penalty
         return ((5.0 + count) / 6.0) ** penalty
 
@@ -129,7 +129,7 @@ class BeamSearch(Search):
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
     ) -> tuple[Hypotheses, Tensor]:
-        """One step of all hypotheses; the loop of all searches calls it."""
+        """Adds one token to every hypothesis. See `StepSearch`."""
         width = self.beam_width
         count = loop_inputs.count(position)
         parent, token, total, log_prob, banks = self._extend(
@@ -232,7 +232,7 @@ class BeamSearch(Search):
     def _followed_terms(
         self, hypotheses: Hypotheses, loop_inputs: LoopInputs
     ) -> FollowedTerms | None:
-        """The terms and the state of the hypotheses, if the search has `Terms`."""
+        """Returns the terms and the state of the hypotheses; `None` without `Terms`."""
         if self._terms is None:
             return None
         known, state = loop_inputs.known[self._terms], hypotheses.constraint_states[self._terms]
@@ -245,11 +245,11 @@ class BeamSearch(Search):
         forbidden: Forbidden,
         loop_inputs: LoopInputs,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and ids of the best next tokens of each hypothesis, (B, W, C)."""
+        """Returns log-probabilities and ids of each hypothesis's best next tokens, (B, W, C)."""
         return top_candidates(log_probs, self.beam_width + 1, forbidden)
 
     def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
-        """Whether the search of each sentence has finished, (B, 1)."""
+        """Returns whether the search of each sentence has finished, (B, 1)."""
         last = loop_inputs.options.get("beam_width", self.beam_width) - 1
         worst = scores[:, last : last + 1]
         if self.early_stop:
@@ -262,6 +262,6 @@ class BeamSearch(Search):
         return worst >= best
 
     def _scores(self, total: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
-        """Sums of log-probabilities over the length penalty. Counts below 1 count as 1."""
+        """Divides sums of log-probabilities by the length penalty of at least 1 token."""
         count = tf.cast(tf.maximum(count, 1), tf.float32)
         return total / self.length_divisor(count, loop_inputs.options.get("length_penalty"))

@@ -105,13 +105,13 @@ class BracketGrammar(Constraint):
             self.word_starts = np.asarray(word_starts, np.int32)
         if OPENS not in self.kind or WORD not in self.kind or max_depth < 1:
             raise ValueError(
-                'BracketGrammar needs pieces such as "(S", ")S" and "XX", and a max_depth from 1; '
+                'BracketGrammar needs pieces such as "(S", ")S" and "XX" and a max_depth above 0; '
                 f"got {len(spelled)} pieces, first {spelled[END_ID + 1 :][:5]}, and {max_depth}. "
                 "Pass `pieces` of the target's tokenizer."
             )
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor | tuple[()]:
-        """Number of words of the source, (B, 1); `()` if they are not counted."""
+        """Counts the words of the source, (B, 1); returns `()` without `word_starts`."""
         if self.word_starts is None:
             return ()
         ids = source[SOURCE_IDS] if isinstance(source, dict) else source
@@ -123,7 +123,7 @@ class BracketGrammar(Constraint):
         return words
 
     def start(self, known: Any, batch_size: Tensor, width: int) -> BracketState:
-        """The state of empty lines."""
+        """Returns the state of empty lines."""
         zeros = tf.zeros([batch_size, width], tf.int32)
         closers = tf.zeros([batch_size, width, self.max_depth], tf.int32)
         return BracketState(closers, zeros, zeros, zeros)
@@ -131,7 +131,7 @@ class BracketGrammar(Constraint):
     def step(
         self, logits: Tensor, past: Past, state: BracketState, known: Tensor | tuple[()]
     ) -> tuple[Tensor, BracketState]:
-        """Forbids every token that continues no tree. See `Constraint`."""
+        """Forbids every token that cannot continue a tree. See `Constraint`."""
         allowed, state = self.allowed(past.ids, state, known)
         return forbid_tokens(logits, tf.logical_not(allowed)), state
 
@@ -165,7 +165,7 @@ class BracketGrammar(Constraint):
         return functools.reduce(tf.logical_or, allowed), state
 
     def _after(self, ids: Tensor, kind: Tensor, state: BracketState) -> BracketState:
-        """The state after these tokens."""
+        """Returns the state after these tokens."""
         opened, closed, word = (
             tf.cast(tf.equal(kind, which), tf.int32) for which in (OPENS, CLOSES, WORD)
         )
@@ -178,13 +178,13 @@ class BracketGrammar(Constraint):
         )
 
     def _at(self, depth: Tensor) -> Tensor:
-        """One-hot position of a depth among the open brackets, boolean (B, W, max_depth)."""
+        """Returns a one-hot vector of each depth, boolean (B, W, max_depth)."""
         return tf.equal(np.arange(self.max_depth, dtype=np.int32), tf.expand_dims(depth, 2))
 
     def _left(
         self, state: BracketState, known: Tensor | tuple[()]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether a word may follow, all words are there, and a bracket fits in; each (B, W)."""
+        """Returns whether a word may follow, no word is left and a bracket fits, each (B, W)."""
         counted = not isinstance(known, tuple)
         left = known - state.words if counted else tf.zeros_like(state.words)
         more, done = (left > 0, tf.equal(left, 0)) if counted else (left >= 0, state.words > 0)

@@ -35,12 +35,12 @@ class Past(NamedTuple):
 
 
 class Constraint(Protocol):
-    """Biases or forbids next tokens. A subclass defines `step`, and what else it needs.
+    """Biases or forbids next tokens. A subclass defines `step`, and other methods that it needs.
 
     Attributes:
         inputs: the arguments that each call of the search may pass to the constraint: dict from
-            name to default, an array of int32 or float32. A scalar holds for the whole batch. All
-            others have a first axis for the sentences, which is 1 in the default: it holds for
+            name to default, an array of int32 or float32. A scalar applies to the whole batch. All
+            others have a first axis for the sentences, of size 1 in the default, which applies to
             every sentence. Other axes of the default may be empty. An exported file has an input
             with this default for each.
         listed_inputs: the names of the inputs that hold ids (B, ...) that a `Shortlist` must allow.
@@ -94,8 +94,8 @@ class Constraint(Protocol):
         """Changes the logits of the next tokens.
 
         Args:
-            logits: float32 (B, W, V), of the model, or of the constraint before.
-            past: `Past`. The token `past.ids` is new to the state.
+            logits: float32 (B, W, V), from the model or the previous constraint.
+            past: `Past`. The state does not include `past.ids` yet.
             state: the state before `past.ids`. The search reorders it with the hypotheses.
             known: the result of `read`.
 
@@ -108,8 +108,8 @@ class Constraint(Protocol):
 def forbid_tokens(logits: Logits, forbidden: Tensor) -> Logits:
     """Returns logits with -inf for the forbidden tokens.
 
-    The padding token, which searches never choose, takes the share of the forbidden tokens. So the
-    log-probabilities of all other tokens stay as they are.
+    The padding token, which searches never choose, gets the probability of the forbidden tokens. So
+    the log-probabilities of all other tokens stay the same.
 
     Args:
         logits: float32 (B, W, V), or `ListedScores` of K ids.
@@ -130,7 +130,7 @@ def forbid_tokens(logits: Logits, forbidden: Tensor) -> Logits:
 
 
 def _forbid(logits: Tensor, forbidden: Tensor) -> Tensor:
-    """As `forbid_tokens`, for logits of any columns (B, W, C)."""
+    """Forbids tokens as `forbid_tokens`, for logits of any columns (B, W, C)."""
     forbidden = tf.logical_or(forbidden, is_padding(logits))
     peak = tf.reduce_max(logits, axis=-1, keepdims=True)
     share = tf.exp(logits - peak) * tf.cast(forbidden, tf.float32)
@@ -139,9 +139,9 @@ def _forbid(logits: Tensor, forbidden: Tensor) -> Tensor:
 
 
 def is_padding(logits: Tensor) -> Tensor | Array:
-    """Whether each column of logits (B, W, C) is the padding token: boolean (C,).
+    """Returns whether each column of logits (B, W, C) is the padding token: boolean (C,).
 
-    It is the first column, also of the scores of `ListedScores`.
+    Padding is the first column, also in `ListedScores`.
     """
     size = logits.shape[2]
     return tf.equal(tf.range(tf.shape(logits)[2]), 0) if size is None else np.arange(size) < 1
@@ -154,12 +154,12 @@ def start_constraints(
     batch_size: Tensor,
     width: int,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns for each constraint what it has read, and its first state.
+    """Returns the results of `read` and `start` of each constraint.
 
     Args:
         constraints: sequence of constraints.
         source: the input of the model's encoder.
-        inputs: dict from names to tensors; missing ones have the constraints' defaults.
+        inputs: dict from names to tensors; missing ones get the constraints' defaults.
         batch_size: B, int32 scalar.
         width: int, W.
     """
@@ -181,7 +181,7 @@ def constrain(
     states: Sequence[Any],
     known: Sequence[Any],
 ) -> tuple[Tensor | ListedScores, tuple[Any, ...]]:
-    """One step of all constraints, one after the other; returns the logits and their states."""
+    """Applies all constraints in order; returns the logits and the states."""
     after = []
     for constraint, state, facts in zip(constraints, states, known, strict=True):
         if not (constraint.takes_listed and isinstance(logits, ListedScores)):
@@ -195,18 +195,18 @@ def constrain(
 
 
 def _with_static_shape(new: Tensor, old: Tensor) -> Tensor:
-    """A new tensor with the static shape of the old one, which the loop requires."""
+    """Gives a new tensor the static shape of the old one, which the loop requires."""
     new = tf.convert_to_tensor(new)
     new.set_shape([None, *old.shape[1:]])
     return new
 
 
 def check_constraints(constraints: Sequence[Any], options: Sequence[str]) -> None:
-    """Raises unless all constraints have the methods of a `Constraint` and inputs of other names.
+    """Raises unless all constraints have the methods of a `Constraint` and inputs of new names.
 
     Args:
         constraints: sequence of constraints.
-        options: names that the call of the search has anyway.
+        options: names of the search's options.
     """
     names = list(options)
     for constraint in constraints:

@@ -1,4 +1,4 @@
-"""Greedy search, and its base, which sampling shares: hypotheses that do not compete.
+"""Greedy search, and the base class that it shares with sampling.
 
 Shapes: B batch, W hypotheses of a sentence, T generated length, V vocabulary.
 """
@@ -18,13 +18,13 @@ from keras_transformer.types import Tensor
 
 
 class IndependentSearch(Search):
-    """A search in which each hypothesis goes on alone until it ends."""
+    """A search whose hypotheses do not compete: each continues until it ends."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(isinstance(constraint, Terms) for constraint in self.constraints):
             raise TypeError(
-                f"Terms need several hypotheses, but the search is {type(self).__name__}. Use "
+                f"Terms need a BeamSearch, but the search is {type(self).__name__}. Use "
                 "BeamSearch(beam_width=8, constraints=[Terms()])."
             )
 
@@ -41,7 +41,7 @@ class IndependentSearch(Search):
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
     ) -> tuple[Hypotheses, None]:
-        """One step of all hypotheses; the loop of all searches calls it."""
+        """Adds one token to every hypothesis. See `StepSearch`."""
         token, log_prob = self.choose(position, log_probs, loop_inputs)  # (B, W)
         if loop_inputs.given:
             given, given_log_prob = given_at(position, log_probs, loop_inputs)
@@ -72,7 +72,7 @@ class GreedySearch(IndependentSearch):
 
     Args:
         min_length: int, the least number of generated tokens, end token included. The end token is
-            forbidden before. Defaults to 0.
+            forbidden until then. Defaults to 0.
         allow_unknown: bool, whether the unknown token (1) may be generated. Defaults to `True`.
         constraints: sequence of `Constraint`, which bias or forbid next tokens. Defaults to none.
         token_scores: bool, whether the result has the log-probability of each token. Defaults to

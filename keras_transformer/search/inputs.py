@@ -29,7 +29,7 @@ def check_flag(value: Any, name: str) -> None:
 
 
 def checked_alignments(value: Any) -> Alignments:
-    """The option `alignments` of a search, with pairs as tuples.
+    """Returns the option `alignments` of a search, with pairs as tuples.
 
     Raises:
         TypeError: `value` is neither a bool nor a sequence of pairs of integers.
@@ -50,7 +50,7 @@ def checked_alignments(value: Any) -> Alignments:
 
 
 def missing_methods(thing: Any, contract: type) -> str:
-    """The methods of a protocol that `thing` lacks, separated by commas."""
+    """Returns the methods of a protocol that `thing` lacks, separated by commas."""
     methods = [name for name in vars(contract) if not name.startswith("_")]
     return ", ".join(name for name in methods if not hasattr(thing, name))
 
@@ -103,7 +103,7 @@ def read_inputs(
 
 
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:
-    """The value of an option as a tensor with the dtype and the rank of its default."""
+    """Converts the value of an option to a tensor with the dtype and rank of its default."""
     if name in CALL_OPTIONS and not tf.is_tensor(value) and np.ndim(value) == 0:
         check_option(name, value.item() if isinstance(value, np.ndarray) else value)
     tensor = tf.convert_to_tensor(value)
@@ -119,7 +119,7 @@ def option_tensor(name: str, value: Any, default: Array) -> Tensor:
 
 
 def source_specs(model: SearchModel) -> dict[str, tf.TensorSpec]:
-    """Names, shapes and dtypes of the arrays that a model's encoder reads."""
+    """Returns names, shapes and dtypes of the arrays that a model's encoder reads."""
     inputs = getattr(model, "source_inputs", None)
     if inputs is None:
         return {SOURCE_IDS: tf.TensorSpec([None, None], tf.int32, SOURCE_IDS)}
@@ -159,7 +159,7 @@ def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
 
 
 def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
-    """`ids` as an int32 tensor of this rank."""
+    """Converts `ids` to an int32 tensor of this rank."""
     ids = tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise TypeError(
@@ -185,17 +185,17 @@ def check_right_padded(ids: tf.Tensor, name: str) -> None:
 
 
 def batch_size_of(source: Source) -> Tensor:
-    """B, int32 scalar."""
+    """Returns B, int32 scalar."""
     return tf.shape(next(iter(source.values())))[0]
 
 
 def model_source(source: Source) -> Any:
-    """The argument of a model's methods: token ids, or the dict of its encoder's inputs."""
+    """Returns the source for a model's methods: token ids, or a dict of its encoder's inputs."""
     return source[SOURCE_IDS] if list(source) == [SOURCE_IDS] else source
 
 
 def start_ids(model: SearchModel, source: Source) -> Tensor:
-    """The tokens before the first generated one, int32 (B, P)."""
+    """Returns the tokens before the first generated one, int32 (B, P)."""
     if hasattr(model, "start_ids"):
         ids = tf.cast(model.start_ids(model_source(source)), tf.int32)
         is_empty = tf.cast(tf.equal(tf.shape(ids)[1], 0), tf.int32)
@@ -204,9 +204,9 @@ def start_ids(model: SearchModel, source: Source) -> Tensor:
 
 
 def source_lengths(source: Source, memory: Any) -> Tensor | None:
-    """The length of each source without padding, int32 (B, 1).
+    """Returns the length of each source without padding, int32 (B, 1).
 
-    Without token ids it is the length of the encoder's output, or `None` if it has none.
+    Without token ids it is the length of the encoder's output, or `None` if that is unknown.
     """
     if SOURCE_IDS in source:
         mask = source[SOURCE_IDS] != PAD_ID
@@ -220,10 +220,10 @@ def source_lengths(source: Source, memory: Any) -> Tensor | None:
 
 
 def memory_length(model: SearchModel, memory: Any) -> Tensor:
-    """S, the length of the encoded source with its padding, an int32 scalar.
+    """Returns S, the length of the encoded source, padding included: int32 scalar.
 
     Raises:
-        ValueError: the model has no encoder of this package, so it cannot align.
+        ValueError: the model's decoder does not attend to a source.
     """
     projected = _projected(memory)
     if projected is None:
@@ -235,14 +235,14 @@ def memory_length(model: SearchModel, memory: Any) -> Tensor:
 
 
 def _projected(memory: Any) -> ProjectedMemory | None:
-    """The encoded source in the memory of a model, or of a model around it."""
+    """Finds the encoded source in the memory of a model, or of a model around it."""
     while not isinstance(memory, ProjectedMemory) and hasattr(memory, "memory"):
         memory = memory.memory
     return memory if isinstance(memory, ProjectedMemory) else None
 
 
 def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:
-    """`tensor` with a first axis of B instead of 1; scalars stay."""
+    """Broadcasts the first axis of `tensor` to B; scalars stay."""
     if tensor.shape.rank == 0:
         return tensor
     return tf.broadcast_to(tensor, tf.concat([[batch_size], tf.shape(tensor)[1:]], axis=0))
@@ -251,13 +251,13 @@ def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:
 def length_limits(
     lengths: Tensor | None, max_length: Tensor | None, batch_size: Tensor, extra: int
 ) -> Tensor:
-    """The greatest number of tokens of each sentence, (B, 1).
+    """Returns the greatest number of tokens of each sentence, (B, 1).
 
     Args:
         lengths: int32 (B, 1), the length of each source; `None` if it is not known.
         max_length: int32 (B,) or (1,), -1 for the default; `None` for the default everywhere.
         batch_size: B, int32 scalar.
-        extra: by how many tokens the default is longer than the source.
+        extra: number of tokens that the default adds to the source length.
     """
     if max_length is None:
         if lengths is None:

@@ -30,7 +30,7 @@ from keras_transformer.types import Tensor
 
 # The fields of `Hypotheses` that grow by one column in each step.
 RECORDS = ("history", "token_scores", "alignments")
-# Replaces -inf in the records of hypotheses that do not exist: 0 times it is 0.
+# Replaces -inf in the records of hypotheses that do not exist: 0 times this is 0, not NaN.
 LEAST_LOG_PROB = np.float32(-1e30)
 # The next phase begins when a quarter of the sentences of this phase have finished.
 UNFINISHED_SHARE = 0.75
@@ -127,9 +127,9 @@ class LoopInputs(NamedTuple):
         limit: int32 (B, 1), the greatest number of generated tokens.
         given: `GivenTokens`; `()` if every sentence starts with one token and has no prefix.
         noise: float32 (T, B, W) in [0, 1), the random numbers of a sampling search, or `()`.
-        options: dict from names of `call_options` to scalars, or to tensors (B, 1): what the call
-            has passed for the steps.
-        known: for each constraint of the search what it has read, a nest of tensors.
+        options: dict from names of `call_options` to scalars, or to tensors (B, 1): the options
+            that the call has passed for the steps.
+        known: the result of `read` of each constraint, a nest of tensors.
     """
 
     limit: Tensor
@@ -139,7 +139,7 @@ class LoopInputs(NamedTuple):
     known: tuple[Any, ...] = ()
 
     def count(self, position: Tensor) -> Tensor:
-        """Number of generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
+        """Counts the generated tokens after the step at `position`: int32, (B, 1) or a scalar."""
         if not self.given:
             return position + 1
         return position + (2 - self.given.prompt_length)
@@ -173,12 +173,12 @@ class StepSearch(Protocol):
         Args:
             position: int32 scalar, the position of the last tokens.
             log_probs: float32 (B, W, V), log-probabilities of the next tokens.
-            hypotheses: `Hypotheses` before the step. The states of the constraints have read `ids`.
+            hypotheses: `Hypotheses` before the step. The states of the constraints include `ids`.
             loop_inputs: `LoopInputs`.
 
         Returns:
-            The next `Hypotheses`, and the number of the hypothesis that each of them continues,
-            int64 (B, W). `None` if each continues itself. The loop reorders the states of the
+            The next `Hypotheses`, and the index of the hypothesis that each of them continues,
+            int64 (B, W), or `None` if each continues itself. The loop reorders the states of the
             constraints.
         """
 
@@ -204,7 +204,7 @@ def run(
         batch_size: B, int32 scalar.
         position: int32 scalar, the position of the last tokens of `hypotheses`. Defaults to `None`:
             0.
-        cache: the `Cache` of the tokens before them. Defaults to `None`: the model's first one.
+        cache: the `Cache` of the tokens before them. Defaults to `None`: the initial one.
 
     Returns:
         The final `Hypotheses`.
@@ -283,7 +283,7 @@ def add_token(
     hypotheses: Hypotheses,
     cache: Cache,
 ) -> tuple[Tensor, Hypotheses, Cache]:
-    """One step: returns position, hypotheses and cache after it."""
+    """Runs one step; returns position, hypotheses and cache after it."""
     options = {"alignments": search.alignments} if search.alignments else {}
     logits, cache, *weights = model.decode_step(hypotheses.ids, position, memory, cache, **options)
     states = ()
@@ -305,12 +305,12 @@ def add_token(
 
 
 def _going_on(running: Tensor) -> Tensor:
-    """Whether each sentence has a running hypothesis, boolean (B,)."""
+    """Returns whether each sentence has a running hypothesis, boolean (B,)."""
     return tf.reduce_max(running, axis=1) > -np.inf
 
 
 def take(tensors: Any, rows: Tensor) -> Any:
-    """These rows of every tensor of a nest. `Shared` tensors and scalars stay whole."""
+    """Takes these rows of every tensor of a nest. `Shared` tensors and scalars stay whole."""
     return tf.nest.map_structure(
         lambda x: x if isinstance(x, Shared) or x.shape.rank == 0 else tf.gather(x, rows), tensors
     )
@@ -340,7 +340,7 @@ def given_tokens(start: Tensor, prefix: Tensor | None) -> GivenTokens | tuple[()
 def given_at(
     position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
 ) -> tuple[Tensor, Tensor]:
-    """The given tokens of the next position, and their log-probabilities.
+    """Returns the given tokens of the next position, and their log-probabilities.
 
     Args:
         position: int32 scalar, the position of the last tokens.
@@ -360,7 +360,7 @@ def given_at(
 
 
 def without_prompt(record: Tensor, prompt_length: Tensor) -> Tensor:
-    """Moves the tokens of each sentence to the front, over its prompt; 0 at the end.
+    """Removes the prompt of each sentence, and appends 0 instead.
 
     `final_outputs` of `export/runtime/steps_session.py` does the same with NumPy.
 
@@ -370,7 +370,7 @@ def without_prompt(record: Tensor, prompt_length: Tensor) -> Tensor:
     """
     batch_size, width, length, *rest = tf.unstack(tf.shape(record))
     padded = tf.pad(record, [[0, 0], [0, 0], [0, 1], [0, 0]][: record.shape.rank])
-    # The history does not hold position 0, hence the 1.
+    # The history starts at position 1, hence the - 1.
     column = tf.minimum(tf.range(length) + prompt_length - 1, length)  # (B, t)
     row = tf.reshape(tf.range(batch_size * width) * (length + 1), [batch_size, width, 1])
     return tf.gather(tf.reshape(padded, [-1, *rest]), row + column[:, tf.newaxis])  # (B, W, t)

@@ -67,31 +67,31 @@ Logits = TypeVar("Logits", Tensor, ListedScores)
 
 
 def scores_of(logits: Tensor | ListedScores) -> Tensor:
-    """The scores (B, W, C) of all ids, or of the listed ids."""
+    """Returns the scores (B, W, C) of all ids, or of the listed ids."""
     return logits.scores if isinstance(logits, ListedScores) else logits
 
 
 def with_scores(logits: Logits, scores: Tensor) -> Logits:
-    """`logits` with other scores (B, W, C)."""
+    """Replaces the scores (B, W, C) of `logits`."""
     return (
         dataclasses.replace(logits, scores=scores) if isinstance(logits, ListedScores) else scores
     )
 
 
 def ids_of(logits: Tensor | ListedScores) -> Tensor | Array:
-    """The ids of the columns of `scores_of`, int32 (C,)."""
+    """Returns the ids of the columns of `scores_of`, int32 (C,)."""
     if isinstance(logits, ListedScores):
         return tf.cast(logits.ids, tf.int32)
     return np.arange(logits.shape[-1], dtype=np.int32)
 
 
 def log_softmax(logits: Logits) -> Logits:
-    """Log-probabilities, float32 (B, W, V), of logits (B, W, V)."""
+    """Computes log-probabilities, float32 (B, W, V), of logits (B, W, V)."""
     return with_scores(logits, tf.nn.log_softmax(tf.cast(scores_of(logits), tf.float32)))
 
 
 def log_probs_of(ids: Tensor, log_probs: Tensor | ListedScores) -> Tensor:
-    """The log-probabilities (B, W, N) of ids.
+    """Returns the log-probabilities (B, W, N) of ids.
 
     Args:
         ids: int (B, W, N), or (B, 1, N) for all hypotheses.
@@ -126,7 +126,7 @@ def top_candidates(
         comes first, the lower id where two are equally likely. A forbidden candidate has the
         log-probability -inf. C is 1 if `count` is 1, else min(V, count + len(forbidden)).
     """
-    enough = count + len(forbidden)  # `count` are allowed, even if all forbidden ones are found
+    enough = count + len(forbidden)  # leaves `count`, even if all forbidden ones are found
     listed = None
     if isinstance(log_probs, ListedScores) and enough <= LEAST_LISTED:
         log_probs, listed = log_probs.scores, log_probs.ids
@@ -140,7 +140,7 @@ def top_candidates(
 
 
 def _allowed(log_probs: Tensor, forbidden: Forbidden) -> Tensor:
-    """`log_probs` with -inf at the forbidden ids.
+    """Sets `log_probs` to -inf at the forbidden ids.
 
     The special ids are the lowest ones and always listed, so that their columns are known.
     """
@@ -154,7 +154,7 @@ def _allowed(log_probs: Tensor, forbidden: Forbidden) -> Tensor:
 
 
 def top_tokens(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`top_k` of values (B, W, V), several times faster for large vocabularies.
+    """Computes `top_k` of values (B, W, V) several times faster for large vocabularies.
 
     The vocabulary is divided into parts. The largest values are in the `count` parts with the
     largest maxima, so only these parts are ranked. The parts stay in order, so that the lower id
@@ -181,7 +181,7 @@ def top_tokens(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def forbid(values: Tensor, ids: Tensor, forbidden: Forbidden) -> Tensor:
-    """`values` with -inf at the forbidden ids."""
+    """Sets `values` to -inf at the forbidden ids."""
     banned = [
         tf.equal(ids, token) if when is None else tf.logical_and(tf.equal(ids, token), when)
         for token, when in forbidden
@@ -190,5 +190,5 @@ def forbid(values: Tensor, ids: Tensor, forbidden: Forbidden) -> Tensor:
 
 
 def select(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """`tf.where` for log-probabilities: `x` and `y` may hold -inf."""
+    """Selects as `tf.where` does, but `x` and `y` may hold -inf."""
     return tf.maximum(tf.where(condition, x, -np.inf), tf.where(condition, -np.inf, y))

@@ -31,12 +31,12 @@ class Rule(Constraint):
     takes_listed: ClassVar[bool] = True
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return asdict(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """A constraint with the arguments that `get_config` returned."""
+        """Makes a constraint from the result of `get_config`."""
         return cls(**config)
 
 
@@ -73,11 +73,11 @@ class NoRepeatNgrams(Rule):
         return {"no_repeat_ngram_size": np.array(self.size, np.int32)}
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The size for this call."""
+        """Returns the size for this call."""
         return inputs["no_repeat_ngram_size"]
 
     def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
-        """Forbids the tokens that followed the last n - 1 tokens before."""
+        """Forbids the tokens that followed the last n - 1 tokens earlier."""
         before = self.size - 1
         history = tf.pad(past.history, [[0, 0], [0, 0], [before, 0]])  # (B, W, n - 1 + t)
         length = tf.shape(past.history)[2]
@@ -123,7 +123,7 @@ class RepetitionPenalty(Rule):
         return {"repetition_penalty": np.array(self.penalty, np.float32)}
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The penalty for this call."""
+        """Returns the penalty for this call."""
         return inputs["repetition_penalty"]
 
     def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
@@ -169,7 +169,7 @@ class ForbiddenWords(Rule):
         return {"forbidden_words": np.zeros([1, 0, 0], np.int32)}
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The words of this call, (B, N, L + 1), padded with 0 on the left."""
+        """Returns the words of this call, (B, N, L + 1), padded with 0 on the left."""
         words = tf.pad(inputs["forbidden_words"], [[0, 0], [0, 0], [1, 0]])
         length = tf.reduce_sum(tf.cast(words != PAD_ID, tf.int32), axis=2, keepdims=True)
         size = tf.shape(words)[2]
@@ -178,7 +178,7 @@ class ForbiddenWords(Rule):
         return tf.gather(words, column, batch_dims=2)
 
     def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
-        """Forbids the last tokens of words whose other tokens are the last ones of the history."""
+        """Forbids the last tokens of words whose other tokens end the history."""
         ids = _completing(past.history, known)
         if self.words:
             longest = max(map(len, self.words))
@@ -189,7 +189,7 @@ class ForbiddenWords(Rule):
 
 
 def _completing(history: Tensor, words: Tensor) -> Tensor:
-    """The last tokens of the words that the next token may complete, 0 for all others.
+    """Returns the last token of each word that the next token may complete, 0 for others.
 
     Args:
         history: int32 (B, W, t).
@@ -211,8 +211,8 @@ def _completing(history: Tensor, words: Tensor) -> Tensor:
 class BiasedPrefix(Rule):
     """Makes the tokens of a prefix more likely, as long as the hypothesis follows it.
 
-    The next token has the probability (1 - b) p + b if it goes on with the prefix, else (1 - b) p,
-    where p is the model's and b the strength. Scores include the bias.
+    The next token has the probability (1 - b) p + b if it continues the prefix, else (1 - b) p,
+    where p is the model's probability and b the strength. Scores include the bias.
 
     Args:
         strength: number in [0, 1), b. Defaults to 0.5.
@@ -244,11 +244,11 @@ class BiasedPrefix(Rule):
         return {"biased_prefix": prefix, "prefix_bias": np.array(self.strength, np.float32)}
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The prefix of this call, (B, Q + 1), and its strength."""
+        """Returns the prefix of this call, (B, Q + 1), and its strength."""
         return tf.pad(inputs["biased_prefix"], [[0, 0], [0, 1]]), inputs["prefix_bias"]
 
     def start(self, known: Any, batch_size: Tensor, width: int) -> Tensor:
-        """Whether each hypothesis follows the prefix, boolean (B, W): all do at first."""
+        """Returns whether each hypothesis follows the prefix, boolean (B, W): all do at first."""
         return tf.fill([batch_size, width], True)
 
     def step(
@@ -270,13 +270,13 @@ class BiasedPrefix(Rule):
 
 
 def _at(tokens: Tensor, column: Tensor) -> Tensor:
-    """The tokens (B, 1) of a column, int32 (B, 1) or scalar; padding follows the last column."""
+    """Returns the tokens (B, 1) at `column`, int32 (B, 1) or scalar; clips it to the last one."""
     column = tf.clip_by_value(column, 0, tf.shape(tokens)[1] - 1)
     return tf.gather(tokens, column + tf.zeros_like(tokens[:, :1]), batch_dims=1)
 
 
 def among(ids: Tensor, logits: Tensor | ListedScores) -> Tensor:
-    """Whether each token of the vocabulary is one of the ids of a hypothesis.
+    """Returns whether each token of the vocabulary is one of the ids of a hypothesis.
 
     Args:
         ids: int32 (B, W, N).

@@ -30,10 +30,10 @@ ROUND_CONSTANTS = (314159265, 358979323, 846264338)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A fixed random-looking permutation of [0, PRIME), for int64 of at most 2^33.
+    """Applies a fixed random-looking permutation of [0, PRIME) to int64 of at most 2^33.
 
-    It uses additions, products and remainders only. ONNX's own random numbers do not depend on seed
-    and position alone.
+    It uses additions, products and remainders only, because ONNX's random numbers do not depend on
+    seed and position alone.
     """
     for constant in ROUND_CONSTANTS:
         x = (x + constant) % PRIME
@@ -43,7 +43,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def uniform_noise(source: Tensor, seed: Tensor, samples: int, length: Tensor) -> Tensor:
-    """Random numbers that depend only on seed, source, sample and position.
+    """Returns random numbers that depend only on seed, source, sample and position.
 
     Args:
         source: integers (B, S), 0 for padding: token ids, or the integers of another source.
@@ -66,7 +66,7 @@ def uniform_noise(source: Tensor, seed: Tensor, samples: int, length: Tensor) ->
 
 
 def _source_integers(source: Source) -> Tensor:
-    """The source as integers (B, N), 0 for padding.
+    """Converts the source to integers (B, N), 0 for padding.
 
     Floats are rounded to multiples of 2^-12, so that all runtimes get the same integers.
     """
@@ -90,13 +90,13 @@ class Sampling(IndependentSearch):
 
     The order is the usual one. Logits are divided by `temperature`. Only the `top_k` most likely
     allowed tokens are kept. Of these, only the smallest set with a share `top_p` of the probability
-    is kept ("nucleus"). Each remaining token is drawn in proportion to its probability.
+    is kept ("nucleus"). Remaining tokens are drawn in proportion to their probabilities.
 
     A sample depends on the seed, on the tokens of its source and on its number. It does not depend
     on the other sentences, their order or the padding. Equal sentences get equal samples
     from one seed: pass `num_samples` to get several. Scores are sums of the model's own
     log-probabilities, before reshaping. The samples of a sentence are ordered by score and may
-    repeat. The results of Keras, SavedModel and ONNX are the same.
+    repeat. Keras, SavedModel and ONNX give the same results.
 
     Args:
         temperature: number above 0; below 1 sharpens, above 1 flattens. Defaults to 1.0.
@@ -149,7 +149,7 @@ class Sampling(IndependentSearch):
     def __call__(
         self, model: SearchModel, source_ids: Any, max_length: Any = None, **options: Any
     ) -> SearchResult:
-        """Samples; see `Search.__call__`."""
+        """Draws samples. See `Search.__call__`."""
         if options.get("seed") is None:
             drawn = secrets.randbelow(PRIME) if self.seed is None else self.seed
             options = {**options, "seed": drawn}
@@ -158,7 +158,7 @@ class Sampling(IndependentSearch):
     def begin(
         self, model: SearchModel, inputs: dict[str, Any]
     ) -> tuple[Any, LoopInputs, Hypotheses]:
-        """As in `Search`, with random numbers. All samples are running before the first step."""
+        """Does the same as in `Search`, with random numbers. All samples run in the first step."""
         memory, loop_inputs, hypotheses = super().begin(model, inputs)
         length = loop_inputs.limit + (loop_inputs.given.prompt_length if loop_inputs.given else 1)
         # At least 1: an empty batch has no maximum, and its only step reads a number too.
@@ -195,7 +195,7 @@ class Sampling(IndependentSearch):
     def _candidates(
         self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities and ids of the candidates; no ids if all tokens are, in order."""
+        """Returns log-probabilities and ids of candidates; no ids for all tokens in order."""
         forbidden, options = self._forbidden(position, loop_inputs), loop_inputs.options
         top_k, top_p = (options.get(name, getattr(self, name)) for name in ("top_k", "top_p"))
         if self.top_k:
@@ -225,6 +225,6 @@ class Sampling(IndependentSearch):
 
 
 def _best(values: Tensor, count: Tensor | int) -> Tensor:
-    """Sorted log-probabilities with -inf after the first `count` of those that are allowed."""
+    """Sets sorted log-probabilities to -inf after the first `count` allowed ones."""
     rank = tf.cumsum(tf.cast(values > -np.inf, tf.int32), axis=-1)  # from 1
     return tf.where(rank > count, -np.inf, values)

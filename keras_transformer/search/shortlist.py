@@ -1,8 +1,8 @@
 """Lexical shortlists: a search may use only words that are likely for the words of the source.
 
-The logits of the whole vocabulary take most of the time of a small translator. With a shortlist
-only the logits of the candidates are computed: words that are always allowed, and words that a
-table lists for the tokens of the source (L'Hostis et al. 2016, arXiv 1610.00072).
+A small translator spends most of its time on the logits of the whole vocabulary. A shortlist
+restricts them to candidates: words that are always allowed, and words that a table lists for the
+tokens of the source (L'Hostis et al. 2016, arXiv 1610.00072).
 
 Shapes: B batch, W hypotheses, S source length, V vocabulary, C candidates of a source token, K
 candidates of a batch, D d_model.
@@ -25,7 +25,7 @@ class Shortlist:
     """The target ids that a search may use, for each source id.
 
     Args:
-        table: integers (V of the source, C): candidates of each source id, filled up with `END_ID`.
+        table: integers (V of the source, C): candidates of each source id, padded with `END_ID`.
         always: boolean (V of the target,), the ids that are always allowed. The end token must be
             one of them.
         multiple: int. The lowest ids of `fill` are added until the number of candidates of a
@@ -57,7 +57,7 @@ class Shortlist:
         size = len(self.always)
         if self.table.ndim != 2 or self.fill.shape != (size,) or self.multiple < 1:
             raise ValueError(
-                f"A shortlist takes a table (V, C), always and fill (V,) and a multiple from 1, "
+                f"A shortlist takes a table (V, C), always and fill (V,) and a multiple above 0, "
                 f"got {self.table.shape}, {self.always.shape}, {self.fill.shape} and {multiple}."
             )
         if self.table.min() < 0 or self.table.max() >= size or not self.always[END_ID]:
@@ -78,19 +78,18 @@ class Shortlist:
         frequent: int = 100,
         rounds: int = 5,
     ) -> Self:
-        """The likeliest translations of each source id in pairs of sentences.
+        """Makes a shortlist of the likeliest translations of each source id in sentence pairs.
 
         IBM model 1 (Brown et al. 1993, section 4.2): each target token comes from one token of the
         source, and expectation maximization finds P(target | source). 60,000 pairs of 13 tokens
-        take 5 seconds and 0.7 GB; of a larger corpus a sample does.
+        take 5 seconds and 0.7 GB; a sample of a larger corpus is enough.
 
         Args:
             sources, targets: lists of N lists of token ids, as `tokenizer.encode` returns them.
-            source_size, target_size: vocabulary sizes. By default the target's is the source's.
-            candidates: C, ids of each source id at most. Defaults to 50.
-            frequent: number of target ids that are always allowed, the most frequent ones. Defaults
-                to 100.
-            rounds: of expectation maximization. Defaults to 5.
+            source_size, target_size: vocabulary sizes. The target's defaults to the source's.
+            candidates: C, greatest number of candidates of a source id. Defaults to 50.
+            frequent: number of most frequent target ids, which are always allowed. Defaults to 100.
+            rounds: number of rounds of expectation maximization. Defaults to 5.
 
         Raises:
             ValueError: the lists differ in length, an id is not below its vocabulary size, or a
@@ -134,11 +133,11 @@ class Shortlist:
         return cls(table, always)
 
     def candidates(self, source_ids: npt.ArrayLike) -> Array:
-        """The ids that are allowed for each source (B, S): boolean (B, V)."""
+        """Returns the ids that are allowed for each source (B, S): boolean (B, V)."""
         return self.chosen(tf.convert_to_tensor(source_ids, tf.int32)).numpy() > 0.5
 
     def chosen(self, source_ids: Tensor, also: Sequence[Tensor] = ()) -> Tensor:
-        """As `candidates`, for a graph: float32 (B, V), 1 for allowed ids, else 0.
+        """Computes `candidates` in a graph: float32 (B, V), 1 for allowed ids, else 0.
 
         Args:
             source_ids: int32 (B, S).
@@ -161,7 +160,7 @@ class Shortlist:
             return chosen
         counts = tf.reduce_sum(chosen, axis=1, keepdims=True)
         more = tf.math.floormod(-counts, self.multiple)
-        # Only chosen ids and those that may not be added are below the lowest free ones.
+        # Below the lowest free ids, all ids are chosen or may not be added.
         others = self.multiple - 1 + np.sum(~self.fill)
         end = tf.cast(tf.reduce_max(counts), tf.int32) + others
         low = chosen[:, :end]
@@ -173,7 +172,7 @@ class Shortlist:
 def _ibm_model_1(
     pairs: Sequence[tuple[Array, Array]], size: int, rounds: int
 ) -> tuple[Array, Array, Array]:
-    """P(target | source) of all ids that stand in one pair: source, target, probability (P,)."""
+    """Returns sources, targets and P(target | source), each (P,), of all ids that share a pair."""
     keys = np.concatenate([np.add.outer(s * size, t).ravel() for s, t in pairs])
     keys, places = np.unique(keys, return_inverse=True)
     starts = np.cumsum([0, *(len(t) for _, t in pairs[:-1])])
@@ -251,7 +250,7 @@ class Shortlisted:
         return self.encode_allowing(source_ids, ())
 
     def encode_allowing(self, source_ids: Tensor, also: Sequence[Tensor]) -> ShortMemory:
-        """As `encode`, with further candidates.
+        """Encodes as `encode`, with further candidates.
 
         Args:
             source_ids: int32 (B, S).

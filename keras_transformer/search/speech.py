@@ -38,8 +38,8 @@ class SpeechResult(NamedTuple):
         start_scores: float32 (B, K), log-probabilities after the begin token.
         word_attention: float32 (B, A, T', S), the attention of A heads to the source, for the text
             of the best hypothesis. `()` unless the search has `word_heads`.
-        word_scores: float32 (B, T' - 1), log-probabilities among the tokens of text, of each token
-            after the first one; `()` as before.
+        word_scores: float32 (B, T' - 1), log-probabilities among text tokens of each token after
+            the first one; `()` unless the search has `word_heads`.
     """
 
     ids: Tensor
@@ -54,7 +54,7 @@ class SpeechResult(NamedTuple):
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
 class SpeechSearch(BeamSearch):
-    """Beam search, greedy search and sampling of a Whisper model, as OpenAI's decoder does them.
+    """Beam search, greedy search and sampling of a Whisper model, as in OpenAI's decoder.
 
     It differs from `BeamSearch` in these points:
 
@@ -69,7 +69,7 @@ class SpeechSearch(BeamSearch):
     - A call with `word_times=1` gives `word_attention` and `word_scores`, if the search has
       `word_heads`. The text of the best hypothesis, without its times, passes through the decoder
       once more. T' counts the start tokens, `no_times`, the text, the end token, then padding.
-    - At most half of the model's positions are generated: the other half is for the text before.
+    - It generates at most half of the model's positions: the other half is for previous text.
 
     The model must read `start_ids`, see `Transformer(reads_start=True)`.
 
@@ -78,7 +78,7 @@ class SpeechSearch(BeamSearch):
         length_penalty: number, alpha. Defaults to 1.0, the mean.
         no_speech: int, the token that stands for sound without speech.
         languages: sequence of ids, the tokens of the languages. Defaults to none.
-        no_times: the token that asks for text without times. Needed by `word_heads`.
+        no_times: the token that asks for text without times. Required with `word_heads`.
         word_heads: pairs of a decoder block and a head of its attention to the source, which show
             the time of each token. Defaults to none.
         early_stop, min_length, allow_unknown, constraints, token_scores, alignments: as in
@@ -91,7 +91,7 @@ class SpeechSearch(BeamSearch):
         `SpeechResult`.
 
     Raises:
-        ValueError: the model does not read `start_ids`, or an id is none of its vocabulary.
+        ValueError: the model does not read `start_ids`, or an id is not in its vocabulary.
 
     Example:
 
@@ -131,7 +131,7 @@ class SpeechSearch(BeamSearch):
         return (self.no_speech, *self.languages)
 
     def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
-        """n^alpha, without the end token; at least 1."""
+        """Returns n^alpha, without the end token; at least 1."""
         penalty = self.length_penalty if length_penalty is None else length_penalty
         lowest = tf.maximum if tf.is_tensor(count) else np.maximum
         return lowest(count - 1.0, 1.0) ** penalty
@@ -139,7 +139,7 @@ class SpeechSearch(BeamSearch):
     def begin(
         self, model: SearchModel, inputs: dict[str, Any]
     ) -> tuple[Any, LoopInputs, Hypotheses]:
-        """As in `Search`. With a temperature above 0 all hypotheses run, with random numbers."""
+        """Does the same as in `Search`, but a temperature above 0 runs W random hypotheses."""
         if START_IDS not in inputs["source"]:
             raise ValueError(
                 f"SpeechSearch needs the source input {START_IDS!r}, which this model does not "
@@ -209,7 +209,7 @@ class SpeechSearch(BeamSearch):
     def _with_words(
         self, model: Any, memory: Any, start: Tensor, wanted: Tensor, result: SpeechResult
     ) -> SpeechResult:
-        """The result with attention and log-probabilities of its text, if `wanted` is 1."""
+        """Adds attention and log-probabilities of the text to the result, if `wanted` is 1."""
         ids = result.ids[:, 0]  # (B, T)
         is_text = tf.logical_and(ids > END_ID, ids <= self.no_times)
         place = tf.cumsum(tf.cast(is_text, tf.int32), axis=1)
@@ -233,7 +233,7 @@ class SpeechSearch(BeamSearch):
         return result._replace(word_attention=attention, word_scores=scores)
 
     def _start_scores(self, log_probs: Tensor) -> Tensor:
-        """The log-probabilities (B, K) of the start tokens, from all log-probabilities (B, V)."""
+        """Selects the log-probabilities (B, K) of the start tokens from all of them (B, V)."""
         size = log_probs.shape[-1]
         if max(self.start_tokens) >= size:
             raise ValueError(
@@ -243,7 +243,7 @@ class SpeechSearch(BeamSearch):
         return tf.gather(log_probs, np.array(self.start_tokens, "int32"), axis=1)
 
     def _after(self, tokens: Tensor, count: Tensor, hypotheses: Hypotheses) -> Hypotheses:
-        """The hypotheses after `count` start tokens, whose records are 0."""
+        """Returns the hypotheses after `count` start tokens, whose records are 0."""
         rows = self.history_rows
         history = tf.tile(tokens[:, tf.newaxis, 1 : count + 1], [1, rows, 1])
         records = {
@@ -260,7 +260,7 @@ class SpeechSearch(BeamSearch):
         forbidden: Forbidden,
         loop_inputs: LoopInputs,
     ) -> tuple[Tensor, Tensor]:
-        """The best next tokens; with a temperature above 0 one random token."""
+        """Returns the best next tokens; with a temperature above 0 one random token."""
         values, ids = super()._candidates(position, log_probs, forbidden, loop_inputs)
         if "temperature" not in loop_inputs.options:
             return values, ids
@@ -280,7 +280,7 @@ class SpeechSearch(BeamSearch):
 
 
 def _first_slots(cache: Cache, count: Tensor) -> Cache:
-    """The cache of the first `count` tokens."""
+    """Returns the cache of the first `count` tokens."""
     slots, past_bias = cache
     blocks = tf.nest.map_structure(lambda x: x[:, :, :count], slots.blocks)
     if tf.is_tensor(past_bias):

@@ -3,7 +3,7 @@
 A beam search with `Terms` divides its hypotheses into banks by the number of met tokens of terms,
 so that hypotheses with few and with many met tokens survive side by side (Post and Vilar 2018,
 arXiv 1804.06609). Within a bank, hypotheses that have met different terms take turns. With two
-terms and eight hypotheses, random models then find their best text in 91 % of cases instead of 81.
+terms and eight hypotheses, random models then find the best text in 91 % of cases instead of 81.
 
 Shapes: B batch, W hypotheses, N terms, L tokens of the longest term, V vocabulary, C candidates of
 a hypothesis, K candidates of a sentence.
@@ -30,9 +30,9 @@ class Terms(Rule):
     """Makes a `BeamSearch` write all terms of each sentence (Post and Vilar 2018).
 
     A hypothesis can end as soon as it contains all terms. Each step also tries the next token of
-    each unmet term. The hypotheses are divided into banks by the number of met tokens. All banks
-    get equally many of the W places; the others share the places of a bank that has too few
-    hypotheses. A wide beam is better: it should have more places than the terms have tokens.
+    each unmet term. The hypotheses are divided into banks by the number of met tokens. Each bank
+    gets an equal share of the W places; other banks use the places that a bank cannot fill. A wide
+    beam is better: it should have more places than the terms have tokens.
 
     A term counts wherever its tokens follow each other. Terms may overlap: a term that is a part of
     another term, or that is given twice, needs to occur once. If a hypothesis breaks off a term,
@@ -41,9 +41,9 @@ class Terms(Rule):
 
     A hypothesis is dropped if the rest of its unmet terms does not fit into `max_length`. If all
     terms of a sentence have more than `max_length` tokens together, or if another constraint
-    forbids them, the sentence has no hypothesis: its ids are 0 and its score is -inf. So it is
-    with terms that contain padding, begin or end tokens. A `Shortlist` allows the tokens of all
-    terms of a sentence.
+    forbids them, the sentence has no hypothesis: its ids are 0 and its score is -inf. The same
+    holds for terms that contain padding, begin or end tokens. A `Shortlist` allows the tokens of
+    all terms of a sentence.
 
     Call arguments:
         terms: integers (B, N, L), or (1, N, L) for all sentences, each row a term, padded with 0 on
@@ -68,7 +68,7 @@ class Terms(Rule):
         return {"terms": np.zeros([1, 0, 0], np.int32)}
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The terms of this call and an empty one, int32 (B, N + 1, L + 1).
+        """Returns the terms of this call and an empty one, int32 (B, N + 1, L + 1).
 
         Terms that are parts of other terms are left out.
         """
@@ -76,7 +76,7 @@ class Terms(Rule):
         return terms * tf.cast(tf.logical_not(_in_others(terms)), tf.int32)[..., tf.newaxis]
 
     def start(self, known: Tensor, batch_size: Tensor, width: int) -> Tensor:
-        """The beginnings of terms that the last tokens match, boolean (B, W, N, L): none.
+        """Returns the state (B, W, N, L) before the first token: False everywhere.
 
         Column i tells whether the last i + 1 tokens are the first i + 1 tokens of the term. The
         last column of a met term stays True.
@@ -93,7 +93,7 @@ class Terms(Rule):
 
 
 def _in_others(terms: Tensor) -> Tensor:
-    """Whether each term is a part of another term, or equal to an earlier one: boolean (B, N)."""
+    """Returns whether each term is in another term or equals an earlier one: boolean (B, N)."""
     count, length = tf.unstack(tf.shape(terms))[1:]
     place = tf.range(length)
     longer = tf.pad(terms, [[0, 0], [0, 0], [0, length]])
@@ -109,7 +109,7 @@ def _in_others(terms: Tensor) -> Tensor:
 
 
 def matched(before: Tensor, ids: Tensor, terms: Tensor) -> Tensor:
-    """The state of `Terms` after one more token.
+    """Returns the state of `Terms` after one more token.
 
     Args:
         before: boolean (B, ..., N, L).
@@ -178,10 +178,10 @@ class FollowedTerms(NamedTuple):
         return tf.where(fits, values, -np.inf), ids, missing, after.states()
 
     def missing(self) -> Tensor:
-        """The number of tokens that complete all terms, int32 (B, W).
+        """Returns a number of tokens that can complete all terms, int32 (B, W).
 
-        They complete the term that has most met tokens, and then all others from their start. So
-        they always suffice; fewer may do.
+        They complete the term with most met tokens, and then all others from their start. So they
+        always suffice, but fewer tokens may be enough.
         """
         met = self._met()
         length = tf.reduce_sum(tf.cast(self.terms != PAD_ID, tf.int32), axis=-1)
@@ -189,36 +189,36 @@ class FollowedTerms(NamedTuple):
         return tf.reduce_sum(unmet * length, axis=-1) - tf.reduce_max(unmet * met, axis=-1)
 
     def states(self) -> Tensor:
-        """A number for the met tokens of all terms, int64 (B, W): a hash."""
+        """Returns a hash of the met tokens of all terms, int64 (B, W)."""
         factor = tf.pow(tf.constant(31, tf.int64), tf.range(tf.shape(self.terms, tf.int64)[-2]))
         return tf.reduce_sum(tf.cast(self._met(), tf.int64) * factor, axis=-1)
 
     def _met(self) -> Tensor:
-        """The number of met tokens of each term, int32 (B, W, N)."""
+        """Counts the met tokens of each term, int32 (B, W, N)."""
         number = tf.range(1, tf.shape(self.terms)[-1] + 1)
         return tf.reduce_max(number * tf.cast(self.state, tf.int32), axis=-1)
 
     def _next_tokens(self) -> Tensor:
-        """The next token of each term, int32 (B, W, N); 0 for a met term."""
+        """Returns the next token of each term, int32 (B, W, N); 0 for a met term."""
         here = tf.equal(tf.range(tf.shape(self.terms)[-1]), self._met()[..., tf.newaxis])
         return tf.reduce_sum(self.terms * tf.cast(here, tf.int32), axis=-1)
 
 
 def by_bank(total: Tensor, missing: Tensor, states: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Ranks candidates within their banks, and in an order in which all banks take turns.
+    """Ranks candidates within their banks, and in an order that takes turns between banks.
 
     Within a bank the candidates that have met different terms take turns.
 
     Args:
         total: float32 (B, K), sums of log-probabilities, in descending order.
         missing: int32 (B, K), missing tokens of the terms: the bank of each candidate.
-        states: int64 (B, K), the same number for the same met tokens.
-        ends: boolean (B, K), whether it ends.
+        states: int64 (B, K), the hashes of `FollowedTerms.states`.
+        ends: boolean (B, K), whether each candidate ends.
 
     Returns:
-        The number of better candidates in the same bank, int32 (B, K). And for candidates that do
-        not end a number that is higher for earlier ones, float32 (B, K), else -inf. In each turn
-        the bank with fewest missing tokens comes first.
+        The number of better candidates in the same bank, int32 (B, K); and the order, float32
+        (B, K): higher for earlier candidates, -inf for candidates that end. In each turn the bank
+        with fewest missing tokens comes first.
     """
     number = tf.range(tf.shape(total)[1])
     better = number < number[:, tf.newaxis]  # (K, K): the other candidate has a higher total
@@ -237,5 +237,5 @@ def by_bank(total: Tensor, missing: Tensor, states: Tensor, ends: Tensor) -> tup
 
 
 def _count(found: Tensor) -> Tensor:
-    """The number of candidates (B, K) that were found for each candidate, (B, K, K)."""
+    """Counts the candidates that were found (B, K, K) for each candidate: (B, K)."""
     return tf.reduce_sum(tf.cast(found, tf.int32), axis=2)

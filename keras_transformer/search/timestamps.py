@@ -23,15 +23,15 @@ from keras_transformer.types import Tensor
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
 class TimestampRules(Rule):
-    """Makes a speech model write text between times, as OpenAI's decoder of Whisper does.
+    """Makes a speech model write text between times, as in OpenAI's decoder of Whisper.
 
     The tokens from `first_time` on stand for times. The output begins with a time. Times never
     decrease, and they come in pairs: the end of a segment, then the start of the next one. If all
     times together are more likely than each text token, the next token is a time. Scores are
-    log-probabilities among the tokens that are left.
+    log-probabilities among the allowed tokens.
 
-    A sentence whose start tokens hold `no_times` gets no times; suppressed tokens still hold. The
-    model must read `start_ids`, see `Transformer(reads_start=True)`.
+    A sentence whose start tokens hold `no_times` gets no times; suppressed tokens stay forbidden.
+    The model must read `start_ids`, see `Transformer(reads_start=True)`.
 
     Args:
         first_time: int, the token of second 0. All larger ids are later times.
@@ -61,7 +61,7 @@ class TimestampRules(Rule):
             object.__setattr__(self, name, tuple(map(int, getattr(self, name))))
 
     def read(self, source: Any, inputs: Any) -> Tensor:
-        """Whether each sentence gets times, boolean (B, 1, 1).
+        """Returns whether each sentence gets times, boolean (B, 1, 1).
 
         Raises:
             ValueError: the model does not read `start_ids`.
@@ -75,7 +75,7 @@ class TimestampRules(Rule):
         return tf.logical_not(has_none)[:, tf.newaxis, tf.newaxis]
 
     def step(self, logits: Tensor, past: Past, state: Any, known: Tensor) -> tuple[Tensor, Any]:
-        """Forbids suppressed tokens and, with times, those that the rules do not allow."""
+        """Forbids suppressed tokens and, with times, all that break the rules."""
         ids = np.arange(logits.shape[-1])
         if self.first_time >= ids.size or self.no_times >= ids.size:
             raise ValueError(
@@ -115,12 +115,12 @@ class TimestampRules(Rule):
         likely = tf.logical_and(known, share > tf.exp(text - peak))
         changed = tf.where(tf.logical_and(likely, ~is_time), -np.inf, changed)
         changed = tf.where(written >= 0, changed, logits)
-        # The loop needs the number of hypotheses, which a history of unknown length hides.
+        # The loop needs the static shape, which is lost with a history of unknown length.
         changed.set_shape(logits.shape)
         return changed, state
 
     def _times(self, history: Tensor, written: Tensor) -> Tensor:
-        """The generated times at their places after two zeros, 0 elsewhere: int32 (B, W, t + 2)."""
+        """Returns two zeros, then generated times at their places, else 0: int32 (B, W, t + 2)."""
         age = tf.shape(history)[2] - tf.range(tf.shape(history)[2])  # 1 is the newest token
         is_time = tf.logical_and(age <= written, history >= self.first_time)
         return tf.pad(history * tf.cast(is_time, tf.int32), [[0, 0], [0, 0], [2, 0]])

@@ -18,11 +18,11 @@ def read_lines(path: StrPath, undo_bpe: bool = False) -> list[str]:
     """Reads a UTF-8 text file, plain or gzip (recognised by its first bytes), as a list of lines.
 
     Lines end at "\\n" or "\\r\\n" only. `str.splitlines` also cuts at U+2028 and U+0085, which
-    would misalign parallel files. A byte order mark at the start is left out.
+    would misalign parallel files. A byte order mark at the start is dropped.
 
     Args:
         path: str or path-like.
-        undo_bpe: bool, whether to join pieces that subword-nmt has cut (`"@@ "`).
+        undo_bpe: bool, whether to join the pieces of subword-nmt (`"@@ "`).
 
     Returns:
         List of str, without line ends.
@@ -42,7 +42,7 @@ def read_lines(path: StrPath, undo_bpe: bool = False) -> list[str]:
             raise ValueError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
     rows = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if rows[-1] == b"":
-        rows.pop()  # the end of the last line, not a further line
+        rows.pop()  # the end of the last line, not another line
     lines = []
     for number, row in enumerate(rows, 1):
         try:
@@ -63,7 +63,7 @@ def read_parallel(
 
     Args:
         source, target: str or path-like; or iterables of strings, which are only checked.
-        undo_bpe: bool, whether to join pieces that subword-nmt has cut (`"@@ "`).
+        undo_bpe: bool, whether to join the pieces of subword-nmt (`"@@ "`).
 
     Returns:
         Two lists of str of the same length, empty lines included.
@@ -98,12 +98,12 @@ def read_parallel(
 
 
 def without_bpe(line: str) -> str:
-    """Joins what subword-nmt has cut: `"a gir@@ affe"` becomes `"a giraffe"`."""
+    """Joins the pieces of subword-nmt: `"a gir@@ affe"` becomes `"a giraffe"`."""
     return re.sub("@@( |$)", "", line)
 
 
 def checked_strings(lines: Iterable[str], name: str) -> list[str]:
-    """Returns the list of `lines`, an argument called `name`.
+    """Checks `lines`, an argument called `name`, and returns them as a list.
 
     Raises:
         TypeError: `lines` is one string, or holds something that is not a string.
@@ -140,9 +140,9 @@ def encode_words(tokenizer: "AnyTokenizer", words: Iterable[str]) -> tuple[list[
         words: list of str.
 
     Returns:
-        ids: list of int, the pieces of all words in order, without end token. A word without
-            pieces (an empty one) has the unknown id. The begin token that the tokenizer of a BERT
-            puts in front of each text stands in front of the first word only.
+        ids: list of int, the pieces of all words in order, without end token. A word without pieces
+            (an empty one) has the unknown id. A begin token, which BERT's tokenizer puts before
+            each text, stands before the first word only.
         first: list of int, for each word the index of its first piece in `ids`. The word's tag
             belongs to this piece.
 
@@ -160,7 +160,7 @@ def encode_words(tokenizer: "AnyTokenizer", words: Iterable[str]) -> tuple[list[
 
 
 def join_words(pieces: Iterable[list[int]]) -> tuple[list[int], list[int]]:
-    """Joins the ids of words to a sentence; returns what `encode_words` returns."""
+    """Joins the ids of words to a sentence. The result is as in `encode_words`."""
     ids, first = [], []
     for word in pieces:
         if word[:1] == [BEGIN_ID]:

@@ -1,4 +1,4 @@
-"""Glossaries: which phrases a translation must contain, by the phrases of its source."""
+"""Glossaries: target phrases that translations of given source phrases must contain."""
 
 import itertools
 import pathlib
@@ -63,8 +63,8 @@ class Glossary:
             target: str, the language of the target phrases. Defaults to `None`: the other language.
 
         Raises:
-            ValueError: a line has no two phrases, the file is no TBX or declares XML entities, or
-                it has more than two languages and none were chosen.
+            ValueError: a line lacks a phrase, the file is not TBX or declares XML entities, or it
+                has more than two languages and none were chosen.
 
         >>> glossary = Glossary.read("terms.tbx", "en", "de")  # doctest: +SKIP
         """
@@ -74,18 +74,18 @@ class Glossary:
         return cls(_tsv_pairs(path))
 
     def terms(self, line: str) -> list[str]:
-        """The target phrases of the entries that apply to a line, each once."""
+        """Returns the target phrases of the entries that apply to a line, each once."""
         return list(dict.fromkeys(target for _, target in self._found(line)))
 
     def annotated(self, line: str, translation: str | None = None) -> str:
-        """A line with target phrases after their source phrases, between marks.
+        """Returns a line with target phrases after their source phrases, between marks.
 
         A model that is trained with such lines learns to copy the phrases, and to inflect them
         (Dinu et al. 2019). `translation_batches` makes them with its option `glossary`.
 
         Args:
             line: str, the source.
-            translation: str, for training: entries whose target phrase is not in it do not apply.
+            translation: str, for training. Entries whose target phrase is not in it do not apply.
                 Defaults to `None`: all entries apply.
 
         >>> Glossary({"hard hat": "Schutzhelm"}).annotated("A man with a hard hat.")
@@ -100,7 +100,7 @@ class Glossary:
         return "".join([*parts, line[place:]])
 
     def _found(self, line: str) -> Iterator[tuple[int, str]]:
-        """The entries that apply to a line: where their source phrase ends, and the target."""
+        """Yields the end of the source phrase and the target of each entry that applies."""
         spans = [match.span() for match in _WORD.finditer(line)]
         words = tuple(_folded(line[slice(*span)]) for span in spans)
         place = 0
@@ -116,18 +116,18 @@ class Glossary:
 
 
 def _is_part(words: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    """Whether words follow each other among other words."""
+    """Returns whether words follow each other among other words."""
     starts = range(len(others) - len(words) + 1)
     return any(others[start : start + len(words)] == words for start in starts)
 
 
 def _folded(word: str) -> str:
-    """A word without the difference of case, composed."""
+    """Returns a word in composed form, without case."""
     return unicodedata.normalize("NFC", word).casefold()
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Words and punctuation marks, as they are compared."""
+    """Returns words and punctuation marks, folded for comparison."""
     return tuple(_folded(word) for word in _WORD.findall(text))
 
 
@@ -176,7 +176,7 @@ def _tbx_pairs(
 
 
 def _terms_by_language(entry: ElementTree.Element) -> dict[str, list[str]]:
-    """The terms of an entry by language, the preferred one first."""
+    """Returns the terms of an entry by language, in the order of the file."""
     found: dict[str, list[str]] = {}
     for part in entry:
         if _name(part) in ("langSet", "langSec"):
@@ -187,5 +187,5 @@ def _terms_by_language(entry: ElementTree.Element) -> dict[str, list[str]]:
 
 
 def _name(element: ElementTree.Element) -> str:
-    """The name of an element without its namespace."""
+    """Returns the name of an element without its namespace."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

@@ -18,7 +18,7 @@ class JsonTokenizer:
     """A tokenizer of the `tokenizers` library, stored as its JSON.
 
     It replaces a `Tokenizer` in pipelines, exports and the runtime, but not inside TensorFlow
-    graphs. Importers make it, with this package's special ids.
+    graphs. Importers create it with this package's special ids.
 
     Args:
         text: str, the JSON.
@@ -83,7 +83,7 @@ class JsonTokenizer:
     def encode(self, text: str | Sequence[str]) -> list[int] | list[list[int]]:
         """Returns the ids of a string, or a list of them for a list; without end token.
 
-        For BERT they start with the begin token, `[CLS]`, which belongs to its text.
+        For BERT the ids of each text start with the begin token, `[CLS]`.
         """
         if isinstance(text, str):
             return self.encode([text])[0]

@@ -100,10 +100,10 @@ def graph_functions(
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """Returns `Tokenizer.tf_encode` and `Tokenizer.tf_decode` of a serialised model.
 
-    Each graph makes its own `SentencepieceTokenizer`. One that is made outside would live in
-    TensorFlow's cache of eager kernels, which `keras.utils.set_random_seed` empties: every later
-    call would fail with "resource does not exist". The operator's name depends on the model: in a
-    SavedModel, operators of the same name share one resource.
+    Each graph makes its own `SentencepieceTokenizer`. One made outside would live in TensorFlow's
+    cache of eager kernels, which `keras.utils.set_random_seed` empties: every later call would fail
+    with "resource does not exist". The operator's name depends on the model, because in a
+    SavedModel operators of the same name share one resource.
     """
     import tensorflow as tf
     import tensorflow_text

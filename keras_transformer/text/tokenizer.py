@@ -1,4 +1,4 @@
-"""Text to token ids and back, the same on the Python side and inside TensorFlow graphs.
+"""Converts text to token ids and back, the same in Python and inside TensorFlow graphs.
 
 Importing this module needs SentencePiece only; TensorFlow is imported by the methods that use it.
 
@@ -34,9 +34,9 @@ class Tokenizer:
     and end tokens: the data pipeline and the search add them.
 
     With the defaults (`normalization="identity"`, `byte_fallback=True`) `decode(encode(text))` is
-    `text`, including emoji, control characters and runs of spaces. Characters that training has
-    not seen become bytes. The only exception is U+2581 "▁", SentencePiece's space, which becomes a
-    space.
+    `text`, including emoji, control characters and runs of spaces. Characters that were not in the
+    training text become bytes. The only exception is U+2581 "▁", SentencePiece's space, which
+    becomes a space.
 
     The methods for Python (`encode`, `decode`) and for graphs (`tf_encode`, `tf_decode`) give the
     same ids and text. Tokenizers can be pickled and copied. They are equal if their models are.
@@ -111,7 +111,7 @@ class Tokenizer:
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
             byte_fallback: bool, whether characters without a piece become UTF-8 bytes (256 ids).
             character_coverage: float, share of the characters that get a piece.
-            hard_vocab_limit: bool. If False, little text gives fewer ids than `vocab_size`
+            hard_vocab_limit: bool. If False, a short text may give fewer ids than `vocab_size`
                 (unigram, word; char always does).
 
         Returns:
@@ -225,7 +225,7 @@ class Tokenizer:
         return ids[0] if single else ids
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Encodes a text, and says where each piece is in the text.
+        """Encodes a text and finds the span of each piece in it.
 
         Args:
             text: str.
@@ -233,7 +233,7 @@ class Tokenizer:
         Returns:
             Two lists with one entry per piece: its id, and its span, a pair of int. The text of the
             piece is `text[start:end]`, including a space before a word. If a character becomes
-            several bytes, the span of the last byte has the character; the others are empty.
+            several bytes, the span of the last byte covers it; the others are empty.
 
         Raises:
             TypeError, ValueError: see `encode`.
@@ -284,7 +284,7 @@ class Tokenizer:
         return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
 
     def tf_encode(self, text: Tensor) -> Tensor:
-        """`encode` for graphs: strings (B,) -> ragged int32 (B, T); a scalar gives int32 (T,).
+        """Same as `encode` in graphs: strings (B,) -> ragged int32 (B, T); scalar -> int32 (T,).
 
         Works eagerly, in `tf.data` and in SavedModels. The graph contains the model's bytes, so a
         SavedModel needs no file beside it. Import `tensorflow_text`, which has the operations,
@@ -294,7 +294,7 @@ class Tokenizer:
         return encode(text)
 
     def tf_decode(self, ids: Tensor) -> Tensor:
-        """`decode` for graphs: ints (B, T) -> strings (B,), or (B, beam, T) -> (B, beam).
+        """Same as `decode` in graphs: ints (B, T) -> strings (B,), (B, beam, T) -> (B, beam).
 
         Ids are dense with padding, or ragged; (T,) gives a scalar. Works where `tf_encode` works.
         """

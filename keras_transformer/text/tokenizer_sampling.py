@@ -1,4 +1,4 @@
-"""Draws segmentations of text at random, the same ones from the same seed in every process.
+"""Draws random segmentations of text, the same ones from the same seed in every process.
 
 SentencePiece can draw too, but it mixes its seed with a number that differs in each process.
 """
@@ -17,7 +17,7 @@ import sentencepiece
 
 from keras_transformer.special_ids import UNKNOWN_ID
 
-# Lattices of short words are kept: a few thousand words make up most of a text.
+# Lattices of short words are cached: a few thousand words make up most of a text.
 _WORDS, _SHORT = 8192, 24
 
 
@@ -52,7 +52,7 @@ class Sampler:
         # The bonus and the penalty are SentencePiece's.
         self._scores = normal | {piece: 0.1 * (len(piece) - 1) for piece in whole}
         self._unknown_score = min(normal.values(), default=0.0) - 10.0
-        # Merges may pass through pieces that are not used themselves.
+        # Merges may pass through unused pieces.
         unused = {p.piece: p.score for p in model.pieces if p.type == kinds.UNUSED}
         self._merges = self._scores | unused
         self._ids = {piece: ids[piece] for piece in self._scores}
@@ -68,7 +68,7 @@ class Sampler:
         self._kept_lattice = functools.lru_cache(_WORDS)(self._lattice)
 
     def encode(self, lines: list[str], alpha: float, seed: int | None = None) -> list[list[int]]:
-        """Ids of one segmentation of each line, for `Tokenizer.encode`."""
+        """Returns the ids of one segmentation of each line, for `Tokenizer.encode`."""
         seeds = np.random.default_rng(seed).integers(2**63, size=len(lines)).tolist()
         return [
             self._encode_line(line, alpha, random.Random(number).random)
@@ -90,7 +90,7 @@ class Sampler:
         return ids
 
     def _segmented(self, word: str, alpha: float, uniform: Callable[[], float]) -> list[str]:
-        """Pieces of a unigram model, from the last one to the first."""
+        """Draws pieces of a unigram model, the last one first, and returns them in order."""
         lattice = (self._kept_lattice if len(word) <= _SHORT else self._lattice)(word, alpha)
         pieces, end = [], len(word)
         while end:
@@ -101,10 +101,10 @@ class Sampler:
         return pieces[::-1]
 
     def _lattice(self, word: str, alpha: float) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-        """For each end within a word: where the last piece may start, and cumulative weights.
+        """Returns for each end in a word the possible starts of its last piece, and their weights.
 
-        A start weighs the sum, over all segmentations of the text before it, of their probability
-        to the power of `alpha`, times the same of the last piece.
+        Weights are cumulative. The weight of a start is the sum of P^alpha over all segmentations
+        of the text before it, times P^alpha of the last piece.
         """
         totals, lattice = [0.0], [((), ())]  # logarithms of the sums
         for end in range(1, len(word) + 1):
@@ -123,7 +123,7 @@ class Sampler:
         return lattice
 
     def _merged(self, word: str, alpha: float, uniform: Callable[[], float]) -> list[str]:
-        """Pieces of a BPE model, from which each merge was left out with probability `alpha`."""
+        """Draws pieces of a BPE model, which drops each merge with probability `alpha`."""
         symbols = self._symbols.findall(word)
         before = list(range(-1, len(symbols) - 1))
         after = list(range(1, len(symbols) + 1))

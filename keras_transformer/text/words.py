@@ -1,8 +1,7 @@
-"""Words of pieces, and word alignments in the form of Pharaoh.
+"""Words of pieces, and word alignments in Pharaoh format.
 
-Words are separated by spaces, as in a text that `str.split` splits. The form of Pharaoh writes the
-alignment of a pair of sentences as `0-0 1-2`: pairs of a source word and a target word, counted
-from 0.
+Words are separated by spaces, as in `str.split`. The Pharaoh format writes the alignment of a pair
+of sentences as `0-0 1-2`: pairs of a source word and a target word, counted from 0.
 """
 
 import os
@@ -26,7 +25,7 @@ MARK = 1e-3
 
 
 class PieceWords:
-    """The words that the pieces of a tokenizer make.
+    """Maps the pieces of a tokenizer to words.
 
     A piece with a space in front begins a word. A piece of spaces alone belongs to the word after
     it.
@@ -60,7 +59,7 @@ class PieceWords:
         self._blank = np.array([not piece.strip(SPACE) for piece in self.pieces])
 
     def numbers(self, ids: Sequence[int] | Ids) -> Ids:
-        """The number of the word that each piece belongs to, from 0.
+        """Returns the number of each piece's word, from 0.
 
         Args:
             ids: integers (T,), without special tokens.
@@ -72,7 +71,7 @@ class PieceWords:
 
 
 def parse_alignment(line: str) -> Alignment:
-    """Reads one line in the form of Pharaoh, such as `0-0 1-2`.
+    """Reads one line in Pharaoh format, such as `0-0 1-2`.
 
     Raises:
         ValueError: the line holds something else.
@@ -86,7 +85,7 @@ def parse_alignment(line: str) -> Alignment:
 
 
 def read_alignments(alignments: StrPath | Iterable[str]) -> list[Alignment]:
-    """Reads a file in the form of Pharaoh, one line for each pair of sentences.
+    """Reads a file in Pharaoh format, one line for each pair of sentences.
 
     Args:
         alignments: str or path-like, or an iterable of lines.
@@ -134,13 +133,13 @@ def align_words(
 
 
 def piece_weights(pairs: Alignment, source_words: Ids, target_words: Ids) -> Array:
-    """The alignment of pieces for an alignment of words, float32 (T, S).
+    """Converts an alignment of words to an alignment of pieces, float32 (T, S).
 
-    A target piece is aligned in equal parts with all pieces of all source words of its word. Its
-    row sums to 1, or is 0 if the word has no alignment.
+    A target piece is aligned equally with all pieces of all source words of its word. Its row sums
+    to 1, or is 0 if the word has no alignment.
 
     Args:
-        pairs: alignment of words. Pairs with a word that the pieces do not have count for nothing.
+        pairs: alignment of words. Pairs with a word without pieces are ignored.
         source_words: (S,), the word of each source piece.
         target_words: (T,), the word of each target piece.
 

@@ -1,9 +1,9 @@
-"""Training: what `model.fit` needs, and what makes it exact on several replicas.
+"""Training: losses, metrics, schedules, callbacks, and exact steps on several replicas.
 
-Losses, metrics and schedules use Keras only. `distribution` is the base of all models; its training
-steps for TensorFlow are in `steps`. Callbacks are in `callbacks`, `checkpoints` and `resume`;
-`fit_call` and `run_state` belong to `resume`. `alignment` has guided alignment. Keras' own `fit` is
-the trainer.
+Keras' own `fit` is the trainer. Losses, metrics and schedules use Keras only. `distribution` has
+the base class of all models, and `steps` its training steps for TensorFlow. Callbacks are in
+`callbacks`, `checkpoints` and `resume`, which uses `fit_call` and `run_state`. `alignment` has
+guided alignment.
 
 Put a new loss, metric, schedule or callback into the file of that name.
 """

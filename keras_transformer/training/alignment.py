@@ -1,4 +1,4 @@
-"""Training with guided alignment: one more output, and one more loss (Chen et al. 2016).
+"""Guided alignment training: a second output and a second loss (Chen et al. 2016).
 
 Shapes: B batch, S source length, T target length, V vocabulary.
 """
@@ -15,7 +15,7 @@ from keras_transformer.training.losses import ReplicaLoss, token_weights
 from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Shape, Tensor
 
-# Added to attention weights before the logarithm: a weight may be 0.
+# Added to attention weights before the logarithm, as a weight may be 0.
 LEAST_WEIGHT = 1e-9
 
 
@@ -23,8 +23,8 @@ LEAST_WEIGHT = 1e-9
 class AttendingBlock(keras.layers.Layer):
     """A `DecoderBlock` that also returns its attention to the source.
 
-    Keras expects the same number of outputs at every call of a layer in functional models. So a
-    block that was called without its weights needs a layer around it.
+    In functional models Keras expects the same number of outputs from every call of a layer. So a
+    block that was called without its weights needs a wrapper.
 
     Args:
         block: `DecoderBlock`.
@@ -71,16 +71,16 @@ class AttendingBlock(keras.layers.Layer):
 
 
 def with_alignments(model: CachedDecoding, alignments: Alignments = True) -> keras.Model:
-    """Makes a model with the logits and the attention to the source as outputs.
+    """Returns a model that outputs the logits and the attention to the source.
 
     It shares all layers with `model`. Use it to train with guided alignment (Chen et al. 2016,
-    arXiv 1607.01628), or to align given translations. Search, save and export the model that you
-    passed.
+    arXiv 1607.01628), or to align given translations. Use `model` itself for search, saving and
+    export.
 
     Args:
         model: `Transformer`.
-        alignments: the attention heads whose mean is the output, as in `GreedySearch`. Defaults to
-            `True`, all heads of the last layer.
+        alignments: the attention heads to average, as in `GreedySearch`. Defaults to `True`, all
+            heads of the last layer.
 
     Returns:
         Functional model with the inputs of `model` and the outputs `{"logits": (B, T, V),
@@ -120,19 +120,19 @@ def with_alignments(model: CachedDecoding, alignments: Alignments = True) -> ker
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class AlignmentCrossentropy(ReplicaLoss):
-    """Cross-entropy between given alignments and attention weights: a mean over target tokens.
+    """Computes the cross-entropy of given alignments and attention weights, a mean over tokens.
 
-    The loss of guided alignment training (Chen et al. 2016, arXiv 1607.01628, section 3.2), as in
-    Garg et al. 2019 (arXiv 1909.02074, equation 5): -1 / T sum_ts(A_ts log a_ts), where A are the
-    given alignments and a the attention weights. A token without an alignment adds nothing. The
-    divisor is the number of target tokens on all replicas, as in `SequenceCrossentropy`, so
-    that both losses are exact together, also with accumulated gradients.
+    It is the loss of guided alignment training (Chen et al. 2016, arXiv 1607.01628, section 3.2),
+    as in Garg et al. 2019 (arXiv 1909.02074, equation 5): -1 / T sum_ts(A_ts log a_ts), where A are
+    the given alignments and a the attention weights. A token without an alignment adds nothing. The
+    divisor is the number of target tokens on all replicas, as in `SequenceCrossentropy`. Both
+    losses together are then exact, also with accumulated gradients.
 
     Args:
         name: defaults to "alignment_crossentropy".
 
     Call arguments:
-        y_true: float (B, T, S), from `translation_batches(..., alignments=...)`. A row of a token
+        y_true: float (B, T, S), from `translation_batches(..., alignments=...)`. The row of a token
             sums to 1, or is 0 without an alignment. All entries of a padded row are -1.
         y_pred: float (B, T, S), attention weights, the output of `with_alignments`.
 
@@ -158,7 +158,7 @@ class AlignmentCrossentropy(ReplicaLoss):
         return mean_over_replicas(ops.sum(losses), self.batch_weight(y_true, sample_weight))
 
     def _weights(self, y_true: Tensor, sample_weight: Tensor = None) -> Tensor:
-        """The weight of each target token, (B, T); 0 for padding."""
+        """Returns the weight of each target token, (B, T); 0 for padding."""
         is_token = ops.cast(ops.cast(y_true, "float32")[..., 0] >= 0, "int32")
         return token_weights(is_token, sample_weight)
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # it needs SentencePiece; callbacks do not
 class BleuCallback(keras.callbacks.Callback):
     """Translates the validation set at the end of epochs, and reports BLEU as `val_bleu`.
 
-    sacreBLEU computes the score; it is printed with its signature. The logs of the epoch contain
-    it, so that the progress bar, the history, TensorBoard and
-    `EarlyStopping("val_bleu", mode="max")` see it. Put this callback before callbacks that use it.
+    sacreBLEU computes the score. The callback prints it with its signature and adds it to the logs
+    of the epoch, where the progress bar, the history, TensorBoard and
+    `EarlyStopping("val_bleu", mode="max")` read it. Put this callback before callbacks that use it.
 
     In an epoch without a translation (`every`, `start`) the logs have no `val_bleu`. Keras'
     callbacks then ignore the epoch, and `EarlyStopping` and `ModelCheckpoint` warn that the value
@@ -39,10 +39,10 @@ class BleuCallback(keras.callbacks.Callback):
         source_lines: list of N sentences.
         reference_lines: list of N reference translations.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
-        every: translate in every n-th epoch only, and after the last one. Defaults to 1.
+        every: translate after every n-th epoch, and after the last one. Defaults to 1.
         start: number of epochs before the first translation. Defaults to 0.
-        tokens_per_batch: source tokens, padding included, that are searched together; sentences
-            of similar length go together. Defaults to 4096.
+        tokens_per_batch: source tokens of one search, padding included; sentences of similar length
+            share a batch. Defaults to 4096.
         tokenize: sacreBLEU's tokeniser. Defaults to "13a"; use "none" for tokenised text.
         lowercase: whether to ignore case. Defaults to `False`.
         best_path: file for the weights of the best epoch so far, ending in ".npz"; read it with
@@ -82,7 +82,7 @@ class BleuCallback(keras.callbacks.Callback):
         super().__init__()
         if not len(source_lines) or len(source_lines) != len(reference_lines):
             raise ValueError(
-                f"There must be one reference for each of at least one sentence, but there are "
+                f"BleuCallback needs at least one sentence and one reference for each, but got "
                 f"{len(source_lines)} sentences and {len(reference_lines)} references."
             )
         if every < 1:
@@ -135,12 +135,12 @@ class BleuCallback(keras.callbacks.Callback):
 class Throughput(keras.callbacks.Callback):
     """Adds `tokens_per_second` (source and target) and `minutes_left` to the progress bar and logs.
 
-    Keras' estimate in the progress bar ends with the epoch; `minutes_left` is for all epochs,
-    including validation. Padding does not count. Within an epoch every batch counts as a mean
-    batch, so the rate is exact at the end of an epoch. It excludes the time of validation.
+    The estimate in Keras' progress bar covers one epoch; `minutes_left` covers all epochs,
+    including validation. Padding does not count. Every batch counts as a mean batch, so the rate is
+    exact only at the end of an epoch. It excludes the time of validation.
 
     Args:
-        data: the dataset that `fit` gets. Datasets of this package have the number of their
+        data: the dataset that is passed to `fit`. Datasets of this package store their number of
             tokens. For other datasets one pass before training counts the integer inputs that are
             not 0.
         tokens_per_batch: number of source and target tokens of a mean batch, instead of `data`.
@@ -156,7 +156,7 @@ class Throughput(keras.callbacks.Callback):
     def __init__(self, data: Any = None, tokens_per_batch: float | None = None) -> None:
         super().__init__()
         if (data is None) == (tokens_per_batch is None):
-            raise ValueError("Give either data or tokens_per_batch, the tokens of a mean batch.")
+            raise ValueError("Pass either data or tokens_per_batch, the tokens of a mean batch.")
         self.tokens_per_batch: float | None = (
             tokens_per_batch if data is None else _mean_tokens(data)
         )
@@ -176,7 +176,7 @@ class Throughput(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         batches = batch + 1
         if keras.backend.backend() == "tensorflow":  # JAX writes `iterations` after the epoch only
-            # Training that is resumed within an epoch passes over batches without an update.
+            # A run that resumes within an epoch skips batches without an update.
             updates = self._count_updates() - self._updates
             batches = min(updates * self.model.steps_per_execution, batches)
         self._end = time.perf_counter()
@@ -197,7 +197,7 @@ class Throughput(keras.callbacks.Callback):
 
 
 def _mean_tokens(data: Any) -> float:
-    """Counts the tokens of a mean batch, on all its sides."""
+    """Returns the mean number of tokens in a batch, over all its inputs."""
     report = getattr(getattr(data, "batches", None), "report", None)
     if report is not None:
         return sum(report.tokens.values()) / report.batches

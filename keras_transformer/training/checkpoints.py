@@ -1,4 +1,4 @@
-"""Checkpoint files, written atomically, and averages of the weights in them.
+"""Atomic checkpoint files, and averages of the weights in them.
 
 A checkpoint is one `.npz` file. It is written to a temporary folder, flushed to the disk and then
 moved into place (`files`). A process that is killed while writing leaves a `.partial` folder, which
@@ -58,7 +58,7 @@ def read_checkpoint(path: StrPath) -> tuple[dict[str, Array], Any]:
         FileNotFoundError: the file does not exist.
     """
     try:
-        # Opened here: `np.load` would leave a file open that is not a whole zip.
+        # Opened here, because `np.load` does not close a damaged file.
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             if any(item.compress_type for item in file.zip.infolist()):
                 raise ValueError("it is compressed")  # and might fill the memory
@@ -76,7 +76,7 @@ def read_checkpoint(path: StrPath) -> tuple[dict[str, Array], Any]:
 
 
 def read_if_whole(path: pathlib.Path) -> dict[str, Array] | None:
-    """Returns the arrays of a checkpoint; `None` if it is missing or damaged, which is logged."""
+    """Returns the arrays of a checkpoint. Logs a missing or damaged one and returns `None`."""
     try:
         return read_checkpoint(path)[0]
     except (FileNotFoundError, ValueError) as error:
@@ -85,9 +85,9 @@ def read_if_whole(path: pathlib.Path) -> dict[str, Array] | None:
 
 
 def keep_newest(path: pathlib.Path, keep: int) -> None:
-    """Removes all but `keep` numbered files like `path`, which is the newest.
+    """Removes all numbered files like `path` except the newest `keep`.
 
-    It also removes files with a greater number: they are damaged, or of an earlier run.
+    Files with a greater number than `path` are damaged or of an earlier run; it removes them, too.
 
     Args:
         path: the file just written, such as "weights-00003.npz".
@@ -103,7 +103,7 @@ def keep_newest(path: pathlib.Path, keep: int) -> None:
 def write_weights(path: StrPath, model: keras.Model, info: Any, keep: int | None = None) -> None:
     """Writes the weights of a model; `model.set_weights(average_checkpoints([path]))` reads them.
 
-    Under a strategy of several machines only the first one writes.
+    Under a strategy of several machines only the first machine writes.
 
     Args:
         path: str or path of the file.
@@ -118,12 +118,12 @@ def write_weights(path: StrPath, model: keras.Model, info: Any, keep: int | None
 
 
 def average_checkpoints(paths: StrPath | Sequence[StrPath], last: int | None = None) -> list[Array]:
-    """Averages the weights of several checkpoints (section 6.1: the last 5, "big" the last 20).
+    """Averages the weights of several checkpoints (section 6.1: the last 5; "big": the last 20).
 
     Args:
-        paths: list of checkpoint files, or a folder, whose `.npz` files are taken in the order of
+        paths: list of checkpoint files, or a folder of `.npz` files, which are read in the order of
             their names; `CheckpointAveraging` and `TrainingCheckpoint` name them by epoch.
-        last: use only this many, from the end. Defaults to all.
+        last: number of files to use, from the end. Defaults to all.
 
     Returns:
         List of NumPy arrays for `model.set_weights`, averaged in float64. Integer weights come from
@@ -141,7 +141,7 @@ def average_checkpoints(paths: StrPath | Sequence[StrPath], last: int | None = N
         paths = sorted(pathlib.Path(paths).glob("*.npz"))
     available = len(paths)
     if last is not None and not 1 <= last <= available:
-        raise ValueError(f"last={last} checkpoints are to be averaged, but there are {available}.")
+        raise ValueError(f"last={last} must be from 1 to {available}, the number of checkpoints.")
     paths = paths[-last:] if last else paths
     if not paths:
         raise ValueError("There is no checkpoint to average: the list or folder is empty.")
@@ -176,7 +176,7 @@ def values_of(variables: Mapping[str, keras.Variable]) -> dict[str, Array]:
 
 
 def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Variable]:
-    """Names variables `group/path`. The same code always gives the same paths.
+    """Returns variables by names `group/path`, which are the same in every process.
 
     Args:
         groups: dictionary from a group's name to variables. The variables of an optimizer must be
@@ -196,7 +196,7 @@ def keyed(groups: Mapping[str, Sequence[keras.Variable]]) -> dict[str, keras.Var
         for variable in variables:
             path = pattern.sub(lambda match: stable[match[0]], variable.path)
             key = f"{group}/{path}"
-            while key in found:  # Keras lets two layers have one name
+            while key in found:  # Keras lets two layers share a name
                 key += "+"
             found[key] = variable
     return found
@@ -210,13 +210,13 @@ def state_of(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def stable_names(names: Iterable[str]) -> dict[str, str]:
-    """Counts layers of one name anew: "dense_7", "dense_9" become "dense", "dense_1".
+    """Renumbers layer names: "dense_7", "dense_9" become "dense", "dense_1".
 
-    Keras counts all layers of the process.
+    Keras' own numbers count all layers of the process.
 
     Returns:
-        Dictionary from each name to a name that ends with its rank, among the names that differ
-        only in the number at the end. Rank 0 has no number.
+        Dictionary from each name to a name that ends with its rank among the names that differ only
+        in the number. Rank 0 has no number.
     """
     numbered: dict[str, dict[int, str]] = {}
     for name in names:
@@ -232,12 +232,12 @@ def stable_names(names: Iterable[str]) -> dict[str, str]:
 def assign(
     variables: Mapping[str, keras.Variable], arrays: Mapping[str, Array], path: object
 ) -> None:
-    """Gives variables the values of the arrays with the same names.
+    """Assigns arrays to the variables with the same names.
 
     Args:
         variables: from `keyed`.
         arrays: one for each variable.
-        path: the file of the arrays. The error message names it.
+        path: the file of the arrays, for error messages.
 
     Raises:
         ValueError: a name is missing on one side, or shapes differ.
@@ -252,27 +252,27 @@ def assign(
     if wrong:
         raise ValueError(
             f"{path} does not fit this model: {'; '.join(wrong[:5])} ({len(wrong)} in all). Was "
-            "the model, its optimizer or its metrics changed? Undo that, or take another folder."
+            "the model, its optimizer or its metrics changed? Undo that, or use another folder."
         )
     for name, variable in variables.items():
         variable.assign(arrays[name])
 
 
 def is_chief(model: keras.Model) -> bool:
-    """Whether this process writes files: on one machine, or as the first of several workers."""
+    """Returns whether this process writes files: the only one, or the first of several workers."""
     strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's models have one
     resolver = getattr(strategy, "cluster_resolver", None)
     return resolver is None or not resolver.task_id
 
 
 class CheckpointAveraging(keras.callbacks.Callback):
-    """Keeps the weights of the last epochs on disk, one file each, for their average.
+    """Saves the weights of the last epochs, one file each, to average them.
 
     A new run in the same folder replaces the files of the earlier run.
 
     Args:
         folder: str or path of the folder to write; use it for nothing else.
-        last: how many epochs to keep. Defaults to 5.
+        last: number of epochs to keep. Defaults to 5.
 
     Raises:
         ValueError: `last` below 1.

@@ -1,23 +1,23 @@
 """Exact training on several replicas: `DistributedModel` and `prepare`.
 
 `model.fit` is the trainer. On one replica it runs Keras' own step, unless the optimizer clips
-gradients. The gradient of an embedding table has one row per id of the batch, and Keras clips these
+gradients: the gradient of an embedding table has one row per id of the batch, and Keras clips these
 rows before it sums the rows of equal ids. On several replicas of a `tf.distribute` strategy Keras'
-step (3.15) has four faults. There, too, the functions of `steps` replace it:
+step (3.15) has four faults. In both cases the functions of `steps` replace it. The faults are:
 
-- `fit` averages the replicas' parts of one batch, to learn its shapes. That turns ids into floats,
-  fails if replicas hold different numbers of rows, and fails under `MultiWorkerMirroredStrategy`.
-  The part of any replica shows the shapes.
-- A loss is the mean over one replica's rows, and the replicas' means count equally, however many
-  rows each holds. `fit` averages the replicas' logs in the same way.
-- Optimizers clip each replica's gradient before they add them up, so that the update depends on
-  the number of replicas; and loss scaling looks for overflow in the first replica only.
-- `gradient_accumulation_steps` of the optimizers cannot run under a strategy, and weights batches
-  equally although they hold different numbers of tokens.
+- `fit` averages the replicas' parts of one batch to learn its shapes. This turns ids into floats.
+  It fails if replicas hold different numbers of rows, and under `MultiWorkerMirroredStrategy`. One
+  replica's part suffices.
+- A loss is the mean over one replica's rows. The replicas' means count equally, even if the
+  replicas hold different numbers of rows. `fit` averages their logs in the same way.
+- Optimizers clip each replica's gradient before they add them up, so the update depends on the
+  number of replicas. Loss scaling checks only the first replica for overflow.
+- The optimizers' `gradient_accumulation_steps` fails under a strategy, and weights batches equally
+  although they hold different numbers of tokens.
 
 The module `replicas` explains the scale of losses.
 
-This module imports Keras only: models import it, and other backends have no `steps`.
+This module imports Keras only, because models import it on every backend.
 """
 
 import functools
@@ -35,16 +35,16 @@ from keras_transformer.training.optimizers import build_optimizer, clips, inner_
 class DistributedModel(keras.Model):
     """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
 
-    The models of this package are of this class. With one replica and no clipping, with another
-    backend than TensorFlow, and if a subclass has its own `train_step` or `test_step`, everything
-    is Keras' own. So is `predict`, always.
+    The models of this package are of this class. Keras' own code runs with one replica and no
+    clipping, on other backends than TensorFlow, and if a subclass has its own `train_step` or
+    `test_step`. `predict` is always Keras' own.
     """
 
     train_function: Any
     test_function: Any
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
-        """Makes the function that `fit` calls with an iterator for each execution."""
+        """Returns the function that `fit` calls with an iterator for each execution."""
         if not _is_keras_own(self, "train_step"):
             return super().make_train_function(force)
         if not _on_several_replicas(self) and not _needs_own_clipping(self):
@@ -55,7 +55,7 @@ class DistributedModel(keras.Model):
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Callable[..., Any]:
-        """Makes the function that `evaluate` calls with an iterator for each execution."""
+        """Returns the function that `evaluate` calls with an iterator for each execution."""
         if not _on_several_replicas(self) or not _is_keras_own(self, "test_step"):
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -78,7 +78,7 @@ class DistributedModel(keras.Model):
         return loss + self.loss.more(self, x, y, y_pred, sample_weight, training)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Keras has no public method around the average that could be overridden instead.
+        # Keras has no public method to override instead.
         _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
 
 
@@ -87,30 +87,30 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
 
     The models of this package need it for accumulation only: their plain `compile` and `fit` are
     exact. Any other model, such as a functional model built from our layers, needs it under a
-    strategy of several replicas. Without it, `fit` stops if the replicas hold different numbers of
+    strategy of several replicas. Without it, `fit` fails if the replicas hold different numbers of
     rows ("Inputs to operation AddN ... must have the same size and shape"), or if a layer gets ids
     that Keras has averaged. Call it after each `compile`, which restores Keras' own step.
 
-    Works with any optimizer, with mixed precision, clipping, moving averages and schedules. The
+    It works with any optimizer, with mixed precision, clipping, moving averages and schedules. The
     loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over target tokens,
     for Keras' own losses over rows (over unmasked positions, if the output has a Keras mask).
-    Several losses, for several outputs, are exact if all of them are Keras' own, or if all are
-    this package's and count the same tokens.
+    Several losses, for several outputs, are exact if all of them are Keras' own, or if all are this
+    package's and count the same tokens.
 
-    With `accumulate=k`, each update uses k batches of the dataset: its gradient is the gradient of
-    the mean over the k batches together, on all replicas, whatever their sizes. Use it instead of
-    the optimizer's `gradient_accumulation_steps`. The optimizer counts updates; so do its schedule,
-    its loss scale and its moving average. `fit` takes k batches as one execution (it sets
-    `steps_per_execution`): callbacks are called once per update. At the end of an epoch an update
-    may have fewer batches; nothing is carried over.
+    With `accumulate=k`, each update uses k batches of the dataset. Its gradient is the gradient of
+    the mean over all k batches on all replicas, even if their sizes differ. Use it instead of the
+    optimizer's `gradient_accumulation_steps`. The optimizer, its schedule, its loss scale and its
+    moving average count updates. `fit` runs k batches as one execution (`prepare` sets
+    `steps_per_execution`), so it calls callbacks once per update. The last update of an epoch may
+    have fewer batches; nothing is carried over.
 
     Args:
         model: compiled `keras.Model`, made and compiled under the strategy's scope, if any.
         accumulate: number of batches for one update. Defaults to 1.
 
     Returns:
-        The same model. Logs of a training step are the metrics since the begin of the epoch,
-        summed over all replicas.
+        The same model. Logs of a training step are the metrics since the start of the epoch, summed
+        over all replicas.
 
     Raises:
         ValueError: the backend is not TensorFlow, the model is not compiled or not built or has
@@ -127,12 +127,12 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"prepare needs the TensorFlow backend, but Keras runs on {keras.backend.backend()}. "
-            "There Keras' own step is used: leave prepare out."
+            "Leave prepare out: Keras' own step is used there."
         )
     if not model.compiled or model.optimizer is None:
         raise ValueError("prepare needs a compiled model: call model.compile(optimizer, loss).")
     if not model.built:
-        raise ValueError("prepare needs the model's weights: call it once on a batch before.")
+        raise ValueError("prepare needs the model's weights: call the model once on a batch.")
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1, but it is {accumulate}.")
     if not _is_keras_own(model, "train_step"):
@@ -164,7 +164,7 @@ def _on_several_replicas(model: keras.Model) -> bool:
 
 
 def _needs_own_clipping(model: keras.Model) -> bool:
-    """Whether the optimizer clips, and `steps` supports its other options."""
+    """Returns whether the optimizer clips, and `steps` supports its other options."""
     optimizer = model.optimizer
     if keras.backend.backend() != "tensorflow" or optimizer is None or not clips(optimizer):
         return False
@@ -172,7 +172,7 @@ def _needs_own_clipping(model: keras.Model) -> bool:
 
 
 def _is_keras_own(model: keras.Model, name: str) -> bool:
-    """Whether neither the model's class nor the model itself has replaced this method."""
+    """Returns whether neither the model's class nor the model itself overrides this method."""
     return getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
 
 
@@ -182,7 +182,7 @@ def _build_from_one_replica(
     iterator: Iterator[Any] | None = None,
     data_batch: Any = None,
 ) -> None:
-    """Calls Keras' `build` with one replica's part of a batch: it needs shapes only."""
+    """Calls Keras' `build`, which needs shapes only, with one replica's part of a batch."""
     if iterator is not None and _on_several_replicas(model):
         for _, _, batches in iterator:
             iterator, data_batch = None, _steps().first_part(model, next(batches))

@@ -1,7 +1,7 @@
-"""Changes of one call of `fit` for `TrainingCheckpoint`: its start, its first steps, its end.
+"""Changes that `TrainingCheckpoint` makes to one call of `fit`: its start, first steps and end.
 
-A callback is not called when `fit` ends by an error. So everything here has an effect only while
-the same call of `fit` is running, and leaves later calls of `fit` unchanged.
+Keras calls no callback when `fit` ends with an error. So everything here has an effect only during
+the same call of `fit`, and leaves later calls unchanged.
 """
 
 import inspect
@@ -22,22 +22,22 @@ if TYPE_CHECKING:  # it needs SentencePiece; callbacks do not
 
 
 class FitCall:
-    """One call of `fit`; each call gives the model a new `History`.
+    """Identifies one call of `fit` by the `History` that it gives the model.
 
     Args:
-        model: the model in whose `fit` this is created.
+        model: the model whose `fit` is running.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self._model, self._history = weakref.ref(model), weakref.ref(model.history)
 
     def is_latest(self) -> bool:
-        """Whether the model's `fit` was not called again."""
+        """Returns whether the model's `fit` was not called again."""
         model = self._model()
         return model is not None and model.history is self._history()
 
     def is_running(self, frame: FrameType | None) -> bool:
-        """Whether a frame of the Python stack was called from this call of `fit`."""
+        """Returns whether a frame of the Python stack is within this call of `fit`."""
         while frame is not None and self.is_latest():
             if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self._model():
                 return True
@@ -46,14 +46,14 @@ class FitCall:
 
 
 class FirstEpoch(int):
-    """An epoch that is false outside one call of `fit`.
+    """An epoch number that is false outside one call of `fit`.
 
-    Keras reads `model._initial_epoch` after all `on_train_begin`, as `epoch or 0`. The value of a
-    call that broke off before has no effect on the next call.
+    Keras reads `model._initial_epoch or initial_epoch` after all `on_train_begin`. So the value
+    that an interrupted call left does not affect the next call.
 
     Args:
         epoch: number of the epoch, from 0.
-        model: the model in whose `fit` this is created.
+        model: the model whose `fit` is running.
     """
 
     def __new__(cls, epoch: int, model: keras.Model) -> Self:
@@ -66,12 +66,12 @@ class FirstEpoch(int):
 
 
 class SkippedBatches:
-    """The first steps of an epoch, without training, and without reading if avoidable.
+    """Skips the first steps of an epoch, if possible without reading them.
 
-    `fit` still counts these steps, so that their number and the progress bar are right.
+    `fit` still counts these steps, so the progress bar is right.
 
     Args:
-        model: the model in whose `fit` this is created.
+        model: the model whose `fit` is running.
         epoch: number of the epoch, from 0.
         batch: number of batches to skip.
         arrays: the checkpoint's arrays, which include the values of the metrics.
@@ -95,13 +95,13 @@ class SkippedBatches:
             self._rest = iter(strategy.experimental_distribute_dataset(batches.rest(epoch, batch)))
 
     def before_batch(self) -> None:
-        """Replaces the model's step for one batch, if that is skipped or read from the rest."""
+        """Replaces the model's step for one batch, if it is skipped or read from the rest."""
         if not self._left and self._rest is None:
             return
         model, step, call = self._model, self._model.train_function, FitCall(self._model)
 
         def train_function(iterator: Iterator[Any]) -> Any:
-            # For one batch only: if `fit` ends by an error, nothing is left in the model.
+            # For one batch only, so that an error in `fit` leaves nothing in the model.
             model.train_function = step
             if not call.is_latest():
                 return step(iterator)
@@ -123,7 +123,7 @@ class SkippedBatches:
         return model.get_metrics_result()
 
     def _build_metrics(self, batch: Any) -> None:
-        """Metrics get their variables at first use; without a strategy that is the first step."""
+        """Creates metrics' variables. Without a strategy Keras creates them in the first step."""
         model = self._model
         if len(model.metrics_variables) < len(self._metrics):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -133,13 +133,13 @@ class SkippedBatches:
 
 
 class Interrupt:
-    """Notes the first Ctrl-C or SIGTERM during one call of `fit`; the next one acts as usual.
+    """Records the first Ctrl-C or SIGTERM during one call of `fit`; the next one acts as usual.
 
-    If `fit` ends by an error the signal handlers stay, but they pass every signal on to the
-    earlier handlers.
+    If `fit` ends with an error, the signal handlers stay but pass every signal on to the earlier
+    handlers.
 
     Attributes:
-        caught: bool, whether a signal was noted.
+        caught: bool, whether a signal was recorded.
     """
 
     def __init__(self) -> None:
@@ -147,10 +147,10 @@ class Interrupt:
         self._handlers: dict[signal.Signals, Any] = {}
 
     def catch(self, model: keras.Model) -> None:
-        """Begins to note signals, if `fit` of the model is running. An ignored one stays ignored.
+        """Starts to record signals if `fit` of the model is running. Ignored ones stay ignored.
 
         Args:
-            model: the model in whose `fit` this is called.
+            model: the model whose `fit` may be running.
         """
         self.release()
         self.caught = False
@@ -165,7 +165,7 @@ class Interrupt:
                     self._handlers[number] = signal.signal(number, self._note)
 
     def release(self) -> None:
-        """Gives the signals back to the earlier handlers."""
+        """Restores the earlier signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
@@ -176,4 +176,4 @@ class Interrupt:
             signal.raise_signal(number)
             return
         self.caught = True
-        print("\nSaving after this update; once more stops at once.", flush=True)
+        print("\nSaving after this update. A second signal stops at once.", flush=True)

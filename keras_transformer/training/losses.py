@@ -39,7 +39,7 @@ def token_weights(labels: Tensor, sample_weight: Tensor = None, pad_id: int = 0)
         return weights * (sample_weight if rank == 1 else sample_weight[:, 0])
     if rank not in (1, 2):
         raise ValueError(
-            "sample_weight must be one weight a sentence, shape (B,), or one a token, shape "
+            "sample_weight must be one weight per sentence, shape (B,), or per token, shape "
             f"(B, T), but its shape is {tuple(sample_weight.shape)}."
         )
     return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
@@ -48,11 +48,11 @@ def token_weights(labels: Tensor, sample_weight: Tensor = None, pad_id: int = 0)
 def flat_tokens(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, pad_id: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Checks what Keras passes to a loss or a metric, and flattens the tokens.
+    """Checks the arguments of a loss or a metric, and flattens the tokens.
 
     Losses and metrics share `flat_tokens`, `log_normalizer`, `label_logits` and `weighted_sum`.
-    TensorFlow's graph optimiser and XLA see equal subgraphs and compute them once, so that a metric
-    costs no second pass over V.
+    TensorFlow's graph optimiser and XLA compute equal subgraphs once, so a metric needs no second
+    pass over V.
 
     Args:
         y_true: integer tensor of labels, (B, T) or (B,).
@@ -62,7 +62,7 @@ def flat_tokens(
 
     Returns:
         Labels int32 (N,), logits float32 (N, V) and weights float32 (N,). A weight is 0 for
-        padding, else 1 or the sample weight. A negative label, which padding may have, becomes 0.
+        padding, else 1 or the sample weight. A negative label of padding becomes 0.
 
     Raises:
         ValueError: the shapes do not fit together, or see `token_weights`.
@@ -87,13 +87,13 @@ def flat_tokens(
 
 
 def log_normalizer(logits: Tensor) -> Tensor:
-    """Computes log of the sum of exp over the vocabulary: (N, V) -> (N, 1), without gradient.
+    """Computes the log-sum-exp over the vocabulary: (N, V) -> (N, 1), without gradient.
 
     The largest probability is exp(largest logit) over that sum, and never below 1 / V. So the
     softmax, which the loss's gradient needs anyway, also gives the sum.
     """
     logits = ops.stop_gradient(logits)
-    # `initial`, because a replica may have no tokens (N = 0), and Keras refuses an empty maximum.
+    # `initial`, because a replica may have no tokens (N = 0), and Keras rejects an empty maximum.
     largest = ops.max(logits, axis=-1, keepdims=True, initial=float("-inf"))  # (N, 1)
     likeliest = ops.max(ops.softmax(logits), axis=-1, keepdims=True, initial=0.0)  # (N, 1)
     return largest - ops.log(likeliest)
@@ -126,7 +126,7 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
     Returns:
         Float32 tensor (N,).
     """
-    # The classes may be positions of a row, whose number is known only during training.
+    # The classes may be positions of a row, whose number is known only at run time.
     vocabulary = logits.shape[-1] or ops.cast(ops.shape(logits)[-1], "float32")
     constant = ops.stop_gradient(logits)
     loss = log_normalizer(constant) - (1.0 - label_smoothing) * label_logits(constant, labels)
@@ -156,7 +156,7 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
 
 
 class ReplicaLoss(keras.losses.Loss):
-    """Base of the losses of this package, which `mean_over_replicas` scales.
+    """Base class of this package's losses, which `mean_over_replicas` scales.
 
     Training steps scale all other losses, and weight batches by `batch_weight` when they accumulate
     gradients.
@@ -169,14 +169,13 @@ class ReplicaLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SequenceCrossentropy(ReplicaLoss):
-    """Cross-entropy with label smoothing: the mean over all target tokens of the global batch.
+    """Computes the cross-entropy with label smoothing, a mean over all tokens of the global batch.
 
-    For padded rows with different numbers of tokens. Padding counts neither in the sum nor in the
-    divisor. Use `pad_id=-1` for classes and tags: `classification_batches` and `tagging_batches`
-    write the label -1 where there is nothing to learn. Under `tf.distribute` the divisor is the
-    number of target tokens on *all* replicas. The summed gradient then equals the gradient of one
-    device with the whole batch. Each replica reports the same value, so that Keras' average over
-    replicas is exact.
+    Rows may have different numbers of tokens: padding counts neither in the sum nor in the divisor.
+    Use `pad_id=-1` for classes and tags: `classification_batches` and `tagging_batches` write the
+    label -1 where there is none. Under `tf.distribute` the divisor is the number of target tokens
+    on *all* replicas. The summed gradient then equals the gradient of one device with the whole
+    batch. Each replica reports the same value, so Keras' average over replicas is exact.
 
     Section 5.4 of the paper: label smoothing ε_ls = `label_smoothing`. ε is spread over the whole
     vocabulary, including the label: each token gets ε / V, the label 1 - ε + ε / V, as in Keras'
@@ -188,13 +187,13 @@ class SequenceCrossentropy(ReplicaLoss):
         name: defaults to "sequence_crossentropy".
 
     Call arguments:
-        y_true: integer tensor of labels, (B, T), or (B,) for one label a row; `pad_id` marks
+        y_true: integer tensor of labels, (B, T), or (B,) for one label per row; `pad_id` marks
             padding.
         y_pred: float tensor of logits, (B, T, V) or (B, V), of any float dtype; computed in
-            float32. A logit may be -inf (a class that is masked out) if the label is another one
-            and there is no smoothing. Logits of padding may be anything.
-        sample_weight: float tensor (B,) or (B, T), or `None`. The mean is weighted then:
-            sum of weight times loss, divided by the sum of weights. Negative weights count in both
+            float32. Without smoothing a logit may be -inf (a class that is masked out) unless it is
+            the label's. Logits of padding may be anything.
+        sample_weight: float tensor (B,) or (B, T), or `None`. With weights, the result is the sum
+            of weight times loss, divided by the sum of weights. Negative weights count in both
             sums; if the weights sum to 0, the loss is 0.
 
     Returns:
@@ -258,21 +257,21 @@ class SequenceCrossentropy(ReplicaLoss):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PairCrossentropy(ReplicaLoss):
-    """In-batch softmax in both directions, for pairs of texts (or of anything).
+    """Computes the in-batch softmax loss in both directions, for pairs of texts or other inputs.
 
-    For a model that scores every first text of a batch against every second one, as two towers do.
-    The scores of the pairs are on the diagonal; the other B - 1 scores of a row or column belong to
+    The model scores every first text of a batch against every second one, as two towers do. The
+    scores of the pairs are on the diagonal; the other B - 1 scores of a row or column belong to
     wrong answers. The loss is the mean of two cross-entropies: of the second texts given the first
     (rows), and of the first texts given the second (columns), as in CLIP (Radford et al., arXiv
     2103.00020, figure 3).
 
-    Pairs with the label -1 are padding: they count in no sum, and are no wrong answers. Other
+    Pairs with the label -1 are padding: they count neither in a sum nor as wrong answers. Other
     labels are ignored.
 
-    Under `tf.distribute` a replica has its part of the batch, and B is the size of that part: only
-    texts of the same replica are wrong answers. The divisor is the number of pairs on all replicas.
-    So two replicas with batches of B learn like one with two batches of B, not like one with a
-    batch of 2 B, which has more wrong answers.
+    Under `tf.distribute`, B is the size of one replica's part of the batch: only texts of the same
+    replica are wrong answers. The divisor is the number of pairs on all replicas. So two replicas
+    with batches of B train like one with two batches of B. One batch of 2 B would have more wrong
+    answers.
 
     Args:
         name: defaults to "pair_crossentropy".

@@ -19,7 +19,7 @@ from keras_transformer.types import Tensor
 
 
 class _TokenMean(keras.metrics.Metric):
-    """Sum over tokens of a quantity, divided by the number of tokens."""
+    """Computes the mean of a quantity over tokens."""
 
     def __init__(self, pad_id: int, name: str, dtype: str | None) -> None:
         super().__init__(name=name, dtype=dtype)
@@ -51,7 +51,7 @@ class _TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Proportion of target tokens that have the highest logit; padding does not count.
+    """Computes the proportion of target tokens with the highest logit; padding does not count.
 
     The mean is over all tokens since the last reset. It does not depend on how sentences were
     batched or distributed over replicas. Without any token the result is 0. If several tokens share
@@ -63,7 +63,7 @@ class TokenAccuracy(_TokenMean):
         dtype: Keras' metric dtype; counts are float64 where the backend has it.
 
     Call arguments:
-        y_true: integer tensor of labels, (B, T), or (B,) for one label a row.
+        y_true: integer tensor of labels, (B, T), or (B,) for one label per row.
         y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,) or (B, T), or `None`.
 
@@ -88,7 +88,7 @@ class TokenAccuracy(_TokenMean):
         super().__init__(pad_id, name, dtype)
 
     def _token_values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        # `argmax` gives the same and takes several times as long on a CPU.
+        # `argmax` gives the same result, but takes several times as long on a CPU.
         of_label = label_logits(logits, labels)  # (N, 1)
         before = ops.arange(ops.shape(logits)[-1], dtype="int32") < labels[:, None]  # (N, V)
         is_guess = ops.where(before, logits < of_label, logits <= of_label)
@@ -97,7 +97,7 @@ class TokenAccuracy(_TokenMean):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(_TokenMean):
-    """exp of the mean cross-entropy of the target tokens, without label smoothing.
+    """Computes exp of the mean cross-entropy of the target tokens, without label smoothing.
 
     The mean is over all tokens since the last reset, as in `TokenAccuracy`. Inside a compiled
     training step it shares the pass over the vocabulary with `SequenceCrossentropy`. Without any
@@ -109,7 +109,7 @@ class Perplexity(_TokenMean):
         dtype: Keras' metric dtype; sums are float64 where the backend has it.
 
     Call arguments:
-        y_true: integer tensor of labels, (B, T), or (B,) for one label a row.
+        y_true: integer tensor of labels, (B, T), or (B,) for one label per row.
         y_pred: float tensor of logits, (B, T, V) or (B, V).
         sample_weight: float tensor (B,) or (B, T), or `None`.
 

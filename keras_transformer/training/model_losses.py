@@ -1,7 +1,7 @@
 """Losses that call a model again: R-Drop and distillation.
 
-`DistributedModel.compute_loss` passes model and inputs to them. So plain `compile` and `fit` train
-with them, on any number of replicas and with accumulated gradients.
+`DistributedModel.compute_loss` passes model and inputs to them. So they work with plain `compile`
+and `fit`, on any number of replicas and with accumulated gradients.
 
 Shapes: B batch, T target length, N = B T tokens, V vocabulary.
 """
@@ -28,10 +28,10 @@ _MODEL_CALLS = contextvars.ContextVar("model_calls", default=False)
 
 
 class ModelLoss(ReplicaLoss):
-    """Base of losses that need the model and its inputs, too.
+    """Base class of losses that also need the model and its inputs.
 
     The loss of a batch is the result of `labels_loss` plus `more`. Only the models of this package
-    add `more`. Other models would train with a part of the loss, so they are refused.
+    add `more`. Other models would train with a part of the loss, so they are rejected.
 
     Args:
         loss: `SequenceCrossentropy` of the labels.
@@ -56,7 +56,7 @@ class ModelLoss(ReplicaLoss):
 
     @contextlib.contextmanager
     def called_by_model(self) -> Iterator[None]:
-        """A context in which a model calls the loss and adds `more`."""
+        """Opens a context in which a model calls the loss and adds `more`."""
         token = _MODEL_CALLS.set(True)
         try:
             yield
@@ -104,24 +104,24 @@ class ModelLoss(ReplicaLoss):
     def _tokens(
         self, y_true: Tensor, logits: list[Tensor], sample_weight: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """Flat logits (N, V), 0 for padding, and weights (N,)."""
+        """Returns flat logits (N, V), 0 for padding, and weights (N,)."""
         flat = [flat_tokens(y_true, z, sample_weight, self.loss.pad_id)[1:] for z in logits]
         weights = flat[0][1]
-        # Whatever the logits of padding are, neither loss nor gradient may become NaN.
+        # Logits of padding must not make the loss or the gradient NaN.
         return [ops.where(weights[:, None] != 0, z, 0.0) for z, _ in flat], weights
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RDrop(ModelLoss):
-    """Regularised dropout: two passes with different dropout must agree (Liang et al. 2021).
+    """Regularised dropout: makes two passes with different dropout agree (Liang et al. 2021).
 
     L = L_1 + L_2 + α / 2 (KL(P_1 || P_2) + KL(P_2 || P_1)) for each target token: section 2.1,
     equation 4, of "R-Drop" (arXiv 2106.14448). L_i is the cross-entropy of pass i and P_i its
     distribution. The mean is over all target tokens of the global batch. The paper uses α = 5 for
     translation.
 
-    A step of `fit` calls the model twice and takes about twice as long; the reported loss has two
-    cross-entropies. `evaluate` computes the cross-entropy alone. Metrics read the first pass.
+    A step of `fit` calls the model twice and takes about twice as long; the reported loss includes
+    both cross-entropies. `evaluate` computes the cross-entropy alone. Metrics read the first pass.
 
     The model must be of this package and have dropout.
 
@@ -131,7 +131,7 @@ class RDrop(ModelLoss):
         name: defaults to "r_drop".
 
     Call arguments:
-        y_true: integer labels (B, T), or (B,) for one label a row.
+        y_true: integer labels (B, T), or (B,) for one label per row.
         y_pred: logits (B, T, V) or (B, V).
         sample_weight: (B,) or (B, T), or `None`.
 
@@ -139,7 +139,7 @@ class RDrop(ModelLoss):
         Float32 scalar, the cross-entropy of one pass.
 
     Raises:
-        TypeError: `loss` is no `SequenceCrossentropy`.
+        TypeError: `loss` is not a `SequenceCrossentropy`.
         ValueError: `alpha` is negative, or the model is not of this package.
 
     Example:
@@ -185,13 +185,13 @@ class RDrop(ModelLoss):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Distillation(ModelLoss):
-    """A teacher's distribution of each token as the target (Kim and Rush 2016, section 3.1).
+    """Trains on a teacher's distribution of each token (Kim and Rush 2016, section 3.1).
 
     L = (1 - w) L_CE + w KL(Q || P) for each target token, where P is the distribution of the model,
     Q of the teacher, and L_CE the cross-entropy of the labels. The gradient of KL(Q || P) is the
     gradient of the word-level loss -Σ Q log P of "Sequence-Level Knowledge Distillation" (arXiv
-    1606.07947). KL is 0 if the model agrees. For its sequence-level loss, train on the texts that
-    `distil` writes.
+    1606.07947). KL is 0 if the model agrees. For the paper's sequence-level loss, train on the
+    texts that `distil` writes.
 
     The teacher reads the same inputs, without dropout, and is neither trained nor saved. After
     loading a model, compile it again with a teacher.
@@ -203,7 +203,7 @@ class Distillation(ModelLoss):
         name: defaults to "distillation".
 
     Call arguments:
-        y_true: integer labels (B, T), or (B,) for one label a row.
+        y_true: integer labels (B, T), or (B,) for one label per row.
         y_pred: logits (B, T, V) or (B, V).
         sample_weight: (B,) or (B, T), or `None`.
 
@@ -211,7 +211,7 @@ class Distillation(ModelLoss):
         Float32 scalar, the cross-entropy times 1 - w.
 
     Raises:
-        TypeError: `loss` is no `SequenceCrossentropy`.
+        TypeError: `loss` is not a `SequenceCrossentropy`.
         ValueError: `weight` is outside [0, 1], the teacher is missing in training, or the model is
             not of this package.
 

@@ -8,7 +8,7 @@ import keras
 def build_optimizer(model: keras.Model) -> None:
     """Creates the variables of a compiled model's optimizer, if they do not exist yet.
 
-    Keras' own step makes them while TensorFlow traces it, which takes far longer.
+    Keras' own step creates them while TensorFlow traces it, which takes far longer.
     """
     optimizer = model.optimizer
     if keras.backend.backend() != "tensorflow" or optimizer is None:
@@ -19,7 +19,7 @@ def build_optimizer(model: keras.Model) -> None:
 
 
 def clips(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether an optimizer clips gradients. As in Keras, a limit of 0 clips nothing."""
+    """Returns whether an optimizer clips gradients. As in Keras, a limit of 0 clips nothing."""
     inner = inner_optimizer(optimizer)
     return any((inner.clipvalue, inner.clipnorm, inner.global_clipnorm))
 

@@ -1,7 +1,7 @@
-"""Training of a model that is served in 8-bit integers.
+"""Quantization-aware training of models that are served in 8-bit integers.
 
-`quantization_aware` makes a copy of a model whose products with weights, and whose tables of
-embeddings, compute what an export of precision "int8" computes.
+`quantization_aware` copies a model. Products with weights and tables of embeddings compute in the
+copy what an export of precision "int8" computes.
 
 Shapes: K rows and N columns of a weight, D numbers of an embedding.
 """
@@ -19,30 +19,31 @@ BLOCK = 32
 
 
 def quantization_aware(model: keras.Model) -> keras.Model:
-    """Makes a copy of a model that computes as its int8 export does, for training with `fit`.
+    """Returns a copy of a model that computes as its int8 export does, for training with `fit`.
 
     A file of `export_onnx(..., precision="int8")` rounds weights and inputs of products to 8 bits.
-    Training of the copy adapts the weights to this rounding. The copy keeps float32 weights. Saved
-    or exported, it is a plain model with these weights; its int8 file has the same nodes and size.
+    Training the copy adapts the weights to this rounding. The copy keeps float32 weights. Saved or
+    exported, it is a plain model with these weights; its int8 file has the same nodes and size.
 
-    Rounded are the products of `Dense` layers (projections of attention, feed-forward networks,
-    heads) and the product of the logits, and the vectors that `Embedding`, `TokenEmbedding` and
-    `SegmentEmbedding` look up. Scores of attention, norms, biases and positions are not. The file
-    has ONNX Runtime's `DynamicQuantizeMatMul` and `GatherBlockQuantized`, which round as follows:
+    The copy rounds the products of `Dense` layers (projections of attention, feed-forward networks,
+    heads), the product of the logits, and the vectors that `Embedding`, `TokenEmbedding` and
+    `SegmentEmbedding` look up. It does not round scores of attention, norms, biases and positions.
+    The file has ONNX Runtime's `DynamicQuantizeMatMul` and `GatherBlockQuantized`, which round as
+    follows:
 
     - A column w of a weight (K, N) has the scale s = max(abs(w)) / 127 and integers round(w / s).
     - An input has one scale s = (max - min) / 255 for the whole tensor, where 0 counts as an entry,
       the zero point z = round(-min / s), and integers round(x / s) in [-z, 255 - z].
-    - Sums of products of integers are exact in float32 below 2^24, and then meet both scales.
+    - Sums of products of integers are exact in float32 below 2^24. Both scales then multiply them.
     - In an embedding, 32 entries share a scale, and the largest becomes -128.
 
-    A scale of an input belongs to a whole batch. So results depend slightly on the other rows, in
-    the copy as in the file. On several replicas the tensor is one replica's part of the batch.
+    The scale of an input covers a whole batch. So results depend slightly on the other rows, in the
+    copy and in the file. On several replicas the tensor is one replica's part of the batch.
     Training rounds all positions of a target together, but a search rounds each step alone, which
     is more exact.
 
-    The gradient is the gradient of a product of the rounded numbers, which it treats as if they
-    were not rounded (straight-through estimator, Bengio et al., arXiv 1308.3432, section 4).
+    The gradient treats the rounded numbers as if they were not rounded (straight-through estimator,
+    Bengio et al., arXiv 1308.3432, section 4).
 
     Call this before `compile`, under the strategy's scope, if any. After an interruption call it
     again; `TrainingCheckpoint` restores the weights. To keep the answers of the float32 model, pass
@@ -68,7 +69,7 @@ def quantization_aware(model: keras.Model) -> keras.Model:
         unsupported = isinstance(layer, layers.EinsumDense | layers.ReversibleEmbedding)
         if unsupported or layer.quantization_mode is not None:
             raise ValueError(
-                f"{type(layer).__name__} {layer.path!r} cannot be trained for int8. Supported are "
+                f"{type(layer).__name__} {layer.path!r} cannot be trained for int8. Use only "
                 "float layers of the classes Dense, Embedding, TokenEmbedding and "
                 "SegmentEmbedding, and layers without products of weights."
             )
@@ -87,7 +88,7 @@ def quantization_aware(model: keras.Model) -> keras.Model:
 
 
 def is_quantization_aware(model: keras.Model) -> bool:
-    """Whether a model is a copy made by `quantization_aware`, or contains a layer of one."""
+    """Returns whether a model is a copy by `quantization_aware`, or contains a layer of one."""
     own = ("call", "look_up")
     return any(name in vars(layer) for layer in model._flatten_layers() for name in own)
 
@@ -120,7 +121,7 @@ def round_blocks(vectors: Tensor) -> Tensor:
     x = ops.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, width - size)])
     blocks = ops.reshape(x, (*ops.shape(x)[:-1], width // BLOCK, BLOCK))
     constant = ops.stop_gradient(blocks)
-    # The exporter takes the first of two entries of equal size. Their sign then matters.
+    # Of two entries of equal size the exporter takes the first, and its sign matters.
     first = ops.argmax(ops.abs(constant), axis=-1, keepdims=True)
     scale = _nonzero(ops.take_along_axis(constant, first, axis=-1) / -128.0)
     blocks = _rounded(blocks / scale, -128.0, 127.0) * scale
@@ -130,7 +131,7 @@ def round_blocks(vectors: Tensor) -> Tensor:
 def _rounded(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """Rounds to integers in [low, high]; the gradient is as without rounding."""
     constant = ops.stop_gradient(x)
-    # x - constant is 0, so that the integers are exact.
+    # x - constant is 0, so the integers are exact.
     return ops.clip(ops.round(constant), low, high) + (x - constant)
 
 

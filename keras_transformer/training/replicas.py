@@ -1,8 +1,8 @@
 """Sums over the replicas of a `tf.distribute` strategy, and the scale of losses.
 
-Replica r of R has the losses v_ri with weights w_ri, i = 1, 2, ... The loss of
-the batch is L = sum_ri(w_ri v_ri) / W with W = sum_ri(w_ri). A step needs one number l_r from each
-replica, such that L = sum_r(l_r) and the gradient of L is the sum of the gradients of the l_r:
+Replica r of R has the losses v_ri with weights w_ri, i = 1, 2, ... The loss of the batch is L =
+sum_ri(w_ri v_ri) / W with W = sum_ri(w_ri). A step needs one number l_r from each replica, such
+that L = sum_r(l_r) and the gradient of L is the sum of the gradients of the l_r:
 
 - Losses of this package return L / R, with the gradient of sum_i(w_ri v_ri) / W: see
   `mean_over_replicas`. All replicas report the same value, so Keras' average of logs is exact.
@@ -30,7 +30,7 @@ def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
     """
     if replica_count() == 1:
         return values
-    import tensorflow as tf  # here and not above: the other backends do without
+    import tensorflow as tf  # here and not above: other backends do not need it
 
     # `all_reduce` needs the device of each tensor. Some, such as the value of a metric's variable
     # on a machine with one replica, have none until they are copied.
@@ -50,7 +50,7 @@ def replica_count() -> int:
 
 
 def mean_over_replicas(total: Tensor, weight: Tensor) -> Tensor:
-    """Makes a loss from this replica's sums.
+    """Computes a loss from this replica's sums.
 
     With sums over all replicas s, the value is L / R = sum_s(total_s) / (R sum_s(weight_s)). The
     gradient is the gradient of total / sum_s(weight_s).
@@ -72,7 +72,7 @@ def mean_over_replicas(total: Tensor, weight: Tensor) -> Tensor:
 
 
 def share_of_mean(loss: Tensor, weight: Tensor) -> Tensor:
-    """Scales a mean of Keras to this replica's part of the batch loss.
+    """Scales a mean from Keras to this replica's part of the batch loss.
 
     The result is loss R weight / W, where W is the sum of the weights of all R replicas.
 

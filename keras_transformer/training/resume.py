@@ -43,18 +43,18 @@ _NOTE = {"epoch", "batch", "epochs", "finished", "callbacks", "settings", "data"
 class TrainingCheckpoint(keras.callbacks.Callback):
     """Saves the whole state of training; the same call of `fit` continues from it.
 
-    Start the script again after any end of the process: `fit` goes on from the newest undamaged
-    checkpoint, and the final weights are the same as without the interruption. The checkpoint
-    has the weights, the optimizer state (moments, averages, number of updates, loss scale), the
-    seeds of dropout, the position in the data and, within an epoch, the metrics.
+    Start the script again after an interruption: `fit` continues from the newest undamaged
+    checkpoint, and the final weights are the same as without the interruption. The checkpoint has
+    the weights, the optimizer state (moments, averages, number of updates, loss scale), the seeds
+    of dropout, the position in the data and, within an epoch, the metrics.
 
-    One line of output says where `fit` continues. A run that is finished, by its last epoch or by
-    an early stop, is not trained any further: the model gets the weights that it had at the end,
-    and the line says so. Pass more epochs to go on after that; patience then begins anew. A run
-    that a callback stops within an epoch goes on at the next batch.
+    One line of output says where `fit` continues. A run that finished, by its last epoch or by an
+    early stop, is not trained any further: the model gets its final weights, and the line says so.
+    Pass more epochs to continue after that; patience then starts anew. A run that a callback
+    stopped within an epoch continues at the next batch.
 
     The model, the optimizer and the loss must be configured as before. Only the learning rate may
-    change: `fit` then goes on with the new one, and the line names both.
+    change: `fit` then continues with the new one, and the line names both.
 
     The order of the data must depend only on the epoch. This holds for datasets of this package:
     pass the dataset as `data`, and `fit` starts in the middle of an epoch at no cost. Other
@@ -72,12 +72,12 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         folder: str or path of the folder to write, one for each run.
         every: number of batches between checkpoints within an epoch. Defaults to `None`: at the end
             of each epoch only.
-        data: the dataset that `fit` gets, if it is a dataset of this package, with `batches`.
+        data: the dataset that is passed to `fit`, if this package made it.
         keep: number of checkpoints to keep. Defaults to 2: if the newest is damaged on the disk,
             the one before it is used.
-        stateful: callbacks whose progress is also saved: attributes that are numbers, strings,
-            booleans or lists of arrays, if training has changed them. List `EarlyStopping` (its
-            patience and its best weights) and `BleuCallback` (its best score) here.
+        stateful: callbacks whose progress is also saved: numbers, strings and booleans that
+            training has changed, and lists of arrays. List `EarlyStopping` (its patience and its
+            best weights) and `BleuCallback` (its best score) here.
 
     Raises:
         ValueError: `every` or `keep` below 1; another backend than TensorFlow; a model that is not
@@ -114,7 +114,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        # Before `fit` builds its step: TensorFlow can lose a KeyboardInterrupt meanwhile.
+        # Before `fit` builds its step, when TensorFlow can lose a KeyboardInterrupt.
         self._interrupt.catch(model)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -133,7 +133,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
-        self._skipped = None  # the first steps of the epoch, if it was begun before
+        self._skipped = None  # the first steps of the epoch, if it began before
         self._epochs = 0  # finished ones
         model._initial_epoch = None
         build_optimizer(model)
@@ -169,7 +169,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 f"{path} holds the progress of {saved}, but `stateful` lists {classes}. List the "
                 f"same callbacks in the same order, or delete {self.folder} to start anew."
             )
-        # A learning rate that was changed is not read back.
+        # A changed learning rate is not restored.
         ends = ("/learning_rate",) if changed else ()
         others = ("metrics/", "callbacks/")
         variables, saved = (
@@ -184,7 +184,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             how = "stopped early" if self._epochs < most else "is complete"
             text = (
                 f"Nothing to train: the run in {self.folder} {how} after {self._epochs} epochs. "
-                f"Ask for more than {most} epochs to go on, or delete the folder to start anew."
+                f"Ask for more than {most} epochs to continue, or delete the folder to start anew."
             )
             restore(self.stateful, info["callbacks"], arrays)
         else:
@@ -241,7 +241,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         model = self.model
         trained = model._initial_epoch is None
         model._initial_epoch = None  # for the next call of `fit`
-        # Not the weights of the last checkpoint, if the best ones or an average were restored.
+        # `final` differs from the last checkpoint if the best weights or an average were restored.
         final = self.folder / "final" / f"weights-{self._epochs:05d}.npz"
         arrays = None if trained else read_if_whole(final)
         if arrays is not None:
@@ -265,7 +265,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         variables = state_of(model)
         if batch:
             variables |= keyed({"metrics": model.metrics_variables})
-            if self._batches is not None:  # an update of several batches may end short of its last
+            if self._batches is not None:  # the last update of an epoch may have fewer
                 batch = min(batch, self._batches.batches_per_epoch)
         with model.distribute_strategy.scope():
             arrays = values_of(variables)  # all machines: reading a metric sums over them

@@ -1,4 +1,4 @@
-"""Settings of a run and progress of callbacks, which a checkpoint has besides variables."""
+"""Settings of a run and progress of callbacks, which checkpoints store besides variables."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer.training.checkpoints import arrays_of, stable_names
 from keras_transformer.types import Array
 
-# For each optimizer: its configured learning rate, and the value that training has seen last.
+# For each optimizer: its configured learning rate, and its last value during training.
 _rates: weakref.WeakKeyDictionary[Any, tuple[dict[str, Any], Any]] = weakref.WeakKeyDictionary()
 
 
@@ -21,8 +21,8 @@ def settings_of(model: keras.Model) -> dict[str, Any]:
     """Returns the configuration of a compiled model, its optimizer and its loss.
 
     Returns:
-        Dictionary from a place, such as "model/config/dropout", to what JSON can hold. If a model
-        or a loss has no configuration, the place holds the name of its class.
+        Dictionary from a place, such as "model/config/dropout", to a JSON value. If a model or a
+        loss has no configuration, the place holds the name of its class.
     """
     parts = {"model": model, "optimizer": model.optimizer, "loss": model.loss}
     flat = {}
@@ -42,7 +42,7 @@ def settings_of(model: keras.Model) -> dict[str, Any]:
 
 
 def configured_settings(model: keras.Model) -> dict[str, Any]:
-    """Same as `settings_of`, with the learning rate as it was before callbacks changed it."""
+    """Same as `settings_of`, with the learning rate from before callbacks changed it."""
     settings = settings_of(model)
     here = {place: value for place, value in settings.items() if "/learning_rate" in place}
     configured, seen = _rates.get(model.optimizer, (here, None))
@@ -54,9 +54,9 @@ def configured_settings(model: keras.Model) -> dict[str, Any]:
 
 
 def note_rate(model: keras.Model) -> None:
-    """Notes the learning rate during training: a callback may have changed it.
+    """Records the current learning rate, which a callback may have changed.
 
-    Call it after `configured_settings`. A schedule cannot be changed and is not noted.
+    Call it after `configured_settings`. A schedule cannot be changed and is not recorded.
     """
     configured, _ = _rates[model.optimizer]
     if all(place.endswith("/learning_rate") for place in configured):
@@ -74,7 +74,7 @@ def refuse_other_data(
         before: `settings` of the package's batches that the checkpoint holds; for other datasets a
             dictionary with the number of batches, "batches".
         now: the same of the data here.
-        path: the checkpoint. The error message names it.
+        path: the checkpoint, for error messages.
 
     Raises:
         ValueError: any value differs.
@@ -83,19 +83,19 @@ def refuse_other_data(
     if changed:
         raise ValueError(
             f"{path} was saved within an epoch of other data: {'; '.join(changed.values())}. "
-            f"Restore the data to go on, or delete {path.parent} to start anew."
+            f"Restore the data to continue, or delete {path.parent} to start anew."
         )
 
 
 def rate_changes(
     before: Mapping[str, Any], now: Mapping[str, Any], path: pathlib.Path
 ) -> list[str]:
-    """Describes changes of the learning rate. Any other change raises an error.
+    """Describes changes of the learning rate; any other change raises an error.
 
     Args:
         before: result of `settings_of` that a checkpoint holds.
         now: result of `settings_of`.
-        path: the checkpoint. The error message names it.
+        path: the checkpoint, for error messages.
 
     Raises:
         ValueError: any other setting differs.
@@ -105,7 +105,7 @@ def rate_changes(
     if refused:
         raise ValueError(
             f"{path} was saved with other settings: {'; '.join(refused[:5])} ({len(refused)} in "
-            f"all). Restore them to go on, or delete {path.parent} to start anew."
+            f"all). Restore them to continue, or delete {path.parent} to start anew."
         )
     return [f"{text}." for text in changed.values()]
 
@@ -134,7 +134,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
 
 
 def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the attributes that JSON can hold; names with an underscore are Keras' own."""
+    """Returns the attributes that JSON can hold, except Keras' own, which begin with "_"."""
     kinds = bool | int | float | str | np.generic
     return {
         name: value.item() if isinstance(value, np.generic) else value
@@ -175,14 +175,14 @@ def restore(
     arrays: Mapping[str, Array],
     go_on: bool = False,
 ) -> None:
-    """Gives callbacks of the same classes what `progress` returned.
+    """Restores the result of `progress` in callbacks of the same classes.
 
     Args:
         callbacks: the callbacks.
         states: from `progress`.
         arrays: from `progress`.
-        go_on: whether training goes on after a callback has stopped it. The patience that is used
-            up (`wait`) and the epoch of the stop (`stopped_epoch`) are then left out.
+        go_on: whether training continues after a callback has stopped it. The used patience
+            (`wait`) and the epoch of the stop (`stopped_epoch`) are then left out.
     """
     left_out = {"wait", "stopped_epoch"} if go_on else set()
     for number, (callback, (_, state)) in enumerate(zip(callbacks, states, strict=True)):

@@ -1,4 +1,4 @@
-"""Learning rates that rise linearly and then fall with the square root of the step."""
+"""Learning rates with a linear warm-up and inverse square root decay."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
         rate = scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
-    Other toolkits take the rate at the end of the warm-up instead, and the rate before the first
-    step. Pass `peak` for that. With w = step / warmup_steps,
+    Other toolkits take the rates at the start and at the end of the warm-up instead. Pass these as
+    `initial` and `peak`. With w = step / warmup_steps,
 
         rate = initial + (peak - initial) * w    up to step = warmup_steps,
         rate = peak * w^-0.5                     after it.
@@ -31,7 +31,7 @@ class InverseSquareRootWarmup(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: number of updates up to the peak. Defaults to 4000.
         scale: factor on the whole curve. Defaults to 1.
         peak: the rate at step `warmup_steps`, in place of `d_model` and `scale`.
-        initial: the rate that the warm-up starts from, with `peak` only. Defaults to 0.
+        initial: the rate at the start of the warm-up, with `peak` only. Defaults to 0.
 
     Call arguments:
         step: integer scalar, the number of updates made before this one.

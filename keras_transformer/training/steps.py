@@ -4,8 +4,8 @@
 is the sum of n_i grad_i over the sum of n_i, where n_i is the weight of batch i: its number of
 target tokens, or of rows.
 
-No private module of Keras is imported: `fit` asks the model for these functions by the public
-names `train_function` and `test_function`.
+The functions import no private module of Keras: `fit` gets them by the public names
+`train_function` and `test_function` of the model.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from keras_transformer.types import Tensor
 
 
 def make_train_function(model: keras.Model, accumulate: int = 1) -> Callable[[Any], dict[str, Any]]:
-    """Makes the function that `fit` calls with an iterator for each execution.
+    """Returns the function that `fit` calls with an iterator for each execution.
 
     Args:
         model: compiled `keras.Model`.
@@ -30,7 +30,7 @@ def make_train_function(model: keras.Model, accumulate: int = 1) -> Callable[[An
             `model.steps_per_execution` must be the same number.
 
     Returns:
-        Function of an iterator over batches. It returns the metrics since the begin of the epoch,
+        Function of an iterator over batches. It returns the metrics since the start of the epoch,
         summed over all replicas.
 
     Raises:
@@ -69,7 +69,7 @@ def make_train_function(model: keras.Model, accumulate: int = 1) -> Callable[[An
 
 
 def make_test_function(model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-    """Makes the function that `evaluate` calls with an iterator; see `make_train_function`."""
+    """Returns the function that `evaluate` calls with an iterator; see `make_train_function`."""
     run_execution = _make_run_execution(model, lambda data: _evaluate(model, data))
     logs = _compiled(model, model.get_metrics_result)
 
@@ -95,7 +95,7 @@ def _compiled(
 
 
 def _make_run_execution(model: keras.Model, step: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Makes a function of an iterator: it runs the step in all replicas, on each batch.
+    """Returns a function of an iterator that runs the step in all replicas, on each batch.
 
     The function takes the batches of one execution, and raises `StopIteration` if there is none.
     """
@@ -136,7 +136,7 @@ def _make_run_execution(model: keras.Model, step: Callable[[Any], None]) -> Call
 
 
 def _forward(model: keras.Model, data: Any, training: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Updates the metrics.
+    """Calls the model and updates the metrics.
 
     Returns this replica's part of the batch loss, its weight and its number of rows.
     """
@@ -210,8 +210,8 @@ def _update(model: keras.Model, loss: Tensor, rows: Tensor, gradients: list[Tens
     optimizer, replicas = model.optimizer, tf.distribute.get_strategy().num_replicas_in_sync
     scales_loss = inner_optimizer(optimizer) is not optimizer
     if replicas > 1 and (clips(optimizer) or scales_loss):
-        # The optimizer clips, or looks for overflow, and sums over the replicas afterwards. So each
-        # replica gives it 1/R of the gradient of the batch, clipped already.
+        # The optimizer clips, or checks for overflow, before it sums over the replicas. So each
+        # replica gives it 1/R of the gradient of the batch, already clipped.
         gradients = [g / replicas for g in clip(sum_over_replicas(gradients), optimizer)]
     if gradients:
         # The optimizer sums the gradients over the replicas. Each replica's loss is its share, so
@@ -243,7 +243,7 @@ class GradientSums:
         self.loss.assign_add(loss * weight)
         self.weight.assign_add(weight)
         self.rows.assign_add(rows)
-        # After the backward pass: a loss that is weighted before it would overflow in float16.
+        # After the backward pass, because a loss weighted before it would overflow in float16.
         for total, gradient in zip(self.gradients, gradients, strict=True):
             total.assign_add(gradient * tf.cast(weight, gradient.dtype))
 

@@ -270,7 +270,7 @@ def test_places_that_do_not_exist_are_named(tokenizer):
     batches = kt.translation_batches(SOURCE, TARGET, tokenizer, 97).batches
     count = batches.batches_per_epoch
     assert list(batches.rest(0, count)) == []
-    with pytest.raises(ValueError, match=f"an epoch has {count} batches, .* go on at {count + 1}"):
+    with pytest.raises(ValueError, match=f"an epoch has {count} batches, .* resume at {count + 1}"):
         batches.rest(0, count + 1)
     with pytest.raises(ValueError, match="example .* has .* tokens, .* takes 7 at most"):
         BatchPlan(batches._plan.examples, kt.BatchOptions(7))

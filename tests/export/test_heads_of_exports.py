@@ -285,7 +285,7 @@ def with_segments():
         (classifier, export.Classification(["a", "b"]), "has 2 labels, but .* has 3 classes"),
         (classifier, export.TokenClassification(LABELS), r"needs an output \(B, S, C\), but 'de"),
         (classifier, export.QuestionAnswering(), r"two outputs \(B, S\) named 'start' and 'end'"),
-        (reader, export.FeatureExtraction(), "FeatureExtraction is about one output.*Pass Heads"),
+        (reader, export.FeatureExtraction(), "FeatureExtraction describes one output.*Pass Heads"),
         (two_headed, BOTH, r"outputs named \['kind', 'tag'\]"),
         (two_headed, export.Heads(kind=TAGS, tags=TAGS), r"needs an output \(B, S, C\), but 'kind"),
         (without_segments, export.QuestionAnswering(), r"The inputs are \['source_ids'\]"),
@@ -310,7 +310,7 @@ def test_an_unknown_head_a_search_with_one_and_answers_without_tokenizer_are_ref
 @pytest.mark.parametrize(
     ("make", "head", "message"),
     [
-        (classifier, export.Classification(LABELS, False), "no probabilities. Pass from_logits=T"),
+        (classifier, export.Classification(LABELS, False), "not probabilities. Pass from_logits=T"),
         (lambda: classifier(3, "softmax"), export.Classification(LABELS), "Pass from_logits=False"),
         (lambda: classifier(1, "sigmoid"), export.Classification(["n", "y"]), "from_logits=False"),
         (

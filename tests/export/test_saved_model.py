@@ -153,5 +153,5 @@ def test_all_parts_of_a_saved_model_are_known(tmp_path):
     for name in ("model.keras", "variables/mine.txt", "assets/mine.txt"):
         (tmp_path / name).touch()
         found = why_not_saved_model(tmp_path)
-        assert found == f"{pathlib.Path(name).parts[0]} is no part of a SavedModel"
+        assert found == f"{pathlib.Path(name).parts[0]} is not part of a SavedModel"
         (tmp_path / name).unlink()

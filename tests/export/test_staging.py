@@ -63,7 +63,7 @@ def test_export_with_something_else_beside_it_is_left_alone(tmp_path, stray):
     (tmp_path / stray).write_text("precious")
     before = tree(tmp_path)
     name = stray.partition("/")[0]
-    with pytest.raises(ExportError, match=f"no earlier export .{name} is no file of"):
+    with pytest.raises(ExportError, match=f"not an earlier export .{name} is not a file of"):
         export(tmp_path)
     assert tree(tmp_path) == before
 
@@ -71,7 +71,7 @@ def test_export_with_something_else_beside_it_is_left_alone(tmp_path, stray):
 @pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": "other"}'])
 def test_file_of_the_same_name_makes_no_export(tmp_path, content):
     (tmp_path / "artefact.json").write_text(content)
-    with pytest.raises(ExportError, match=r"no earlier export \(its artefact.json"):
+    with pytest.raises(ExportError, match=r"not an earlier export \(its artefact.json"):
         export(tmp_path)
     assert tree(tmp_path) == {"artefact.json": content}
 
@@ -110,9 +110,9 @@ def test_targets_that_cannot_be_written_are_refused_before_the_work(tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     cases = {
         tmp_path / "file": "it is a file",
-        tmp_path / "file" / "out": "Nothing can be written beside",
-        tmp_path / "dangling": "leads nowhere",
-        tmp_path / "circle": "leads nowhere",
+        tmp_path / "file" / "out": "Cannot write beside",
+        tmp_path / "dangling": "broken symbolic link",
+        tmp_path / "circle": "broken symbolic link",
     }
     for path, told in cases.items():
         with pytest.raises(ExportError, match=told), staged(path, why_not):
@@ -126,7 +126,7 @@ def test_folder_above_that_is_not_writable_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "mkdir", refuse)
     with (
-        pytest.raises(ExportError, match="Permission denied.*folder above must be writable"),
+        pytest.raises(ExportError, match="Permission denied.*parent folder must be writable"),
         staged(tmp_path / "out", why_not),
     ):
         pytest.fail("the work began")

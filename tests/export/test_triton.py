@@ -114,7 +114,7 @@ def test_a_seed_holds_for_a_whole_batch_so_triton_makes_none(tokenizer, tmp_path
     assert backend_problems(config, session(path / "1" / "model.onnx")) == []
     assert not {"max_batch_size", "dynamic_batching"} & set(config)
     assert [tensor["dims"] for tensor in config["input"]] == [["-1", "-1"], ["1"]]
-    with pytest.raises(ExportError, match="no batches for this model: seed"):
+    with pytest.raises(ExportError, match="cannot make batches for this model: seed"):
         export_triton(folder, tmp_path / "repository", max_batch_size=2)
 
 
@@ -195,7 +195,7 @@ def test_a_folder_of_something_else_is_left_alone(hand_made, tmp_path):
     path = tmp_path / "repository" / "model"
     path.mkdir(parents=True)
     (path / "notes.txt").touch()
-    with pytest.raises(ExportError, match="notes.txt is no file of such an export"):
+    with pytest.raises(ExportError, match="notes.txt is not a file of such an export"):
         export_triton(hand_made, path.parent, "model")
     (path / "notes.txt").unlink()
     (path / triton.VERSION).mkdir()

@@ -162,7 +162,7 @@ def test_arguments_and_sizes_that_make_no_encoding_are_refused():
     for make in (lambda: LearnedPositionEncoding(max_length=0), lambda: GridPositionEncoding(0)):
         with pytest.raises(ValueError, match="at least 1, but 0"):
             make()
-    with pytest.raises(ValueError, match="4 divides, but the input's last axis is 14"):
+    with pytest.raises(ValueError, match="divisible by 4, but the input's last axis is 14"):
         GridPositionEncoding(3)(np.zeros((B, T, 14), "float32"))
     with pytest.raises(ValueError, match="start must be at least 0, but -1"):
         GridPositionEncoding(3, start=-1)

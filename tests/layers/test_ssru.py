@@ -94,7 +94,7 @@ def test_low_precision_only_rounds(policy):
 
 
 def test_a_mask_between_queries_and_keys_is_refused():
-    with pytest.raises(ValueError, match=r"which positions count, \(B, T\)"):
+    with pytest.raises(ValueError, match=r"must have shape \(B, T\), but"):
         unit()(normal(B, T, D), attention_mask=np.ones((B, T, T), bool))
     with pytest.raises(ValueError, match="inputs must have shape"):
         SSRU().build((B, D))

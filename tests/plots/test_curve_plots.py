@@ -27,7 +27,7 @@ def test_training_and_validation_share_a_panel():
 
 @pytest.mark.parametrize("history", [{}, {"loss": []}])
 def test_no_curve_without_an_epoch(history):
-    with pytest.raises(ValueError, match="Was no epoch finished"):
+    with pytest.raises(ValueError, match="Did `fit` finish an epoch"):
         plots.plot_learning_curve(history)
 
 

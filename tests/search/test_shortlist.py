@@ -284,7 +284,7 @@ def test_an_artefact_writes_the_same(tmp_path):
     [
         ({"table": np.ones(5)}, r"takes a table \(V, C\)"),
         ({"always": np.ones((3, 2))}, "always and fill"),
-        ({"multiple": 0}, "a multiple from 1"),
+        ({"multiple": 0}, "a multiple above 0"),
         ({"table": np.full((5, 1), 7)}, "ids from 0 to 6"),
         ({"always": np.arange(7) < 3}, "end token 3 must always be allowed"),
     ],

@@ -237,7 +237,7 @@ def test_the_average_is_over_the_last_files_and_keeps_integers(tmp_path):
     write_checkpoint(tmp_path / "3.npz", {"weights/0": np.zeros(5)}, {})
     for paths, last, message in (
         (tmp_path, None, "other names or shapes"),
-        (tmp_path, 5, "there are 4"),
+        (tmp_path, 5, "from 1 to 4"),
         ([], None, "list or folder is empty"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -165,7 +165,7 @@ def test_smoothing_shapes_and_weights_that_do_not_fit_are_refused():
     for shape in ((3, 7), (3, 4, 7), (2, 5, 7)):
         with pytest.raises(ValueError, match=r"Labels must have shape \(B, T\)"):
             SequenceCrossentropy()(LABELS, np.zeros(shape, "float32"))
-    with pytest.raises(ValueError, match="one weight a sentence"):
+    with pytest.raises(ValueError, match="one weight per sentence"):
         SequenceCrossentropy()(LABELS, logits(), np.ones((3, 5, 1)))
 
 

@@ -226,7 +226,7 @@ def test_an_interrupt_saves_after_the_update_and_then_stops(tmp_path, number, ca
     with pytest.raises(KeyboardInterrupt, match="start again to continue"):
         fit(make_model(), tmp_path, interrupt)
     assert signal.getsignal(number) is before
-    assert "once more stops at once" in capsys.readouterr().out
+    assert "A second signal stops at once" in capsys.readouterr().out
     assert (tmp_path / "checkpoint-00001-00000003.npz").exists()
 
 

@@ -1,4 +1,4 @@
-/** Attention as a table: a row for each token of the translation, a column for each of the text. */
+/** Attention as a table: a row for each token of the translation, a column for each token of the text. */
 
 /**
  * @param {number[][]} weights T rows of S

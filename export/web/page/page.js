@@ -1,10 +1,10 @@
-/** The page: a model is picked and loaded, text is typed, and the translation appears. */
+/** The translation page: loads the picked model and translates the text that is typed. */
 
 import { Translator } from "../src/index.js";
 import { attentionTable } from "./attention.js";
 import { splitSentences } from "./sentences.js";
 
-const PAUSE = 500; // milliseconds without a key, after which text is translated
+const PAUSE = 500; // milliseconds after the last key until text is translated
 
 /**
  * A model that `models.json` lists.
@@ -32,7 +32,7 @@ let loading = null;
 let running = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let timer;
-/** @type {import("../src/index.js").Translation | null} the only sentence, where it has a translation */
+/** @type {import("../src/index.js").Translation | null} the only sentence, if it has a translation */
 let sentence = null;
 /** @type {Promise<void> | null} */
 let attention = null;
@@ -153,7 +153,7 @@ function showResults(results, time, spaces = [""]) {
   showAttention();
 }
 
-/** The other hypotheses, where the text is one sentence. */
+/** Shows the other hypotheses if the text is one sentence. */
 function showOthers() {
   const { texts, scores } = sentence ?? { texts: [], scores: [] };
   const items = texts.map((text, index) => {
@@ -169,7 +169,7 @@ function showOthers() {
   element("others").hidden = items.length < 2;
 }
 
-/** The attention, where the text is one sentence and the model has it; it is loaded when first looked at. */
+/** Shows the attention if the text is one sentence and the model has it; loads it on first use. */
 async function showAttention() {
   const { attention: url, source, target } = models[picker.selectedIndex] ?? {};
   const [box, map, shown, used] = [element("attention"), element("attention-map"), sentence, translator];
@@ -192,7 +192,7 @@ async function showAttention() {
   }
 }
 
-/** Keeps the page itself for the time without a network; the model's files are kept already. */
+/** Stores the page for offline use; the model's files are stored already. */
 async function workOffline() {
   if (!("serviceWorker" in navigator) || navigator.serviceWorker.controller) return;
   try {

@@ -1,11 +1,11 @@
-/** Text as sentences, which the models are trained on, and the white space between them. */
+/** Splits text into sentences, as in the models' training data, and the white space between them. */
 
-// After these, the rules of the browser would begin a new sentence.
+// Browsers begin a new sentence after these.
 const TITLE = /(?:^|\P{L})(?:Dr|Dra|Hr|Fr|Mme|Mr|Mrs|Ms|Nr|Prof|Sr|Sra|St)\.\s*$/u;
 
 /**
- * The sentences of a text, each without white space around it, and what stands before, between and after
- * them: `spaces[i]` is before sentence i. A line break always ends a sentence.
+ * Returns the sentences of a text without surrounding white space, and the white space around them:
+ * `spaces[i]` is before sentence i. A line break always ends a sentence.
  *
  * @param {string} text
  * @param {string} [language] such as "en"

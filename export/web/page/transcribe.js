@@ -1,4 +1,4 @@
-/** The page for speech: a sound file is dropped or recorded, and its text appears with times. */
+/** The speech page: transcribes a dropped or recorded sound, with times. */
 
 import { Transcriber, readSound } from "../src/index.js";
 
@@ -14,7 +14,7 @@ const [result, figures, copy] = ["result", "figures", "copy"].map(element);
 let models = [];
 /** @type {Promise<Transcriber> | null} */
 let transcriber = null;
-/** @type {AbortController | null} of the sound that is transcribed */
+/** @type {AbortController | null} of the current sound */
 let running = null;
 /** @type {MediaRecorder | null} */
 let recorder = null;
@@ -25,13 +25,13 @@ function say(text, error = false) {
   status.classList.toggle("error", error);
 }
 
-/** Minutes and seconds. @param {number} seconds */
+/** Formats minutes and seconds. @param {number} seconds */
 function clock(seconds) {
   const rounded = Math.round(seconds * 10) / 10;
   return `${Math.floor(rounded / 60)}:${(rounded % 60).toFixed(1).padStart(4, "0")}`;
 }
 
-/** The model that is picked; it is loaded at the first call. */
+/** Returns the picked model; loads it at the first call. */
 function loaded() {
   transcriber ??= loadModel(models[picker.selectedIndex]).catch((error) => {
     transcriber = null;

@@ -1,4 +1,4 @@
-/** The files of an exported folder, by URL: its manifest first, then what is needed of the rest. */
+/** Fetches an exported folder by URL: its manifest first, then the necessary files. */
 
 import { openStore } from "./cache.js";
 import { known, latest } from "./download.js";
@@ -11,10 +11,10 @@ import { builtin, inNode } from "./node.js";
 
 /**
  * @param {string | URL} url of the folder; in Node also its path
- * @param {(manifest: Manifest, url: string) => void} check throws for what is not served
- * @param {string[]} names files to fetch, where the manifest has them
+ * @param {(manifest: Manifest, url: string) => void} check throws for unsupported artefacts
+ * @param {string[]} names files to fetch, if the manifest has them
  * @param {LoadOptions} options
- * @param {Extra[]} [extras] files to fetch besides
+ * @param {Extra[]} [extras] more files to fetch
  * @returns {Promise<{manifest: Manifest, files: Record<string, Uint8Array>, extras: Uint8Array[]}>}
  */
 export async function fetchArtefact(url, check, names, options, extras = []) {
@@ -43,8 +43,8 @@ export async function fetchArtefact(url, check, names, options, extras = []) {
 }
 
 /**
- * The results of all tasks. After the first failure, or where `signal` aborts, the other tasks are
- * stopped, and the error is thrown when the last of them has ended: nothing is stored after that.
+ * Returns the results of all tasks. After the first failure, or if `signal` aborts, the other tasks
+ * are stopped. The error is thrown when all have ended, so that nothing is stored after that.
  *
  * @template T
  * @param {AbortSignal | undefined} signal

@@ -1,11 +1,11 @@
-/** Batches: rows of similar length together, faults kept apart. */
+/** Batches of rows of similar length, and isolation of failing rows. */
 
 /**
- * Lists of keys of `rows`, short rows first, such that a list fits a batch.
+ * Returns lists of keys of `rows`, short rows first, that each fit a batch.
  *
  * @param {Map<number, number[]>} rows
- * @param {number} batchTokens most tokens of a batch, padding included; a longer row is a batch of
- *   its own
+ * @param {number} batchTokens maximum tokens of a batch, padding included; a longer row is a separate
+ *   batch
  * @returns {number[][]}
  */
 export function batches(rows, batchTokens) {
@@ -22,17 +22,17 @@ export function batches(rows, batchTokens) {
   return batch.length ? [...found, batch] : found;
 }
 
-// The machine is at fault if different rows fail alone and alike: at least 3 rows, at most 5 run.
+// Different rows that fail alone and alike show a fault of the machine. At least 3 and at most 5 run.
 const [FEWEST_PROBES, PROBES] = [3, 5];
 
 /**
- * The output of a model for each row: in one call, or where that fails in smaller ones. If a few different
- * rows fail alone and alike, with an error that no input can cause, no others are run.
+ * Returns a model's output for each row: in one call, or in smaller ones if that fails. If a few different
+ * rows fail alone and alike, with an error that no input can cause, no other rows run.
  *
  * @template T
  * @param {(rows: number[][]) => Promise<T[]>} run
  * @param {number[][]} rows
- * @param {boolean} probed whether the few different rows were run alone before
+ * @param {boolean} probed whether different rows were run alone before
  * @returns {Promise<(T | Error)[]>} an error for a row that fails alone
  */
 export async function runRows(run, rows, probed = false) {
@@ -48,7 +48,7 @@ export async function runRows(run, rows, probed = false) {
 }
 
 /**
- * Whether ONNX Runtime blames the input, such as an id outside of a table.
+ * Returns whether an input caused an error of ONNX Runtime, such as an id outside of a table.
  *
  * @param {unknown} error
  */
@@ -57,7 +57,7 @@ function isOfInput(error) {
 }
 
 /**
- * The error with which different rows, far from each other, fail alone and alike; or null.
+ * Returns the error with which different rows, far apart, fail alone and alike; or null.
  *
  * @template T
  * @param {(rows: number[][]) => Promise<T[]>} run
@@ -80,7 +80,7 @@ async function machineFailure(run, rows) {
 }
 
 /**
- * Rows of ids as one array (B, S), padded on the right with 0.
+ * Returns rows of ids as one array (B, S), padded on the right with 0.
  *
  * @param {number[][]} rows
  */

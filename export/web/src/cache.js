@@ -1,6 +1,6 @@
 /**
- * Where downloads stay: the browser's Cache API, or in Node a folder. Keys are strings; a value
- * appears whole or not at all.
+ * Stores of downloads: the browser's Cache API, or a folder in Node. Keys are strings. Writes are
+ * atomic.
  */
 
 import { builtin, inNode } from "./node.js";
@@ -16,7 +16,7 @@ const NAME = "keras-transformer-onnx";
  */
 
 /**
- * The place that `cache` asks for; null for none. A page that is not from https or localhost has none.
+ * Opens the store for `cache`, or returns null. Browsers have one only on pages from https or localhost.
  *
  * @param {boolean | string} cache in Node the path of a folder
  * @returns {Promise<Store | null>}

@@ -1,14 +1,14 @@
-/** Files by URL: with progress, checked by their SHA-256, kept for the next time. */
+/** Downloads files with progress, checks their SHA-256, and stores them for the next time. */
 
 import { ArtefactError } from "./errors.js";
 import { builtin, inNode } from "./node.js";
 
 /** @typedef {import("./cache.js").Store} Store */
-/** @typedef {{sha256: string, bytes: number}} Entry what a manifest says of a file */
+/** @typedef {{sha256: string, bytes: number}} Entry a file in a manifest */
 
 /**
- * SHA-256 in hexadecimal; null where the browser computes none: a page that is neither from https nor
- * from localhost.
+ * Returns the SHA-256 in hexadecimal, or null if the browser computes none: on pages that are not from
+ * https or localhost.
  *
  * @param {Uint8Array} data
  */
@@ -19,7 +19,7 @@ export async function sha256(data) {
 }
 
 /**
- * The bytes behind a URL.
+ * Downloads the bytes of a URL.
  *
  * @param {string} url
  * @param {{signal?: AbortSignal, onBytes?: (count: number) => void, cache?: RequestCache}} [options]
@@ -68,8 +68,8 @@ function joined(parts) {
 }
 
 /**
- * A file whose size and SHA-256 are known: from the store, or downloaded, checked and stored. Stored
- * files of the same URL that are of an earlier export are removed.
+ * Returns a file of known size and SHA-256 from the store, or downloads, checks and stores it. Stored
+ * files of the same URL from an earlier export are removed.
  *
  * @param {string} url
  * @param {Entry} entry
@@ -95,7 +95,7 @@ export async function known(url, entry, store, { signal, onBytes }) {
 }
 
 /**
- * A small file that may change: from the network, else as it was the last time.
+ * Returns a small file that may change: from the network, else from the store.
  *
  * @param {string} url
  * @param {Store | null} store
@@ -115,7 +115,7 @@ export async function latest(url, store, { signal }) {
 }
 
 /**
- * Stores; a full disk is told and is no error.
+ * Stores data. A full disk causes a warning, not an error.
  *
  * @param {Store} store
  * @param {string} key

@@ -1,7 +1,7 @@
 /**
- * Runs one artefact: lines become ids, ids of similar length become batches, and one run of the model a
- * batch does the rest. It lives in the worker. Shapes: B lines of a batch, S tokens of the longest, W
- * beam width, T tokens of the longest hypothesis.
+ * Runs one artefact in the worker: encodes lines, batches ids of similar length, and runs the model once per
+ * batch. Shapes: B lines of a batch, S tokens of the longest, W beam width, T tokens of the longest
+ * hypothesis.
  */
 
 import * as ort from "../vendor/ort.wasm.min.mjs";
@@ -17,7 +17,7 @@ import { Tokenizer } from "./tokenizer.js";
 
 const BEGIN_ID = 2;
 const REPLACEMENT = "\ufffd";
-const MOST_THREADS = 4; // more gain nothing on models of this size, and phones grow hot
+const MOST_THREADS = 4; // more do not help models of this size, and heat phones
 
 export class Engine {
   /**
@@ -57,13 +57,13 @@ export class Engine {
     return new Engine(session, source, target, manifest.limits.source_length, options);
   }
 
-  /** How many threads a batch is computed with. */
+  /** The number of threads that compute a batch. */
   get threads() {
     return ort.env.wasm.numThreads ?? 1;
   }
 
   /**
-   * All hypotheses of each line.
+   * Returns all hypotheses of each line.
    *
    * @param {string[]} lines
    * @param {number} batchTokens
@@ -92,13 +92,13 @@ export class Engine {
     return results;
   }
 
-  /** @param {Uint8Array} model what gives attention */
+  /** @param {Uint8Array} model the ONNX file that computes attention */
   async openAttention(model) {
     this.attentionSession = await openSession(model);
   }
 
   /**
-   * The attention of the steps that wrote `ids`, T rows of S weights.
+   * Returns the attention of the steps that wrote `ids`, T rows of S weights.
    *
    * @param {number[]} sourceIds
    * @param {number[]} ids
@@ -114,7 +114,7 @@ export class Engine {
   }
 
   /**
-   * What stands for ids, for people to read.
+   * Returns readable labels of ids.
    *
    * @param {number[]} ids
    * @param {"source" | "target"} side
@@ -124,7 +124,7 @@ export class Engine {
   }
 
   /**
-   * The ids (W, T) and scores (W) of each row.
+   * Returns the ids (W, T) and scores (W) of each row.
    *
    * @param {number[][]} rows
    * @param {Record<string, ort.Tensor>} options
@@ -157,7 +157,7 @@ export class Engine {
     if (scores.some(Number.isNaN) || scores[0] === -Infinity) {
       return failed(`the model gave the scores [${scores.join(", ")}]`);
     }
-    // The rest of the beam has the score -Infinity where the search found fewer hypotheses.
+    // If the search found fewer hypotheses, the rest of the beam has the score -Infinity.
     const filled = ids.filter((_, index) => scores[index] > -Infinity);
     try {
       return {
@@ -173,7 +173,7 @@ export class Engine {
   }
 }
 
-/** What a line without text becomes: one empty hypothesis. @type {Translation} */
+/** The result of a line without text: one empty hypothesis. @type {Translation} */
 const EMPTY = { texts: [""], scores: [0], ids: [[]], sourceIds: [], error: null };
 
 /** @param {string} reason @returns {Translation} */
@@ -181,7 +181,7 @@ function failed(reason) {
   return { texts: [], scores: [], ids: [], sourceIds: [], error: reason };
 }
 
-/** @param {Uint8Array} model what an ONNX file holds */
+/** @param {Uint8Array} model content of an ONNX file */
 export async function openSession(model) {
   try {
     return await ort.InferenceSession.create(model, {
@@ -196,7 +196,7 @@ export async function openSession(model) {
 
 /**
  * @param {Uint8Array} runtime
- * @param {number} [threads] default: as many as the machine has, where the page is isolated; else one
+ * @param {number} [threads] default: the machine's, at most 4, if the page is isolated; else 1
  */
 export function startRuntime(runtime, threads) {
   const isolated = !inNode && globalThis.crossOriginIsolated;

@@ -4,7 +4,7 @@ export class ArtefactError extends Error {
 }
 
 /**
- * An error as plain fields, which may be sent to another thread; `revived` makes it one again.
+ * Returns an error's plain fields, which can be sent to another thread; `revived` restores the error.
  *
  * @param {unknown} error
  */

@@ -1,15 +1,15 @@
-/** Lines of text: what a line may be, what is refused, and the token ids of the good ones. */
+/** Checks lines of text, and encodes the valid ones as token ids. */
 
 const END_ID = 3;
-// What Python's `str.isspace` says of every character of a line.
+// As Python's `str.isspace` for every character of a line.
 const BLANK = /^[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]*$/;
 
 /**
- * The lines as an array.
+ * Returns the lines as an array.
  *
  * @param {Iterable<string>} lines
  * @returns {string[]}
- * @throws {TypeError} if `lines` is one string, or holds something else than strings
+ * @throws {TypeError} if `lines` is one string, or holds something other than strings
  */
 export function checkedLines(lines) {
   if (typeof lines === "string" || typeof lines?.[Symbol.iterator] !== "function") {
@@ -26,7 +26,7 @@ export function checkedLines(lines) {
 }
 
 /**
- * The text of a line, without its line ending; it ends at a NUL character.
+ * Returns the text of a line, without its line ending; it ends at a NUL character.
  *
  * @param {string} line
  */
@@ -39,8 +39,8 @@ function textOf(line) {
 }
 
 /**
- * Token ids of lines, and reasons for the lines that have none. A line without text, or with nothing
- * that the tokenizer knows, is in neither.
+ * Returns token ids of lines, and reasons for refused lines. A line without text or without known tokens
+ * is in neither.
  *
  * @param {string[]} lines
  * @param {{encode: (text: string) => number[]}} tokenizer

@@ -1,7 +1,7 @@
 /**
- * Log-mel features of sound as Whisper reads them, equal to those of Python's `Transcriber`: frame i is
- * centred at sample 160 i, the sound is reflected at its start and has zeros after its end. Shapes: S frames,
- * M mel bands.
+ * Log-mel features of sound for Whisper, equal to the features in Python's `Transcriber`. Frame i is
+ * centred at sample 160 i. The sound is reflected at its start and padded with zeros at its end. Shapes:
+ * S frames, M mel bands.
  */
 
 export const SAMPLE_RATE = 16000;
@@ -24,7 +24,7 @@ export function logMel(samples, mels) {
   let loudest = -Infinity;
   for (let frame = 0; frame < frames; frame++) {
     for (let n = 0; n < WINDOW; n++) x[n] = hann[n] * sampleAt(samples, frame * HOP + n - HALF);
-    // Cosines are symmetric and sines antisymmetric about the middle, which halves the sums.
+    // Cosines are symmetric about the middle, and sines antisymmetric. This halves the sums.
     for (let n = 0; n <= HALF; n++) {
       const other = n % HALF ? x[WINDOW - n] : 0;
       [even[n], odd[n]] = [x[n] + other, x[n] - other];
@@ -57,7 +57,7 @@ function sampleAt(samples, place) {
   return samples[reflected < samples.length ? reflected : period - reflected];
 }
 
-/** The values of a wave of each frequency k at each sample n, one row for each k. @param {(angle: number) => number} wave */
+/** Returns values of a wave of each frequency k at each sample n, one row for each k. @param {(angle: number) => number} wave */
 function waves(wave) {
   const values = Float64Array.from({ length: WINDOW }, (_, n) => wave((2 * Math.PI * n) / WINDOW));
   const size = HALF + 1;
@@ -65,7 +65,7 @@ function waves(wave) {
 }
 
 /**
- * Triangular filters on Slaney's mel scale, each of unit area: the weights that are not 0.
+ * Returns the nonzero weights of triangular filters on Slaney's mel scale, each of unit area.
  *
  * @param {number} mels
  */

@@ -1,6 +1,6 @@
 /**
- * `artefact.json`: what it must say for this package to serve the folder. The checks are those of
- * Python's `manifest.py`, as far as they concern a translator; what was sealed passed all of them.
+ * Reads `artefact.json` and checks whether this package can serve the folder. The checks are a part of
+ * Python's `manifest.py`. Every sealed artefact passed all of them there.
  */
 
 import { sha256 } from "./download.js";
@@ -21,7 +21,7 @@ const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
  */
 
 /**
- * What this package reads of a manifest.
+ * The fields of a manifest that this package reads.
  *
  * @typedef {object} Manifest
  * @property {string} task
@@ -38,7 +38,7 @@ const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
  */
 
 /**
- * The manifest that the bytes of `artefact.json` hold, once it is known to be whole.
+ * Parses the bytes of `artefact.json`, and checks that the manifest is undamaged.
  *
  * @param {Uint8Array} data
  * @param {string} url of the file, for errors
@@ -76,8 +76,8 @@ export async function readManifest(data, url) {
 }
 
 /**
- * The text that the checksum is of: all fields but the checksum, sorted by name, as Python's
- * `json.dumps` writes them without white space. Numbers stay as they are written: 1.0 is not 1.
+ * Returns the text under the checksum: all other fields, sorted by name, as Python's `json.dumps` writes
+ * them without white space. Numbers stay as they are written: 1.0 is not 1.
  *
  * @param {string} text
  */
@@ -103,7 +103,7 @@ function canonical(value) {
 }
 
 /**
- * Throws an `ArtefactError` that names what this package does not serve.
+ * Throws an `ArtefactError` unless this package can serve the translator.
  *
  * @param {Manifest} manifest
  * @param {string} url of the folder
@@ -112,7 +112,7 @@ export function checkTranslation(manifest, url) {
   const names = manifest.inputs.map(({ name }) => name);
   if (manifest.task !== "translate" || names.join() !== "source_ids") {
     throw new ArtefactError(
-      `${url} was exported for the task '${manifest.task}' with the inputs [${names}], and this package ` +
+      `${url} was exported for the task '${manifest.task}' with the inputs [${names}], but this package ` +
         "serves 'translate' from [source_ids]: greedy or beam search of an encoder-decoder model. Serve it " +
         "with Python.",
     );
@@ -131,7 +131,7 @@ export function checkTranscription(manifest, url) {
   const names = manifest.inputs.map(({ name }) => name);
   if (manifest.search?.class_name !== "SpeechSearch" || names.join() !== "features,start_ids") {
     throw new ArtefactError(
-      `${url} was exported for the task '${manifest.task}' with the inputs [${names}], and Transcriber serves ` +
+      `${url} was exported for the task '${manifest.task}' with the inputs [${names}], but Transcriber serves ` +
         "Whisper models: python -m keras_transformer.importers whisper FOLDER out --export onnx.",
     );
   }
@@ -150,7 +150,7 @@ function checkTokenizer(manifest, url) {
 }
 
 /**
- * The same for what `export_attention` wrote.
+ * The same for a folder that `export_attention` wrote.
  *
  * @param {Manifest} manifest
  * @param {string} url of the folder
@@ -159,8 +159,8 @@ export function checkAttention(manifest, url) {
   const [inputs, outputs] = [manifest.inputs, manifest.outputs].map((values) => values.map(({ name }) => name));
   if ([...inputs].sort().join() !== "source_ids,target_ids" || outputs.join() !== "attention") {
     throw new ArtefactError(
-      `${url} has the inputs [${inputs}] and the outputs [${outputs}], and attention is had from ` +
-        "[source_ids,target_ids] as [attention]. Write it with export_attention(model, path).",
+      `${url} has the inputs [${inputs}] and the outputs [${outputs}], but attention needs the inputs ` +
+        "[source_ids,target_ids] and the output [attention]. Write it with export_attention(model, path).",
     );
   }
   checkLayout(manifest, url);

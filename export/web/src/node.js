@@ -1,13 +1,13 @@
 /**
- * What Node has and a browser has not. By `process.getBuiltinModule` and not by `import`, so that
- * bundlers for browsers have nothing to resolve.
+ * Node's modules, which browsers lack. `process.getBuiltinModule` loads them, because bundlers for browsers
+ * could not resolve an `import`.
  */
 
 /** Whether this is Node. */
 export const inNode = typeof globalThis.process?.getBuiltinModule === "function";
 
 /**
- * A module of Node's own; only where `inNode`.
+ * Returns a built-in module of Node; only if `inNode`.
  *
  * @param {string} name such as "node:fs/promises"
  * @returns {any}

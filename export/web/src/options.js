@@ -11,20 +11,20 @@ import { fields } from "./protobuf.js";
 /** @typedef {import("./manifest.js").OptionEntry} OptionEntry */
 
 const UNKNOWN_ID = 1;
-// Numbers of fields in ONNX's messages, and one that GraphProto has not.
+// Numbers of fields in ONNX's messages, and one that GraphProto lacks.
 const [GRAPH, INITIALIZER, TENSOR_NAME, NO_FIELD] = [7, 5, 8, 3];
 const BYTES = 2; // the kind of a field
-// The lowest number of each option, where it is not 0, and the highest.
+// The lowest number of each option, if it is not 0, and the highest.
 const LOWEST = { max_length: 1, beam_width: 1, temperature: 1e-37, top_p: 1e-37, repetition_penalty: 1e-37 };
 const HIGHEST = { top_p: 1, prefix_bias: 1 - 2 ** -24 };
 // The exported value is the highest one.
 const AT_MOST_EXPORTED = ["beam_width", "top_k", "no_repeat_ngram_size"];
 
 /**
- * Takes the defaults of options out of a model, in place. onnxruntime-web accepts no value for an input that
- * has a default. The key of each such initializer becomes that of a field that ONNX does not read.
+ * Removes the defaults of options from a model, in place. onnxruntime-web accepts no value for an input with
+ * a default. Each such initializer gets the key of a field that ONNX does not read.
  *
- * @param {Uint8Array} model what an ONNX file holds
+ * @param {Uint8Array} model content of an ONNX file
  * @param {OptionEntry[]} entries
  */
 export function withoutDefaults(model, entries) {
@@ -52,7 +52,7 @@ export class Options {
   }
 
   /**
-   * A function from the numbers of the lines of a batch to the inputs of the model.
+   * Returns a function from the line numbers of a batch to inputs of the model.
    *
    * @param {Record<string, any>} values by name: for all lines, or an array with one for each line
    * @param {number} lines how many
@@ -82,7 +82,7 @@ export class Options {
   }
 
   /**
-   * The value of a line: a number, ids, or ids of several texts.
+   * Returns the value of a line: a number, ids, or ids of several texts.
    *
    * @param {OptionEntry} entry
    * @param {any} value
@@ -106,7 +106,7 @@ export class Options {
   }
 
   /**
-   * The input for the values of lines: (B,), (B, L) or (B, N, L); or a scalar.
+   * Returns the input for the values of lines: (B,), (B, L) or (B, N, L); or a scalar.
    *
    * @param {OptionEntry} entry
    * @param {any[]} values results of `#value`
@@ -126,7 +126,7 @@ export class Options {
 }
 
 /**
- * Whether a value is an array with one value for each line.
+ * Returns whether a value is an array with one value for each line.
  *
  * @param {OptionEntry} entry
  * @param {any} value

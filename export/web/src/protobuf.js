@@ -5,12 +5,12 @@
  *
  * @typedef {object} Field
  * @property {number} number
- * @property {number} start where its key is
- * @property {Uint8Array | null} value a view of the bytes; null where it is a number
+ * @property {number} start position of its key
+ * @property {Uint8Array | null} value a view of the bytes; null for a number
  */
 
 /**
- * The fields of a message. Ends where the bytes are none.
+ * Yields the fields of a message. Stops at invalid bytes.
  *
  * @param {Uint8Array} data
  * @returns {Generator<Field>}

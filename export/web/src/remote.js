@@ -1,4 +1,4 @@
-/** The worker, seen from outside: calls that are promises, with errors and abortion. */
+/** Client of the worker: calls return promises, and can fail or be aborted. */
 
 import { RUNTIME } from "../vendor/runtime.js";
 import { fetchArtefact } from "./artefact.js";
@@ -12,8 +12,8 @@ import { builtin, inNode } from "./node.js";
  * Fetches an artefact and ONNX Runtime, and opens them in a worker.
  *
  * @param {string | URL} url of the folder; in Node also its path
- * @param {(manifest: Manifest, url: string) => void} check throws for what is not served
- * @param {string[]} names files to fetch, where the manifest has them
+ * @param {(manifest: Manifest, url: string) => void} check throws for unsupported artefacts
+ * @param {string[]} names files to fetch, if the manifest has them
  * @param {import("./translator.js").LoadOptions} options
  * @returns {Promise<Opened>}
  */
@@ -35,7 +35,7 @@ export async function openModel(url, check, names, options) {
   }
 }
 
-/** Starts `worker.js`, as Node or a browser starts one. */
+/** Starts `worker.js` in Node or a browser. */
 function start() {
   if (inNode) {
     const { Worker } = builtin("node:worker_threads");
@@ -49,7 +49,7 @@ export class Remote {
   #last = 0;
   /** @type {Map<number, {resolve: (result: any) => void, reject: (error: Error) => void}>} */
   #waiting = new Map();
-  /** @type {Error | null} why nothing can be asked any more */
+  /** @type {Error | null} why the worker has ended */
   #ended = null;
 
   constructor() {
@@ -91,7 +91,7 @@ export class Remote {
   }
 
   /**
-   * Ends the worker. What waits for it fails.
+   * Ends the worker. Pending calls fail.
    *
    * @param {string} [why]
    */

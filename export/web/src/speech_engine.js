@@ -1,7 +1,7 @@
 /**
- * Runs a Whisper model: samples become features, and one run of the model writes the text of a window of 30
- * seconds, with its times. It lives in the worker. As in Python's `Transcriber`, without other temperatures
- * for a bad text.
+ * Runs a Whisper model in the worker: computes features of samples, and runs the model once per window of 30
+ * seconds to write text and times. It follows Python's `Transcriber`, but does not retry bad texts at other
+ * temperatures.
  */
 
 import * as ort from "../vendor/ort.wasm.min.mjs";
@@ -15,8 +15,8 @@ import { SpeechTokens } from "./speech_tokens.js";
 /** @typedef {{segments: Segment[], position: number, language: string | null}} Heard of one window */
 
 const [PAD_ID, END_ID] = [0, 3];
-const FRAMES_PER_TIME = 2; // between two tokens of times
-// OpenAI's thresholds: a window is skipped if it is likely no speech and its text is unlikely.
+const FRAMES_PER_TIME = 2; // between two time tokens
+// OpenAI's thresholds: a window is skipped if it is likely without speech and its text is unlikely.
 const [MOST_NO_SPEECH, LEAST_LOG_PROBABILITY] = [0.6, -1];
 const OUTPUTS = ["token_ids", "scores", "start_scores"];
 
@@ -46,7 +46,7 @@ export class SpeechEngine {
     return new SpeechEngine(await openSession(files["model.onnx"]), tokens, manifest);
   }
 
-  /** How many threads a window is computed with. */
+  /** The number of threads that compute a window. */
   get threads() {
     return ort.env.wasm.numThreads ?? 1;
   }
@@ -69,7 +69,7 @@ export class SpeechEngine {
     return sound.total / FRAMES_PER_SECOND;
   }
 
-  /** The next window of a sound; null after the last. @param {number} key */
+  /** Returns the next window of a sound; null after the last. @param {number} key */
   async nextWindow(key) {
     return (await this.sounds.get(key)?.next()) ?? null;
   }
@@ -122,7 +122,7 @@ class Sound {
     return { segments, position, language: this.language };
   }
 
-  /** The text of the window at `start`. */
+  /** Decodes the window at `start`. */
   async #decode() {
     const { session, tokens, manifest, mels } = this.engine;
     this.before = this.before.slice(-this.mostBefore);

@@ -1,9 +1,9 @@
-/** The tokens of Whisper: start tokens, times, and text from the bytes that tokens stand for. */
+/** The tokens of Whisper: start tokens, times, and text from the bytes of tokens. */
 
 import { ArtefactError } from "./errors.js";
 
 const [UNKNOWN_ID, BEGIN_ID, END_ID] = [1, 2, 3];
-const SECONDS = 0.02; // between two tokens of times
+const SECONDS = 0.02; // between two time tokens
 const REPLACEMENT = "\ufffd";
 
 export class SpeechTokens {
@@ -38,7 +38,7 @@ export class SpeechTokens {
   }
 
   /**
-   * The start tokens of a window.
+   * Returns the start tokens of a window.
    *
    * @param {string | null} language its code; null: the search detects it
    * @param {string} task "transcribe" or "translate"
@@ -61,19 +61,19 @@ export class SpeechTokens {
     return token > END_ID && token < this.firstSpecial;
   }
 
-  /** The time of a token, from the start of its window. @param {number} token */
+  /** Returns the time of a token, from the start of its window. @param {number} token */
   seconds(token) {
     return (token - this.firstTime) * SECONDS;
   }
 
-  /** The text of tokens, without times. @param {number[]} tokens */
+  /** Returns the text of tokens, without times. @param {number[]} tokens */
   text(tokens) {
     const bytes = tokens.filter((token) => this.isText(token)).flatMap((token) => [...(this.bytes[token] ?? [])]);
     return new TextDecoder().decode(Uint8Array.from(bytes)).replaceAll("\0", REPLACEMENT);
   }
 }
 
-/** The byte that each letter of a token stands for: printable bytes are their own letters (GPT-2's table). */
+/** Maps each letter of a token to its byte, by GPT-2's table. Printable bytes map to themselves. */
 function byteLetters() {
   const isOwn = (/** @type {number} */ byte) =>
     (byte > 32 && byte < 127) || (byte > 160 && byte < 256 && byte !== 173);

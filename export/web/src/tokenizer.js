@@ -17,9 +17,9 @@ export class Tokenizer {
   }
 
   /**
-   * @param {Uint8Array} model what a `.model` file holds
+   * @param {Uint8Array} model content of a `.model` file
    * @param {string} name of the file, for errors
-   * @param {number} known how many ids the translator knows
+   * @param {number} known number of ids of the translator
    */
   static async load(model, name, known) {
     if (model[0] === "{".charCodeAt(0)) {
@@ -44,7 +44,7 @@ export class Tokenizer {
   }
 
   /**
-   * Ids of a text, without begin and end tokens.
+   * Returns the ids of a text, without begin and end tokens.
    *
    * @param {string} text
    * @returns {number[]}
@@ -54,7 +54,7 @@ export class Tokenizer {
   }
 
   /**
-   * The text of ids, up to the first end token; U+FFFD for bytes that spell no character.
+   * Returns the text of ids, up to the first end token; U+FFFD for bytes that spell no character.
    *
    * @param {number[]} ids
    * @returns {string}
@@ -73,7 +73,7 @@ export class Tokenizer {
   }
 
   /**
-   * What stands for each id: a piece of text in which "▁" is a space, or a special token's name.
+   * Returns a label for each id: a piece of text in which "▁" is a space, or a special token's name.
    *
    * @param {number[]} ids
    */
@@ -83,8 +83,8 @@ export class Tokenizer {
 }
 
 /**
- * The pieces of a SentencePiece model, by id. It is a protocol buffer: field 1 of the file is a
- * piece, and field 1 of that its text.
+ * Returns the pieces of a SentencePiece model, by id. The file is a protocol buffer. Its field 1 is a
+ * piece, and field 1 of a piece is its text.
  *
  * @param {Uint8Array} data
  * @returns {string[]}

@@ -30,7 +30,7 @@ import { openModel } from "./remote.js";
  *   first window
  * @property {"transcribe" | "translate"} [task] "translate" writes English; default "transcribe"
  * @property {(progress: SpeechProgress) => void} [onProgress] called before the first window and after each
- * @property {AbortSignal} [signal] rejects at once; the window that runs is finished unseen
+ * @property {AbortSignal} [signal] rejects at once; the running window finishes in the background
  */
 
 const FILES = ["model.onnx", "tokenizer.model"];
@@ -48,7 +48,7 @@ export class Transcriber {
     this.#remote = remote;
     /** The content of `artefact.json`. */
     this.manifest = manifest;
-    /** How many threads a window is computed with. */
+    /** The number of threads that compute a window. */
     this.threads = threads;
   }
 
@@ -65,12 +65,12 @@ export class Transcriber {
   }
 
   /**
-   * The segments of a sound, each as soon as its window of 30 seconds is decoded.
+   * Yields the segments of a sound, as soon as their window of 30 seconds is decoded.
    *
    * @param {Float32Array} samples at 16 kHz, one channel, from -1 to 1: see `readSound`
    * @param {SpeechOptions} [options]
    * @returns {AsyncGenerator<Segment, void>}
-   * @throws {TypeError} the samples are no Float32Array
+   * @throws {TypeError} the samples are not a Float32Array
    * @throws {RangeError} the model does not know the language or the task
    */
   async *transcribe(samples, { language = null, task = "transcribe", onProgress, signal } = {}) {
@@ -103,7 +103,7 @@ export class Transcriber {
 }
 
 /**
- * The samples of a sound file or of a recording, resampled to 16 kHz and mixed to one channel. Browsers only.
+ * Returns the samples of a sound file or recording, resampled to 16 kHz and mixed to one channel. Browsers only.
  *
  * @param {Blob} file in any format that the browser plays
  * @returns {Promise<Float32Array>}

@@ -21,10 +21,10 @@ import { openModel } from "./remote.js";
  * @typedef {object} LoadOptions
  * @property {(progress: Progress) => void} [onProgress] called as bytes come in
  * @property {AbortSignal} [signal] stops the loading
- * @property {boolean | string} [cache] whether files stay in the browser's Cache API for the next time, by
- *   their SHA-256; default true. In Node the path of a folder for them; default none.
- * @property {number} [threads] of a batch; default: the machine's, at most 4. One where the page is not
- *   isolated (headers COOP and COEP), and in Node.
+ * @property {boolean | string} [cache] whether to keep files in the browser's Cache API, by their SHA-256;
+ *   default true. In Node the path of a folder for them; default none.
+ * @property {number} [threads] of a batch; default: the machine's, at most 4. Always 1 in Node, and if the
+ *   page is not isolated (headers COOP and COEP).
  */
 
 /**
@@ -35,12 +35,12 @@ import { openModel } from "./remote.js";
 
 /**
  * @typedef {object} CallOptions
- * @property {number} [batchTokens] most source tokens of a batch, padding included; default 2048. A longer
- *   line is a batch of its own.
+ * @property {number} [batchTokens] maximum source tokens of a batch, padding included; default 2048. A
+ *   longer line is a separate batch.
  * @property {Record<string, any>} [options] options of the search that the artefact takes, by their names in
  *   Python, such as `{ max_length: 20, target_prefix: "Der", terms: ["Hut"] }`. A value holds for all lines; an
- *   array has one for each line. `terms` and `forbidden_words` are arrays of texts, or arrays of those.
- * @property {AbortSignal} [signal] the promise is rejected at once; the batch that runs is finished unseen
+ *   array has one for each line. `terms` and `forbidden_words` are arrays of texts, or arrays of such arrays.
+ * @property {AbortSignal} [signal] rejects at once; the running batch finishes in the background
  */
 
 const MODEL = "model.onnx";
@@ -59,7 +59,7 @@ export class Translator {
     this.#remote = remote;
     /** The content of `artefact.json`. */
     this.manifest = manifest;
-    /** How many threads a batch is computed with. */
+    /** The number of threads that compute a batch. */
     this.threads = threads;
   }
 
@@ -77,8 +77,8 @@ export class Translator {
   }
 
   /**
-   * The best translation of each line. A line that could not be translated gives "", and a warning with
-   * its number and the reason.
+   * Returns the best translation of each line. A line that could not be translated gives "", and a warning
+   * with its number and the reason.
    *
    * @param {Iterable<string>} lines
    * @param {CallOptions} [options]
@@ -93,7 +93,7 @@ export class Translator {
   }
 
   /**
-   * All hypotheses of each line, with scores and ids.
+   * Returns all hypotheses of each line, with scores and ids.
    *
    * @param {Iterable<string>} lines
    * @param {CallOptions} [options]
@@ -108,7 +108,7 @@ export class Translator {
   }
 
   /**
-   * What stands for ids: pieces of text in which "▁" is a space, and names of special tokens.
+   * Returns labels of ids: pieces of text in which "▁" is a space, and names of special tokens.
    *
    * @param {number[]} ids
    * @param {"source" | "target"} side whose tokenizer
@@ -119,8 +119,8 @@ export class Translator {
   }
 
   /**
-   * Loads what `attention` needs: the folder that `keras_transformer.export.export_attention` wrote for the
-   * same model.
+   * Loads the folder that `keras_transformer.export.export_attention` wrote for the same model, for
+   * `attention`.
    *
    * @param {string | URL} url of the folder; in Node also its path
    * @param {LoadOptions} [options]
@@ -133,8 +133,7 @@ export class Translator {
   }
 
   /**
-   * Where the model looked: for each token of a translation the weights of the tokens of its source, which
-   * sum to 1.
+   * Returns the attention: for each token of a translation the weights of its source tokens, which sum to 1.
    *
    * @param {number[]} sourceIds of a `Translation`
    * @param {number[]} ids one of its hypotheses

@@ -1,7 +1,7 @@
 /**
- * The worker: an `Engine` or a `SpeechEngine` behind messages, in a browser and in Node. A message `{id, call, ...}` is
- * answered by `{id, result}` or `{id, error}`; `{abort: id}` stops a call before its next batch. Calls
- * are answered one after the other.
+ * The worker: serves an `Engine` or a `SpeechEngine` by messages, in a browser or Node. It answers a message
+ * `{id, call, ...}` with `{id, result}` or `{id, error}`. `{abort: id}` stops a call before its next batch.
+ * Calls are answered in order.
  */
 
 import { Engine } from "./engine.js";
@@ -34,7 +34,7 @@ const calls = {
 };
 
 /**
- * Lets messages come in, and throws if one of them has stopped this call.
+ * Waits for messages to arrive, and throws if one of them stopped this call.
  *
  * @param {number} id
  */

@@ -80,18 +80,18 @@ def test_rows_that_hold_no_string_are_refused_one_by_one(tmp_path):
 
 def test_files_that_are_not_what_their_names_say(tmp_path):
     (tmp_path / "in.parquet").write_bytes(b"no such thing")
-    with pytest.raises(ValueError, match="in.parquet is no Parquet file"):
+    with pytest.raises(ValueError, match="in.parquet is not a Parquet file"):
         cut(tmp_path / "in.parquet", 7, "text")
     with pytest.raises(ValueError, match=r"has the columns \['other', 'text'\], not 'words'"):
         cut(write(tmp_path, ".parquet"), 7, "words")
     (tmp_path / "in.gz").write_bytes(b"no such thing")
-    with pytest.raises(ValueError, match="in.gz is no whole gzip file"):
+    with pytest.raises(ValueError, match="in.gz is not a whole gzip file"):
         cut(tmp_path / "in.gz", 7, "text")
     (tmp_path / "empty.gz").touch()
-    with pytest.raises(ValueError, match="empty.gz is no whole gzip file: it has 0 bytes"):
+    with pytest.raises(ValueError, match="empty.gz is not a whole gzip file: it has 0 bytes"):
         cut(tmp_path / "empty.gz", 7, "text")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a line\n" * 1000)[:-9])
-    with pytest.raises(ValueError, match="cut.gz is no whole gzip file"):
+    with pytest.raises(ValueError, match="cut.gz is not a whole gzip file"):
         cut(tmp_path / "cut.gz", 7, "text")
 
 
@@ -164,7 +164,7 @@ def test_a_packed_file_that_was_damaged_later_is_named_wherever_it_is_read(tmp_p
     half = len(whole) // 2
     path.write_bytes(whole[:half] + (b"" if damage == "cut" else b"\xff" * (len(whole) - half)))
     for start in (starts[7], starts[7], starts[8]):
-        with pytest.raises(ValueError, match="in.txt.gz is no whole gzip file"):
+        with pytest.raises(ValueError, match="in.txt.gz is not a whole gzip file"):
             read(path, start, count, "text")
     assert len(read(path, starts[0], count, "text")[0]) == count
 

@@ -184,7 +184,7 @@ def test_a_seed_is_drawn_once_and_kept(tmp_path, inputs):
     [
         (None, 0, "9 of 9 lines answered by this run, 1 of them with an error; 2 parts"),
         (ArchiveError("no"), 1, "error: no"),
-        (KeyboardInterrupt(), 130, "the same command goes on from there"),
+        (KeyboardInterrupt(), 130, "the same command continues from there"),
     ],
 )
 def test_the_command_says_how_it_ended(error, status, told, monkeypatch, capsys):

@@ -278,7 +278,7 @@ def test_inputs_are_found_once_and_in_order(tmp_path):
     with pytest.raises(ArchiveError, match="No file matches .*none"):
         plan.find_inputs([tmp_path / "none*"])
     (tmp_path / "bad.gz").write_bytes(b"no gzip")
-    with pytest.raises(ArchiveError, match="bad.gz is no whole gzip file"):
+    with pytest.raises(ArchiveError, match="bad.gz is not a whole gzip file"):
         plan.make_plan(archives.OPTIONS, [str(tmp_path / "bad.gz")])
 
 

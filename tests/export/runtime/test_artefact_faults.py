@@ -236,7 +236,7 @@ def test_what_is_no_artefact_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "has 0 bytes, and a manifest has from 1"),
+        (b"", "has 0 bytes, or changed while it was read. A manifest has from 1"),
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "artefact.json: .*recursion"),  # deeper than the parser goes
         (b"[]", "is not an artefact of"),

@@ -21,11 +21,11 @@ def test_nothing_is_wrong_with_sound_machines():
 
 BOTH = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
 SIDE_BY_SIDE = (
-    "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0 are installed side by side. They are one "
-    "module, of which the files of {} CUDA are in use: remove both, then install one"
+    "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0 are installed side by side. They provide one "
+    "module, and the files of {} CUDA are in use: remove both, then install one"
 )
 EMPTY = (
-    "the module onnxruntime is empty, as after one of two packages that bring it was removed. "
+    "the module onnxruntime is empty. One of two packages that provide it was probably removed. "
     "Remove {} and install one again"
 )
 
@@ -55,11 +55,11 @@ EMPTY = (
         ),
         (
             cuda_machine(driver=replace(DRIVER, error="CUDA error 999, unknown error")),
-            "NVIDIA's driver is installed and starts no GPU: CUDA error 999, unknown error",
+            "NVIDIA's driver is installed but cannot start a GPU: CUDA error 999, unknown error",
         ),
         (
             cuda_machine(driver=replace(DRIVER, gpus=None)),
-            "nvidia-smi is missing: the driver is installed in part, or a container lacks it",
+            "nvidia-smi is missing: the driver is incomplete, or a container lacks it",
         ),
         (cuda_machine(driver=replace(DRIVER, gpus=())), "nvidia-smi lists no GPU"),
         (

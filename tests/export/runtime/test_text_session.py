@@ -44,7 +44,7 @@ def alone(monkeypatch):
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow_text"])
 def test_it_is_refused_beside_tensorflow(text_folder, alone, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    message = f"This process has imported {name}, beside which .*segmentation fault.*Translator"
+    message = f"This process has imported {name}. .*segmentation fault.*Translator"
     with pytest.raises(RuntimeError, match=message):
         open_text_model(text_folder)
 

@@ -241,8 +241,8 @@ def test_a_batch_that_hangs_does_not_keep_the_process(folder, tmp_path):
     "arguments, message",
     [
         (["no/such/folder"], "not an artefact"),
-        (["a b=out"], "no name for an address"),
-        (["x=out,colour=red"], "'colour' is no option"),
+        (["a b=out"], "not a valid name of a model"),
+        (["x=out,colour=red"], "'colour' is not one of"),
         (["x=out,replicas=0"], "must be at least 1"),
         (["x=out", "--replicas", "0"], "must be at least 1"),
         (["x=out,gpus=-1"], "must be 0 or more"),

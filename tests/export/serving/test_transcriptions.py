@@ -177,7 +177,7 @@ def test_the_work_ends_when_the_client_leaves(client, pool, running):
     "options, error, reason",
     [
         ({"model": "other"}, openai.NotFoundError, "There is no model"),
-        ({"model": "en-de"}, openai.NotFoundError, "no speech model"),
+        ({"model": "en-de"}, openai.NotFoundError, "does not transcribe"),
         ({"response_format": "xml"}, openai.BadRequestError, "response_format is one of"),
         ({"temperature": 1.5}, openai.BadRequestError, "a number from 0 to 1"),
         ({"timestamp_granularities": ["word"]}, openai.BadRequestError, "verbose_json"),
