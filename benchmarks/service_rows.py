@@ -19,17 +19,21 @@ def tables(report):
 
 def ray_table(start, report):
     """The service in one process and the one on Ray: start, speed with 128 clients, memory."""
-    starts = {"one process": start, "a replica on Ray": report["start seconds"]}
+    ray = "a replica on Ray"
+    starts = {"one process": start, ray: report["start seconds"]}
     rows = [
         [
             name,
             f"{starts[name]:.1f}",
             f"{statistics.median(row[name] for row in report['lines/s']):.1f}",
+            f"{statistics.median(row[name] / row[ray] for row in report['lines/s']):.2f}",
+            f"{1e3 * statistics.median(row[name] for row in report['cpu']):.1f}",
             f"{report['megabytes'][name]:.0f}",
         ]
         for name in starts
     ]
-    return workers.table(["service", "s to start", "lines/s, 128 clients", "MB in all"], rows)
+    head = ["service", "s to start", "lines/s, 128 clients", "of Ray's in the same round"]
+    return workers.table([*head, "processor ms a line", "MB in all"], rows)
 
 
 def throughput_table(rounds, lines):

@@ -15,8 +15,8 @@ from keras_transformer.export import ray_cluster
 from keras_transformer.export.archive import ArchiveError, __main__, job, plan, run_archive
 from keras_transformer.startup import SERVES
 
-LINES = archives.lines(1511)
-PART_LINES = 7  # 216 parts, each far faster than Ray hands out the next
+LINES = archives.lines(751)
+PART_LINES = 7  # 108 parts, each far faster than Ray hands out the next
 TOKENIZER = artefacts.tokenizer()
 
 
@@ -44,8 +44,8 @@ def wait_for(condition, process):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path):
-    archives.write_text(tmp_path / "a.txt.gz", LINES[:1000])
-    archives.write_text(tmp_path / "b.txt.gz", LINES[1000:])
+    archives.write_text(tmp_path / "a.txt.gz", LINES[:500])
+    archives.write_text(tmp_path / "b.txt.gz", LINES[500:])
     inputs, out = tmp_path / "*.txt.gz", tmp_path / "out"
     options = ("--part-lines", PART_LINES, "--with-source", "--workers", 1)
     process = start(translator, inputs, out, *options)
@@ -63,8 +63,8 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
         process.kill()
         process.communicate()
     killed_at = len(archives.parts(out))
-    assert 10 < killed_at < 216
-    (out / ".part-000215.parquet.abcdefgh.partial").mkdir()  # as a kill while it writes leaves it
+    assert 10 < killed_at < 108
+    (out / ".part-000107.parquet.abcdefgh.partial").mkdir()  # as a kill while it writes leaves it
     for _ in range(3):  # Ray gives itself 30 seconds to start, which a busy machine may not have
         process = start(translator, inputs, out, *options)
         told = process.communicate(timeout=300)[1]
@@ -72,18 +72,18 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
             break
     assert process.returncode == 0, told
     last = told.rstrip("\n").split("\n")[-1]
-    assert last.endswith("with an error; 216 parts")
+    assert last.endswith("with an error; 108 parts")
     assert 0 < int(last.partition(" ")[0].replace(",", "")) < len(LINES)  # of this run
-    assert "1,511 of 1,511 lines, 100.0%" in told
+    assert "751 of 751 lines, 100.0%" in told
     rows = archives.rows(out)
     assert [row["source"] for row in rows] == LINES
-    assert [row["line"] for row in rows] == [*range(1, 1001), *range(1, 512)]
+    assert [row["line"] for row in rows] == [*range(1, 501), *range(1, 252)]
     for row, line in zip(rows[::97], LINES[::97], strict=True):
         assert row["text"] == artefacts.expected_hypotheses(TOKENIZER, line)[0][0]
     assert sorted(path.name for path in out.glob(".*")) == [job.LOCK_FILE]
     # All is there: Ray need not start.
     done = run_archive(translator, [inputs], out, part_lines=PART_LINES, with_source=True)
-    assert done == {"parts": 216, "lines": 1511, "answered": 0, "errors": 0}
+    assert done == {"parts": 108, "lines": 751, "answered": 0, "errors": 0}
 
 
 # What is refused before Ray is asked
