@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from keras_transformer.export.documents.sentences import split_sentences
-from keras_transformer.export.documents.units import Unit, has_letters, words
+from keras_transformer.export.documents.units import Unit, has_letters, plain_parts, words
 from keras_transformer.text.glossary import Glossary
 
 Parts: TypeAlias = Sequence[str | Unit]
@@ -151,8 +151,6 @@ class DocumentTranslator:
 
     def texts(self, texts: Sequence[str]) -> list[str]:
         """Translates several plain texts in one call, each as `text` does."""
-        from keras_transformer.export.documents.plain import plain_parts
-
         return self._translated([Document(plain_parts(text), self.language) for text in texts])
 
     def parts(self, parts: Parts) -> str:

@@ -286,3 +286,14 @@ def _best_run(own: Sequence[bool], free: Sequence[bool]) -> Span | None:
         elif total > most:
             best, most = (run, place + 1), total
     return best
+
+
+def plain_parts(text: str) -> list[str | Unit]:
+    """Returns the lines of a text as units; white space around and between them stays."""
+    parts: list[str | Unit] = []
+    for piece in re.split(r"(^[^\S\n]+|[^\S\n]*\n\s*)", text):
+        unit = Unit()
+        unit.add_text(piece)
+        unit.close()
+        parts.append(unit if has_letters(unit.text) else piece)
+    return parts

@@ -15,9 +15,8 @@ from starlette.routing import Route
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.documents.html import html_parts
-from keras_transformer.export.documents.plain import plain_parts
 from keras_transformer.export.documents.translation import Document, aligned_text
-from keras_transformer.export.documents.units import Unit
+from keras_transformer.export.documents.units import Unit, plain_parts
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.limits import FORM_FIELDS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models

@@ -47,7 +47,6 @@ FLOORS = (
         "training.losses",
         "training.metrics",
         "training.model_losses",
-        "training.optimizers",
         "training.replicas",
         "training.schedules",
         "training.steps",
