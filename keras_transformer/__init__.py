@@ -1,8 +1,8 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
 Each folder is one subject, and its `__init__.py` describes it. A module imports only modules of
-the same floor or below; `python tests/package/test_structure.py` prints the floors. To add a public
-name, import it below and list it in `__all__`.
+the same floor or below; `python tests/package/test_structure.py` prints the floors. To add a new
+public name, import it below and list it in `__all__`.
 
 All public names are imported here, so that `keras.models.load_model` finds every class. The package
 stays importable without Keras or its backend, because `keras_transformer.export.runtime` serves

@@ -23,7 +23,7 @@ import keras
 
 from keras_transformer.files import checked_path, whole_file
 from keras_transformer.training.callbacks import StopOnNonFinite
-from keras_transformer.training.distribution import build_optimizer
+from keras_transformer.training.optimizers import build_optimizer
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
 LOW = ("loss", "perplexity", "error")  # parts of the names of values that should be low

@@ -4,6 +4,6 @@ Contents: one file for each part, and `base.py` with the base class. Attention a
 whole forward pass (`call`) and one step with a cache (`step`) beside each other.
 
 Imports: no framework but Keras, so that every layer runs on TensorFlow, JAX and PyTorch. To add a
-layer, write a subclass of `BaseLayer` in the file of its kind and import it in
+new layer, write a subclass of `BaseLayer` in the file of its kind and import it in
 `keras_transformer/__init__.py`.
 """

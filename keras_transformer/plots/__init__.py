@@ -4,7 +4,7 @@ Each kind of figure is one file. Functions that draw return a `matplotlib.figure
 without pyplot, so no display is needed and nothing stays open. `figure.savefig(path)` writes it.
 
 Imports: NumPy, Keras, layers and models; Matplotlib only inside the functions that draw. To add a
-kind of figure, write one file here and import its function below.
+new kind of figure, write one file here and import its function below.
 """
 
 from keras_transformer.plots.attention import (

@@ -28,6 +28,7 @@ from typing import Any
 import keras
 
 from keras_transformer.training.model_losses import ModelLoss
+from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -148,30 +149,6 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     if not isinstance(model, DistributedModel) and not isinstance(build, functools.partial | None):
         model._maybe_symbolic_build = functools.partial(_build_from_one_replica, model, build)
     return model
-
-
-def build_optimizer(model: keras.Model) -> None:
-    """Creates the variables of a compiled model's optimizer, if they do not exist yet.
-
-    Keras' own step creates them while TensorFlow traces it, which takes far longer.
-    """
-    optimizer = model.optimizer
-    if keras.backend.backend() != "tensorflow" or optimizer is None:
-        return
-    if model.built and not optimizer.built:
-        with model.distribute_strategy.scope():
-            optimizer.build(model.trainable_variables)
-
-
-def clips(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Returns whether an optimizer clips gradients. As in Keras, a limit of 0 clips nothing."""
-    inner = inner_optimizer(optimizer)
-    return any((inner.clipvalue, inner.clipnorm, inner.global_clipnorm))
-
-
-def inner_optimizer(optimizer: Any) -> Any:
-    """Returns the optimizer within one that scales the loss, or the optimizer itself."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def _steps() -> ModuleType:

@@ -22,8 +22,8 @@ from keras_transformer.training.checkpoints import (
     write_checkpoint,
     write_weights,
 )
-from keras_transformer.training.distribution import build_optimizer
 from keras_transformer.training.fit_call import FirstEpoch, Interrupt, SkippedBatches
+from keras_transformer.training.optimizers import build_optimizer
 from keras_transformer.training.run_state import (
     attributes,
     configured_settings,

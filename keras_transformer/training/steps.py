@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.distribution import build_optimizer, clips, inner_optimizer
 from keras_transformer.training.losses import ReplicaLoss
+from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 from keras_transformer.training.replicas import share_of_mean, sum_over_replicas
 from keras_transformer.types import Tensor
 

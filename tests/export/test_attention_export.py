@@ -53,5 +53,5 @@ def test_what_is_no_translator_is_refused(tmp_path):
         export.export_attention(exports.tiny("generate", num_layers=1), tmp_path / "a")
     with pytest.raises(TypeError, match="must be an integer"):
         export.export_attention(exports.shared_model(), tmp_path / "a", block="last")
-    with pytest.raises(ValueError, match="is 2, and the decoder has 2 blocks"):
+    with pytest.raises(ValueError, match="is 2, but the decoder has 2 blocks"):
         export.export_attention(exports.shared_model(), tmp_path / "a", block=2)

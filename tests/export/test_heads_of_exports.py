@@ -355,7 +355,7 @@ def test_a_saved_model_has_its_head_beside_it(tmp_path, tokenizer):
     assert written == {"class_name": "Classification", "config": head.get_config()}
     assert why_not_saved_model(path) is None  # so a later export may replace it
     (path / "assets.extra/other").touch()
-    assert "assets.extra is no part" in why_not_saved_model(path)
+    assert "assets.extra is not part" in why_not_saved_model(path)
     for served in tf.saved_model.load(str(path)).signatures.values():
         (output,) = served(source_ids=tf.constant([[5, 3]])).values()
         assert output.shape == (1, 3)

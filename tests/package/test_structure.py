@@ -47,6 +47,7 @@ FLOORS = (
         "training.losses",
         "training.metrics",
         "training.model_losses",
+        "training.optimizers",
         "training.replicas",
         "training.schedules",
         "training.steps",
